@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine without a model: real scheduler, block manager and output processor, scripted tokens.
+
+`step` does what `LLMEngine.step` does around the model: schedule, count the scheduled tokens as
+computed, hand one token to every group that samples, free what has finished.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
+from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.hooks.branch import Branch, branch_of
+from vllm.inputs import token_inputs
+from vllm.outputs import RequestOutput, RequestOutputFactory
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import (
+    CompletionSequenceGroupOutput,
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceOutput,
+)
+from vllm.utils import Counter
+
+EOS, PROMISE, SYNC, CHILD = 1, 2, 3, 4
+HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
+SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
+
+Tokens = Mapping[str, int] | Callable[[SequenceGroup], int]
+
+
+def ids(text: str) -> list[int]:
+    """The token ids of a text: one a character."""
+    return [ord(character) for character in text]
+
+
+class CharTokenizer:
+    """One token a character."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return ids(text)
+
+
+class CharDetokenizer:
+    """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
+
+    def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
+        text = chr(seq.get_last_token_id()) if seq.get_last_token_id() > CHILD else ""
+        seq.output_text += text
+        return len(text)
+
+
+@dataclass
+class Scheduled:
+    """One group's part of a step."""
+
+    request_id: str
+    num_tokens: int
+    is_prefill: bool
+
+
+@dataclass
+class SurgicalEngine:
+    """See the module. All lengths count tokens, all sizes count blocks."""
+
+    special_kwargs: SpecialKwargs = HOOKS
+    block_size: int = 4
+    num_blocks: int = 64
+    max_num_seqs: int = 16
+    max_model_len: int = 128
+    max_num_batched_tokens: int = 256
+    prefix_caching: bool = False
+    outputs: dict[str, RequestOutput] = field(default_factory=dict)
+    """The latest output of each request."""
+
+    def __post_init__(self) -> None:
+        scheduler_config = SchedulerConfig(
+            runner_type="generate",
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_seqs=self.max_num_seqs,
+            max_model_len=self.max_model_len,
+            enable_chunked_prefill=True,
+        )
+        cache_config = CacheConfig(
+            block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching
+        )
+        cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, 0
+        self.scheduler = HookScheduler(scheduler_config, cache_config, None)
+        self.seq_counter = Counter()
+        stop_checker = StopChecker(self.max_model_len, lambda seq: CharTokenizer())
+        self.processor = SequenceGroupOutputProcessor.create_output_processor(
+            scheduler_config,
+            CharDetokenizer(),
+            [self.scheduler],
+            self.seq_counter,
+            stop_checker.get_tokenizer_for_seq,
+            stop_checker,
+            special_kwargs=self.special_kwargs,
+        )
+
+    def add(self, request_id: str = "r", prompt: str = "prompt", **params: object) -> SequenceGroup:
+        """A fake group in the waiting queue; ``params`` are of its `SamplingParams`."""
+        sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1} | params)
+        seq = Sequence(next(self.seq_counter), token_inputs(ids(prompt)), self.block_size, EOS)
+        group = SequenceGroup(request_id, [seq], arrival_time=0.0, sampling_params=sampling_params)
+        self.scheduler.add_seq_group(group)
+        return group
+
+    def step(self, tokens: Tokens) -> list[Scheduled]:
+        """One engine step in which each group that samples gets its token of ``tokens``.
+
+        A group that a mapping doesn't name samples "x".
+        """
+        choose = tokens if callable(tokens) else lambda group: tokens.get(group.request_id, ord("x"))
+        metadata, outputs, _ = self.scheduler.schedule()
+        self.scheduler.get_and_reset_finished_requests_ids()
+        scheduled = []
+        for meta, entry in zip(metadata, outputs.scheduled_seq_groups, strict=True):
+            group = entry.seq_group
+            scheduled.append(Scheduled(group.request_id, meta.token_chunk_size, meta.is_prompt))
+            group.update_num_computed_tokens(meta.token_chunk_size)
+            if meta.do_sample:
+                self._sample(group, choose(group))
+        groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
+        self.scheduler.free_finished_seq_groups()
+        for group in [*groups, *outputs.ignored_seq_groups]:
+            output = RequestOutputFactory.create(group, {})
+            if output is not None:
+                self.outputs[output.request_id] = output
+        return scheduled
+
+    def run(self, tokens: Tokens, max_steps: int = 200) -> int:
+        """Steps until nothing is unfinished; the number of steps.
+
+        Raises:
+            AssertionError: it takes more than ``max_steps``.
+        """
+        for step in range(max_steps):
+            if not self.scheduler.has_unfinished_seqs():
+                return step
+            self.step(tokens)
+        raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
+
+    def statuses(self) -> dict[str, str]:
+        """The status of every group in a queue, by request id."""
+        return {group.request_id: group.first_seq.status.name for group in self.queued()}
+
+    def queued(self) -> list[SequenceGroup]:
+        """Every group in a queue."""
+        scheduler = self.scheduler
+        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+        return [group for queue in queues for group in queue]
+
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+        return self.scheduler.block_manager.get_num_free_gpu_blocks()
+
+    def block_table(self, group: SequenceGroup) -> list[int]:
+        """The physical blocks of the group's sequence."""
+        return list(self.scheduler.block_manager.get_block_table(group.first_seq))
+
+    def assert_empty(self) -> None:
+        """No group in any queue, no entry in any map, every block free."""
+        manager = self.scheduler.block_manager
+        assert self.queued() == []
+        assert not self.scheduler.has_unfinished_seqs()
+        assert not self.scheduler._unsettled
+        assert manager.block_tables == {}
+        assert manager._computed_blocks_tracker._seq_id_to_blocks_hashes == {}
+        assert self.num_free_blocks() == self.num_blocks
+
+    def _sample(self, group: SequenceGroup, token_id: int) -> None:
+        sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})
+        output = CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
+        self.processor.process_outputs(group, [output], False)
+
+
+def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
+    """The group of a child, by its order of spawn."""
+    branch = branch_of(group)
+    assert branch is not None
+    return branch.children[index].seq_group
+
+
+def plan(**texts: str) -> Callable[[SequenceGroup], int]:
+    """Tokens by request id: the next character of the group's text, by its number of sampled tokens.
+
+    In a text, "!" is the promise, "." the sync token, and its end the EOS token.
+    """
+    special = {"!": PROMISE, ".": SYNC}
+
+    def choose(group: SequenceGroup) -> int:
+        text = texts[group.request_id]
+        position = num_sampled(group)
+        return EOS if position == len(text) else special.get(text[position], ord(text[position]))
+
+    return choose
+
+
+def num_sampled(group: SequenceGroup) -> int:
+    """Output tokens that the group sampled itself."""
+    branch: Branch | None = branch_of(group)
+    merged = 0 if branch is None else sum(segment.end - segment.start for segment in branch.merged)
+    return group.first_seq.get_output_len() - merged
+

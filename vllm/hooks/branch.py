@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sequence of a request's tree: its parent, its children, and what was merged into it."""
+
+from dataclasses import dataclass, field
+
+from vllm.hooks.results import ChildOutput, Resume, Segment
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+
+
+@dataclass(eq=False)
+class Branch:
+    """A sequence that has a parent or children. Lives on its `Sequence`, as ``sequence.branch``.
+
+    The scheduler and the output processor change it; a sequence that never met a hook has none.
+    """
+
+    seq_group: SequenceGroup
+    sampling_params: SamplingParams
+    """As requested. The group's own are moved on by each merge, so that merged tokens don't count."""
+
+    parent: "Branch | None" = None
+    spawn_position: int = 0
+    spawn_time: float = 0.0
+    finished_time: float | None = None
+    children: list["Branch"] = field(default_factory=list)
+    """In spawn order."""
+
+    num_joined: int = 0
+    """Children whose results are merged: ``children[:num_joined]``."""
+
+    merged: list[Segment] = field(default_factory=list)
+    resumes: list[Resume] = field(default_factory=list)
+    end_status: SequenceStatus | None = None
+    """What the sequence has finished with, while it waits at its end for its children."""
+
+    @property
+    def seq(self) -> Sequence:
+        return self.seq_group.first_seq
+
+    @property
+    def depth(self) -> int:
+        """0 for a request's own sequence."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def unjoined(self) -> list["Branch"]:
+        return self.children[self.num_joined :]
+
+    @property
+    def num_unfinished_children(self) -> int:
+        return sum(not child.seq.is_finished() for child in self.unjoined)
+
+    def descendants(self) -> list["Branch"]:
+        """Children, their children and so on, each before its own."""
+        found: list[Branch] = []
+        for child in self.children:
+            found += [child, *child.descendants()]
+        return found
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Every output token in exactly one segment, in order."""
+        return _fill_with_sampled(self.merged, self.seq.get_output_len())
+
+    def to_output(self) -> ChildOutput:
+        """What the caller learns of this child and its own children."""
+        return ChildOutput(
+            request_id=self.seq_group.request_id,
+            spawn_position=self.spawn_position,
+            text=self.seq.output_text,
+            token_ids=self.seq.get_output_token_ids(),
+            finish_reason=SequenceStatus.get_finished_reason(self.seq.status),
+            children=tuple(child.to_output() for child in self.children),
+            segments=self.segments(),
+            resumes=tuple(self.resumes),
+            spawn_time=self.spawn_time,
+            finished_time=self.finished_time,
+        )
+
+
+def branch_of(seq_group: SequenceGroup) -> Branch | None:
+    """The branch of the group's one sequence, None where no hook has touched it."""
+    return getattr(seq_group.first_seq, "branch", None)
+
+
+def ensure_branch(seq_group: SequenceGroup) -> Branch:
+    """The group's branch, made a root where there is none yet."""
+    branch = branch_of(seq_group)
+    if branch is None:
+        branch = seq_group.first_seq.branch = Branch(seq_group, seq_group.sampling_params)
+    return branch
+
+
+def _fill_with_sampled(merged: list[Segment], length: int) -> tuple[Segment, ...]:
+    segments: list[Segment] = []
+    end = 0
+    for segment in [*merged, Segment(length, length, "sampled")]:
+        if segment.start > end:
+            segments.append(Segment(end, segment.start, "sampled"))
+        if segment.end > segment.start:
+            segments.append(segment)
+        end = segment.end
+    return tuple(segments)

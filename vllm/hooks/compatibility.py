@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sequence hooks need of the engine: set by itself where it is open, refused where it is not."""
+
+import vllm.envs as envs
+from vllm.config import SpecialKwargs, VllmConfig
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.logger import init_logger
+from vllm.utils import resolve_obj_by_qualname
+
+logger = init_logger(__name__)
+
+_SCHEDULER = f"{HookScheduler.__module__}.{HookScheduler.__qualname__}"
+_UPSTREAM_SCHEDULER = "vllm.core.scheduler.Scheduler"
+
+
+def prepare_args(args: "EngineArgs") -> None:  # noqa: F821
+    """Set what hooks need in the engine arguments, before a config is made of them.
+
+    Raises:
+        ValueError: an argument was set to what hooks cannot work with.
+    """
+    if envs.is_set("VLLM_USE_V1") and envs.VLLM_USE_V1:
+        _refuse("VLLM_USE_V1=1", "the V1 engine has none; unset it or set VLLM_USE_V1=0")
+    if args.speculative_config is not None:
+        _refuse("speculative_config", "leave it unset")
+    if args.num_scheduler_steps > 1:
+        _refuse(f"num_scheduler_steps={args.num_scheduler_steps}", "leave it at 1")
+    if args.enable_chunked_prefill is False:
+        _refuse("enable_chunked_prefill=False", "a resumed sequence prefills behind its KV; leave it unset")
+    if args.enable_chunked_prefill is None:
+        logger.info("Sequence hooks: chunked prefill is switched on")
+        args.enable_chunked_prefill = True
+    if not args.disable_async_output_proc:
+        logger.info("Sequence hooks: asynchronous output processing is switched off")
+        args.disable_async_output_proc = True
+    args.scheduler_cls = _choose_scheduler(args.scheduler_cls)
+
+
+def check_config(config: VllmConfig, special_kwargs: SpecialKwargs) -> None:
+    """Raise a `ValueError` if the model cannot carry hooks, or has no such tokens."""
+    model_config = config.model_config
+    if model_config.runner_type != "generate":
+        _refuse(f"a model that runs as {model_config.runner_type!r}", "use a model that generates text")
+    if model_config.is_encoder_decoder:
+        _refuse("an encoder-decoder model", "use a decoder-only model")
+    if model_config.has_inner_state:
+        _refuse("a model with recurrent state", "use a model whose state is its KV cache")
+    if config.cache_config.sliding_window is not None:
+        _refuse("a sliding window, where blocks are dropped", "set disable_sliding_window=True")
+    if not config.scheduler_config.chunked_prefill_enabled:
+        _refuse("a model or platform without chunked prefill", "use another model")
+    special_kwargs.check_vocabulary(model_config.get_vocab_size())
+
+
+def _choose_scheduler(chosen: str | type) -> str | type:
+    if chosen == _UPSTREAM_SCHEDULER:
+        return _SCHEDULER
+    scheduler = resolve_obj_by_qualname(chosen) if isinstance(chosen, str) else chosen
+    if not issubclass(scheduler, HookScheduler):
+        _refuse(f"scheduler_cls={chosen!r}", f"leave it unset, or derive it from {_SCHEDULER}")
+    return chosen
+
+
+def _refuse(what: str, way_out: str) -> None:
+    raise ValueError(f"special_kwargs: sequence hooks cannot work with {what}; {way_out}")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's ``vllm.sequence`` with one more status: BLOCKED.
+
+An enum with members can't be subclassed, and upstream's ``Sequence`` looks ``SequenceStatus`` up in
+its own module; so the enum is written anew with upstream's members, values and functions, and
+bound there too.
+"""
+
+import enum
+
+from vllm._overlay import fall_back_to
+from vllm._upstream import sequence as upstream
+
+_MEMBERS = {
+    "WAITING": 0,
+    "RUNNING": 1,
+    "SWAPPED": 2,
+    "FINISHED_STOPPED": 3,
+    "FINISHED_LENGTH_CAPPED": 4,
+    "FINISHED_ABORTED": 5,
+    "FINISHED_IGNORED": 6,
+}
+
+# Upstream's scheduler and metrics are written against these very members.
+_found = {status.name: int(status) for status in upstream.SequenceStatus if status.name != "BLOCKED"}
+if _found != _MEMBERS:
+    raise ImportError(f"upstream's SequenceStatus has changed: {_found}, expected {_MEMBERS}")
+
+
+class SequenceStatus(enum.IntEnum):
+    """Status of a sequence. Whatever is above SWAPPED is finished, so BLOCKED sorts below WAITING."""
+
+    BLOCKED = -1
+    """Waits for its children; its blocks are kept, but it is not scheduled."""
+
+    WAITING = _MEMBERS["WAITING"]
+    RUNNING = _MEMBERS["RUNNING"]
+    SWAPPED = _MEMBERS["SWAPPED"]
+    FINISHED_STOPPED = _MEMBERS["FINISHED_STOPPED"]
+    FINISHED_LENGTH_CAPPED = _MEMBERS["FINISHED_LENGTH_CAPPED"]
+    FINISHED_ABORTED = _MEMBERS["FINISHED_ABORTED"]
+    FINISHED_IGNORED = _MEMBERS["FINISHED_IGNORED"]
+
+    is_finished = staticmethod(upstream.SequenceStatus.is_finished)
+    get_finished_reason = staticmethod(upstream.SequenceStatus.get_finished_reason)
+
+
+# Sequence.__init__ and is_finished read the name from upstream's module at each call.
+upstream.SequenceStatus = SequenceStatus
+
+__getattr__ = fall_back_to("vllm._upstream.sequence")
