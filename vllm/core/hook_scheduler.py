@@ -108,9 +108,9 @@ class HookScheduler(Scheduler):
                 self._release(group)
                 samples.pop(group.request_id, None)
         super().abort_seq_group(request_ids | {group.request_id for group in doomed}, samples)
-        for group in doomed:
-            branch = branch_of(group)
-            if branch is not None and branch.parent is not None:
+        for branch in filter(None, map(branch_of, doomed)):
+            self._unsettled.pop(branch, None)
+            if branch.parent is not None and not branch.parent.seq.is_finished():
                 self._unsettled[branch.parent] = None
 
     def has_unfinished_seqs(self) -> bool:

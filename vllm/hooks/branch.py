@@ -23,6 +23,9 @@ class Branch:
     spawn_position: int = 0
     spawn_time: float = 0.0
     finished_time: float | None = None
+    length_at_end: int | None = None
+    """Output tokens when it finished, before what it got from its children at its end."""
+
     children: list["Branch"] = field(default_factory=list)
     """In spawn order."""
 

@@ -26,9 +26,7 @@ def concatenate(children: Iterable[Branch], separator: tuple[int, ...]) -> list[
     for child in children:
         if spans:
             spans.append(Span(separator, certain))
-        kept = _num_result_tokens(child)
-        token_ids = child.seq.get_output_token_ids()[:kept]
-        spans.append(Span(token_ids, child.seq.output_logprobs[:kept], child))
+        spans.append(_result_of(child))
     return spans
 
 
@@ -41,10 +39,14 @@ def cut_to_fit(spans: list[Span], room: int) -> list[Span]:
     return kept
 
 
-def _num_result_tokens(child: Branch) -> int:
-    """Output tokens less the EOS or stop token that ended them. A child that failed gives none."""
+def _result_of(child: Branch) -> Span:
+    """A child's output without the EOS or stop token that ended it. A child that failed gives none."""
     seq = child.seq
     if seq.status in (SequenceStatus.FINISHED_ABORTED, SequenceStatus.FINISHED_IGNORED):
-        return 0
-    ended_by_token = seq.status == SequenceStatus.FINISHED_STOPPED and not isinstance(seq.stop_reason, str)
-    return seq.get_output_len() - ended_by_token
+        return Span((), [], child)
+    token_ids, logprobs = list(seq.get_output_token_ids()), list(seq.output_logprobs)
+    if seq.status == SequenceStatus.FINISHED_STOPPED and not isinstance(seq.stop_reason, str):
+        assert child.length_at_end is not None
+        # Behind it stands what the child got from its own children at its end.
+        del token_ids[child.length_at_end - 1], logprobs[child.length_at_end - 1]
+    return Span(tuple(token_ids), logprobs, child)

@@ -64,7 +64,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if branch is None:
             return
         if sequence_group.is_finished():
-            branch.finished_time = time.time()
+            branch.finished_time, branch.length_at_end = time.time(), branch.seq.get_output_len()
             self._scheduler_of(sequence_group).end(branch)
         elif actions is not NOTHING:
             self._carry_out(actions, branch)

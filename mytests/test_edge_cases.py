@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aborts, ends, tight memory and full batches: whatever happens, nothing hangs and nothing leaks."""
+
+import dataclasses
+
+import pytest
+
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, plan
+from vllm.core.hook_scheduler import IllegalTransition
+from vllm.hooks.branch import ensure_branch
+from vllm.sequence import SequenceStatus
+
+NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
+
+
+class TestAborts:
+    def test_abort_of_a_blocked_root_reaches_its_children(self) -> None:
+        """The whole tree goes, the BLOCKED parent included."""
+        engine = SurgicalEngine()
+        engine.add()
+        engine.step({"r": PROMISE})
+        engine.step({})
+        engine.scheduler.abort_seq_group("r")
+        engine.run({})
+        engine.assert_empty()
+
+    def test_abort_in_the_step_of_the_spawn(self) -> None:
+        """A child that was never scheduled is freed too."""
+        engine = SurgicalEngine(prefix_caching=True)
+        engine.add()
+        engine.step({"r": PROMISE})
+        engine.scheduler.abort_seq_group("r")
+        engine.run({})
+        engine.assert_empty()
+
+    def test_abort_of_a_child_merges_as_empty(self) -> None:
+        """The parent goes on; the child is marked in the tree."""
+        engine = SurgicalEngine()
+        engine.add()
+        script = plan(r="a!z", r_child_0="BCDEFGH")
+        for _ in range(4):
+            engine.step(script)
+        engine.scheduler.abort_seq_group("r_child_0")
+        engine.run(script)
+        completion = engine.outputs["r"].outputs[0]
+        assert completion.text == "az"
+        assert [child.finish_reason for child in completion.children] == ["abort"]
+        engine.assert_empty()
+
+    def test_abort_of_a_child_takes_its_own_children_along(self) -> None:
+        """From a BLOCKED child downwards; the root and the sibling go on."""
+        engine = SurgicalEngine(NESTED)
+        engine.add()
+        script = plan(r="!!.z", r_child_0="!.y", r_child_1="BB", r_child_0_child_0="C" * 40)
+        for _ in range(6):
+            engine.step(script)
+        assert engine.statuses()["r_child_0"] == "BLOCKED"
+        engine.scheduler.abort_seq_group("r_child_0")
+        engine.run(script)
+        assert engine.outputs["r"].outputs[0].text == "\nBBz"
+        engine.assert_empty()
+
+    def test_abort_of_one_request_leaves_the_others(self) -> None:
+        """Ids are compared whole: aborting "r" spares "r2"."""
+        engine = SurgicalEngine()
+        engine.add("r")
+        engine.add("r2")
+        engine.step({"r": PROMISE, "r2": PROMISE})
+        engine.scheduler.abort_seq_group(["r"])
+        engine.run(plan(r2="!z", r2_child_0="B"))
+        assert engine.outputs["r2"].outputs[0].text == "Bz"
+        engine.assert_empty()
+
+    def test_abort_of_a_waiting_request(self) -> None:
+        """Without any hook the abort is upstream's."""
+        engine = SurgicalEngine()
+        engine.add()
+        engine.scheduler.abort_seq_group("r")
+        engine.assert_empty()
+
+
+class TestEnds:
+    def test_a_parent_joins_its_children_before_it_finishes(self) -> None:
+        """A parent that ends without a sync gets the results, and keeps the reason it ended with."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add()
+        engine.run(plan(r="!!a", r_child_0="BBBBBB", r_child_1="C"))
+        completion = engine.outputs["r"].outputs[0]
+        assert (completion.text, completion.finish_reason) == ("aBBBBBB\nC", "stop")
+        engine.assert_empty()
+
+    def test_a_child_at_its_end_waits_for_its_own_children(self) -> None:
+        """Its parent is joined after it has got its children's results."""
+        engine = SurgicalEngine(NESTED)
+        engine.add()
+        engine.run(plan(r="!.z", r_child_0="!a", r_child_0_child_0="BBBBBB"))
+        assert engine.outputs["r"].outputs[0].text == "aBBBBBBz"
+        engine.assert_empty()
+
+    def test_the_end_of_a_child_never_ends_its_parent(self) -> None:
+        """A child capped by max_tokens merges what it has; the parent goes on."""
+        engine = SurgicalEngine()
+        engine.add(max_tokens=5)
+        engine.run(plan(r="!zzzz", r_child_0="B" * 50))
+        completion = engine.outputs["r"].outputs[0]
+        assert (completion.text, completion.children[0].finish_reason) == ("BBBBBzzzz", "length")
+        engine.assert_empty()
+
+    def test_a_merge_is_cut_at_the_models_length(self) -> None:
+        """What doesn't fit is cut, and a parent left without room ends with "length"."""
+        engine = SurgicalEngine(max_model_len=24)
+        engine.add(prompt="p" * 10)
+        engine.run(plan(r="!z", r_child_0="B" * 30))
+        completion = engine.outputs["r"].outputs[0]
+        assert completion.finish_reason == "length"
+        assert 10 + len(completion.token_ids) == 24
+        engine.assert_empty()
+
+    def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self) -> None:
+        """A child's context must leave room for a token of its own."""
+        hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(4,) * 20)
+        engine = SurgicalEngine(hooks, max_model_len=24)
+        engine.add(prompt="p" * 10)
+        engine.run(plan(r="!z"))
+        assert engine.outputs["r"].outputs[0].text == "z"
+        engine.assert_empty()
+
+
+class TestFullBatches:
+    def test_children_wait_for_a_slot_in_order(self) -> None:
+        """Never more than max_num_seqs run; a spawn past it waits, and comes in."""
+        engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=2)
+        engine.add("r")
+        engine.add("s")
+        script = plan(r="!!.z", s="!.y", r_child_0="AA", r_child_1="BB", s_child_0="CC")
+        while engine.scheduler.has_unfinished_seqs():
+            assert len(engine.step(script)) <= 2
+        assert [engine.outputs[name].outputs[0].text for name in "rs"] == ["AA\nBBz", "CCy"]
+        engine.assert_empty()
+
+    def test_more_requests_than_slots_all_finish(self) -> None:
+        """A BLOCKED parent holds no slot; its resume takes one when there is one."""
+        engine = SurgicalEngine(max_num_seqs=2)
+        names = [f"r{i}" for i in range(6)]
+        for name in names:
+            engine.add(name)
+        engine.run(plan(**{name: "!a!z" for name in names} | {f"{n}_child_{k}": "BC" for n in names for k in (0, 1)}))
+        assert {engine.outputs[name].outputs[0].text for name in names} == {"BCaBCz"}
+        engine.assert_empty()
+
+    def test_a_small_token_budget_chunks_the_resume(self) -> None:
+        """Merged tokens beyond the budget are prefilled over several steps."""
+        engine = SurgicalEngine(max_num_batched_tokens=16, max_num_seqs=4)
+        engine.add(prompt="p" * 30)
+        engine.run(plan(r="!z", r_child_0="B" * 40))
+        assert engine.outputs["r"].outputs[0].text == "B" * 40 + "z"
+        engine.assert_empty()
+
+
+class TestMemory:
+    @pytest.mark.parametrize("prompt_length", range(6, 15))
+    @pytest.mark.parametrize("prefix_caching", [False, True])
+    def test_a_spawn_at_any_place_in_a_block(self, prompt_length: int, prefix_caching: bool) -> None:
+        """What both hold is shared; behind it each writes into blocks of its own.
+
+        With prefix caching a block that the promise fills is shared too: it holds the same for both.
+        """
+        engine = SurgicalEngine(SYNC_HOOKS, block_size=4, prefix_caching=prefix_caching)
+        parent = engine.add(prompt="p" * prompt_length)
+        script = plan(r="!abcdef.z", r_child_0="ABCDEF")
+        engine.step(script)
+        full_blocks = (prompt_length + prefix_caching) // 4
+        for _ in range(3):
+            engine.step(script)
+        ours, its = engine.block_table(parent), engine.block_table(child_of(parent))
+        assert ours[:full_blocks] == its[:full_blocks]
+        assert not set(ours[full_blocks:]) & set(its[full_blocks:])
+        engine.run(script)
+        assert engine.outputs["r"].outputs[0].text == "abcdefABCDEFz"
+        engine.assert_empty()
+
+    def test_children_that_need_their_parents_blocks_get_them(self) -> None:
+        """The hang of parked requests: parents hold what their children need. They give it up."""
+        engine = SurgicalEngine(block_size=4, num_blocks=12)
+        names = ["r", "s", "t"]
+        for name in names:
+            engine.add(name, prompt="p" * 12)
+        scripts = {name: "!z" for name in names} | {f"{name}_child_0": "B" * 20 for name in names}
+        engine.run(plan(**scripts), max_steps=600)
+        assert {engine.outputs[name].outputs[0].text for name in names} == {"B" * 20 + "z"}
+        assert max(r.num_prefill for n in names for r in engine.outputs[n].outputs[0].resumes) > 22
+        engine.assert_empty()
+
+    def test_a_child_that_never_fits_fails_alone(self) -> None:
+        """It merges as empty and is marked; its parent goes on."""
+        engine = SurgicalEngine(block_size=4, num_blocks=6)
+        engine.add(prompt="p" * 10)
+        engine.run(plan(r="!z", r_child_0="B" * 60), max_steps=300)
+        completion = engine.outputs["r"].outputs[0]
+        assert (completion.text, completion.children[0].finish_reason) == ("z", "length")
+        engine.assert_empty()
+
+    def test_preempted_parents_and_children_are_recomputed(self) -> None:
+        """With more running than fits, upstream preempts; every sequence still gets its tokens."""
+        engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=16)
+        names = ["r", "s"]
+        for name in names:
+            engine.add(name, prompt="p" * 10)
+        children = {f"{name}_child_{k}": "BCDEFGH" for name in names for k in range(3)}
+        engine.run(plan(**{name: "!!!abcdef.z" for name in names} | children), max_steps=600)
+        expected = "abcdef" + "\n".join(["BCDEFGH"] * 3) + "z"
+        assert {engine.outputs[name].outputs[0].text for name in names} == {expected}
+        assert engine.scheduler.num_cumulative_preemption > 0
+        engine.assert_empty()
+
+
+class TestTransitions:
+    def test_an_illegal_transition_names_both_states(self) -> None:
+        """A waiting sequence cannot be BLOCKED."""
+        engine = SurgicalEngine()
+        group = engine.add()
+        with pytest.raises(IllegalTransition, match="r cannot go from WAITING to BLOCKED"):
+            engine.scheduler.block(ensure_branch(group))
+
+    def test_a_spawn_without_a_block_table_is_refused(self) -> None:
+        """Upstream's fork would return silently, and the child would have no KV."""
+        engine = SurgicalEngine()
+        parent = engine.add()
+        engine.step({"r": PROMISE})
+        child = ensure_branch(parent).children[0]
+        engine.scheduler.block_manager.free(parent.first_seq)
+        with pytest.raises(IllegalTransition, match="r spawns without a block table"):
+            engine.scheduler.spawn(child)
+
+    def test_a_blocked_sequence_is_not_finished(self) -> None:
+        """Upstream takes every status above SWAPPED for finished."""
+        assert not SequenceStatus.is_finished(SequenceStatus.BLOCKED)
+        assert SequenceStatus.get_finished_reason(SequenceStatus.BLOCKED) is None
+
+
+def test_a_prompt_that_ends_in_hook_tokens_fires_nothing() -> None:
+    """Hooks fire on sampled tokens alone."""
+    engine = SurgicalEngine()
+    engine.add(prompt=f"p{chr(PROMISE)}{chr(SYNC)}")
+    engine.run({"r": EOS})
+    assert engine.outputs["r"].outputs[0].children == ()
+    engine.assert_empty()
