@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's ``vllm.config`` with `SpecialKwargs`, and a `VllmConfig` that carries them."""
 
+from typing import Any
+
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
@@ -22,6 +24,15 @@ class VllmConfig(upstream.VllmConfig):
 
     def __str__(self) -> str:
         return f"{super().__str__()}, special_kwargs={self.special_kwargs!r}"
+
+
+def get_attr_docs(cls: type[Any]) -> dict[str, str]:
+    """The docstrings of a config's fields by name, those that it inherits included.
+
+    Upstream's reads the source of ``cls`` alone, and makes the help of the command line from it.
+    """
+    bases = [base for base in reversed(cls.__mro__) if hasattr(base, "__dataclass_fields__")]
+    return {name: doc for base in bases for name, doc in upstream.get_attr_docs(base).items()}
 
 
 __getattr__ = fall_back_to("vllm._upstream.config")

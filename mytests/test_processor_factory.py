@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which output processor, scheduler and engine a configuration gets."""
+
+import pytest
+
+from mytests.surgical import HOOKS, CharDetokenizer, CharTokenizer, SurgicalEngine
+from vllm.config import SchedulerConfig, SpecialKwargs
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.scheduler import Scheduler
+from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
+from vllm.engine.output_processor.multi_step import MultiStepOutputProcessor
+from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
+from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
+from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.hooks.compatibility import prepare_args
+from vllm.utils import Counter
+
+
+def create(
+    special_kwargs: SpecialKwargs | None,
+    num_lookahead_slots: int = 0,
+    detokenizer: CharDetokenizer | None = None,
+) -> SequenceGroupOutputProcessor:
+    """What the factory returns for a configuration."""
+    config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=64)
+    config.num_lookahead_slots = num_lookahead_slots
+    stop_checker = StopChecker(64, lambda seq: CharTokenizer())
+    return SequenceGroupOutputProcessor.create_output_processor(
+        config,
+        detokenizer,
+        [],
+        Counter(),
+        stop_checker.get_tokenizer_for_seq,
+        stop_checker=stop_checker,
+        special_kwargs=special_kwargs,
+    )
+
+
+def prepared(**fields: object) -> EngineArgs:
+    """Engine arguments as hooks leave them."""
+    args = EngineArgs(model="m", special_kwargs=HOOKS, **fields)
+    prepare_args(args)
+    return args
+
+
+def test_without_hooks_the_choice_is_upstreams() -> None:
+    """Exactly upstream's classes: no subclass, no wrapper."""
+    assert type(create(None)) is SingleStepOutputProcessor
+    assert type(create(None, num_lookahead_slots=2)) is MultiStepOutputProcessor
+
+
+def test_special_kwargs_select_the_hook_processor() -> None:
+    """A subclass of the single-step processor."""
+    processor = create(HOOKS, detokenizer=CharDetokenizer())
+    assert type(processor) is SequenceHookOutputProcessor
+    assert isinstance(processor, SingleStepOutputProcessor)
+
+
+def test_the_surgical_engine_uses_the_factory() -> None:
+    """So what the surgical tests show holds for the engine."""
+    assert type(SurgicalEngine().processor) is SequenceHookOutputProcessor
+
+
+def test_a_separator_without_a_tokenizer_is_refused() -> None:
+    """The message names the field, its value and the way out."""
+    with pytest.raises(ValueError, match=r"merge_separator is '\\n'.*set merge_separator=''"):
+        create(HOOKS)
+
+
+def test_no_separator_needs_no_tokenizer() -> None:
+    """The way out that the message names."""
+    assert type(create(SpecialKwargs(promise_token_id=2, merge_separator=""))) is SequenceHookOutputProcessor
+
+
+def test_hooks_choose_their_scheduler_and_chunked_prefill() -> None:
+    """Both are set by themselves."""
+    args = prepared()
+    assert args.scheduler_cls == "vllm.core.hook_scheduler.HookScheduler"
+    assert args.enable_chunked_prefill is True
+
+
+def test_without_hooks_the_arguments_stay_upstreams() -> None:
+    """Nothing is chosen for an engine without hooks."""
+    args = EngineArgs(model="m")
+    assert args.scheduler_cls == "vllm.core.scheduler.Scheduler"
+    assert args.enable_chunked_prefill is None
+
+
+def test_a_scheduler_of_ones_own_may_extend_ours() -> None:
+    """scheduler_cls is upstream's extension point, and stays one."""
+
+    class Mine(HookScheduler):
+        """A user's scheduler."""
+
+    assert prepared(scheduler_cls=Mine).scheduler_cls is Mine
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"enable_chunked_prefill": False}, "enable_chunked_prefill=False.*leave it unset"),
+        ({"speculative_config": {"model": "d"}}, "speculative_config; leave it unset"),
+        ({"num_scheduler_steps": 4}, "num_scheduler_steps=4; leave it at 1"),
+        ({"scheduler_cls": Scheduler}, "scheduler_cls=.*derive it from vllm.core.hook_scheduler"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_start_up(fields: dict[str, object], message: str) -> None:
+    """The error names the field, its value and the way out."""
+    with pytest.raises(ValueError, match=message):
+        prepared(**fields)
+
+
+def test_v1_asked_for_by_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """V1 has no hooks; without the variable V0 is chosen."""
+    monkeypatch.setenv("VLLM_USE_V1", "1")
+    with pytest.raises(ValueError, match="VLLM_USE_V1=1.*set VLLM_USE_V1=0"):
+        prepared()
+
+
+class TestSpecialKwargs:
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({}, "set sync_token_id, promise_token_id, or both"),
+            ({"sync_token_id": 5, "promise_token_id": 5}, "both 5; give each hook a token of its own"),
+            ({"sync_token_id": 5, "block_on": "never"}, "block_on is 'never'; use 'promise' or 'sync'"),
+            (
+                {"sync_token_id": 5, "child_merge_strategy": "sum"},
+                "child_merge_strategy is 'sum'; use 'concatenate' or 'none'",
+            ),
+            ({"sync_token_id": 5, "max_children": 0}, "max_children is 0; use an integer from 1 up"),
+            ({"sync_token_id": 5, "max_child_depth": -1}, "max_child_depth is -1; use an integer from 0"),
+            ({"sync_token_id": 5, "merge_separator": 7}, "merge_separator is 7; give a string"),
+            ({"sync_tokenid": 5}, "no field sync_tokenid; the fields are sync_token_id, "),
+        ],
+    )
+    def test_a_bad_value_is_refused(self, fields: dict[str, object], message: str) -> None:
+        """The error names field, value and way out."""
+        with pytest.raises(ValueError, match=message):
+            SpecialKwargs.of(fields)
+
+    @pytest.mark.parametrize("name", ["sync_token_id", "promise_token_id"])
+    @pytest.mark.parametrize("token_id", [-1, 128])
+    def test_a_token_outside_the_vocabulary_is_refused(self, name: str, token_id: int) -> None:
+        """Ids run from 0 to the size of the vocabulary less one."""
+        with pytest.raises(ValueError, match=f"{name} has {token_id}.*from 0 to 127"):
+            SpecialKwargs(**{name: token_id}).check_vocabulary(128)
+
+    def test_a_child_prefix_outside_the_vocabulary_is_refused(self) -> None:
+        """Each of its tokens is checked."""
+        with pytest.raises(ValueError, match="child_prefix_token_ids has 500"):
+            SpecialKwargs(sync_token_id=1, child_prefix_token_ids=(3, 500)).check_vocabulary(128)
+
+    @pytest.mark.parametrize("text", ["{", "[]", "5"])
+    def test_json_that_is_no_object_is_refused(self, text: str) -> None:
+        """The error quotes what was given."""
+        with pytest.raises(ValueError, match="special_kwargs: .*JSON"):
+            SpecialKwargs.from_json(text)
+
+    def test_a_dict_an_object_and_json_mean_the_same(self) -> None:
+        """And the result is hashable."""
+        given = [HOOKS, {"sync_token_id": 3, "promise_token_id": 2}]
+        parsed = SpecialKwargs.from_json('{"sync_token_id": 3, "promise_token_id": 2}')
+        assert {parsed, *map(SpecialKwargs.of, given)} == {HOOKS}
+
+    def test_anything_else_is_a_type_error(self) -> None:
+        """A string is no mapping: --special-kwargs parses it."""
+        with pytest.raises(TypeError, match="expected SpecialKwargs or a dict"):
+            SpecialKwargs.of("sync")
