@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU attention for prefills with context, against a reference in float64, and in both engines."""
 
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mytests.cpu_generate import generate, generate_in_subprocess, save_tiny_llama
 from mytests.cpu_steps import Heads, Step
-from vllm._upstream.attention.backends import torch_sdpa as upstream
+from vllm.attention.backends import torch_sdpa
 from vllm.attention.backends.torch_sdpa import TorchSDPABackend, TorchSDPABackendImpl
 from vllm.attention.ops import cpu_context_plan
 from vllm.attention.ops.cpu_context_plan import AttentionShape
@@ -99,14 +104,20 @@ def test_any_batch(
     step.assert_matches(output)
 
 
+def test_v0_decodes_stay_upstreams() -> None:
+    """V0's runner has cut a decode's table to whole blocks of its window: all of it is read."""
+    step = Step(prefills=[(0, 5)], decodes=[(29, 1)], heads=Heads(sliding_window=20))
+    output = step.forward(step.v0_metadata())
+    step.heads.sliding_window = None
+    step.assert_matches(output)
+
+
 class TestWays:
-    @pytest.mark.parametrize(
-        ("num_heads", "by_kernel"), [(1, [1, 2, 12]), (4, [1, 2]), (32, [1])]
-    )
-    def test_short_queries_take_the_kernel(self, num_heads: int, by_kernel: list[int]) -> None:
-        """The limit falls with the query heads per key head; single tokens are below it always."""
+    @pytest.mark.parametrize(("num_heads", "max_rows"), [(1, 9), (4, 3), (8, 2), (32, 1)])
+    def test_short_queries_take_the_kernel(self, num_heads: int, max_rows: int) -> None:
+        """The limit falls with the query heads per key head; a single token is always below it."""
         shape = AttentionShape(num_heads=num_heads, num_kv_heads=1, block_size=16)
-        assert [rows for rows in (1, 2, 12, 13) if rows <= shape.kernel_max_rows] == by_kernel
+        assert shape.kernel_max_rows == max_rows
 
     def test_layers_share_a_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A step is planned once for all layers of one shape."""
@@ -135,13 +146,14 @@ class TestUpstreamsPath:
     ) -> None:
         """Without a prefill that may have context, upstream's forward gets the call as it is."""
         calls = []
-        forward = upstream.TorchSDPABackendImpl.forward
+        (upstreams,) = TorchSDPABackendImpl.__bases__
+        forward = upstreams.forward
 
-        def spy(*args: object) -> torch.Tensor:
+        def spy(*args: Any) -> torch.Tensor:
             calls.append(args)
             return forward(*args)
 
-        monkeypatch.setattr(upstream.TorchSDPABackendImpl, "forward", spy)
+        monkeypatch.setattr(upstreams, "forward", spy)
         metadata = step.v0_metadata(chunked_prefill=chunked)
         step.assert_matches(step.forward(metadata))
         assert len(calls) == 1 and calls[0][6] is metadata
@@ -149,5 +161,27 @@ class TestUpstreamsPath:
     def test_warm_up_has_no_metadata(self) -> None:
         """Upstream answers a warm-up with the query."""
         query = torch.zeros(2, 128)
-        heads = Heads()
-        assert heads.impl().forward(None, query, query, query, query, None) is query
+        impl: Any = Heads().impl()
+        assert impl.forward(None, query, query, query, query, None) is query
+
+
+def test_engines_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunked prefill and cached prefixes, in V0 and in V1, give the plain path's greedy tokens."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    gathered = Mock(wraps=torch_sdpa.attend_span)
+    monkeypatch.setattr(torch_sdpa, "attend_span", gathered)
+    save_tiny_llama(tmp_path)
+
+    plain = generate(tmp_path)
+    assert gathered.call_count == 0
+    chunked = generate(
+        tmp_path,
+        enable_chunked_prefill=True,
+        enable_prefix_caching=True,
+        max_num_batched_tokens=32,
+    )
+    assert gathered.call_count > 0
+    assert chunked == plain
+    v1 = {"VLLM_USE_V1": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    assert generate_in_subprocess(tmp_path, v1) == plain

@@ -99,14 +99,15 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
             sliding_window=self.sliding_window,
             alibi_slopes=self._slopes,
         )
-        plans: dict[AttentionShape, ContextPlan] = vars(metadata).setdefault("context_plans", {})
+        plans: dict[AttentionShape, ContextPlan]
+        plans = metadata.__dict__.setdefault("context_plans", {})
         if shape not in plans:
             plans[shape] = make_plan(_sequences(metadata), shape)
         return plans[shape]
 
     @cached_property
     def _slopes(self) -> tuple[float, ...] | None:
-        return None if self.alibi_slopes is None else tuple(self.alibi_slopes.tolist())
+        return None if self.alibi_slopes is None else tuple(map(float, self.alibi_slopes))
 
     def _decode(
         self,
@@ -144,6 +145,8 @@ def _sequences(metadata: upstream.TorchSDPAMetadata) -> StepSequences:
     V0's runner has cut the tables and lengths of its decodes to the sliding window already, so
     that they must not be cut again; V1's has not, and its decodes may have several tokens.
     """
+    assert metadata.prefill_query_start_loc is not None and metadata.kv_start_loc is not None
+    assert metadata.prefill_block_tables is not None
     query_lens = metadata.prefill_query_start_loc.diff()
     kv_lens = metadata.kv_start_loc.diff()
     tables = metadata.prefill_block_tables
@@ -151,9 +154,9 @@ def _sequences(metadata: upstream.TorchSDPAMetadata) -> StepSequences:
     if metadata.num_decode_tokens > 0:
         num_decodes = metadata.seq_lens_tensor.numel()
         decode_query_lens = (
-            metadata.query_start_loc[metadata.num_prefills :].diff()
-            if _is_v1(metadata)
-            else torch.ones_like(metadata.seq_lens_tensor)
+            torch.ones_like(metadata.seq_lens_tensor)
+            if metadata.query_start_loc is None
+            else metadata.query_start_loc[metadata.num_prefills :].diff()
         )
         query_lens = torch.cat([query_lens, decode_query_lens])
         kv_lens = torch.cat([kv_lens, metadata.seq_lens_tensor])

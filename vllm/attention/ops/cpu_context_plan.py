@@ -12,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad
 
-# The kernel reads a sequence's keys once per query row and query head, gathering copies them once:
-# up to this many (query rows x query heads per key head) the kernel is faster (docs/cpu-attention.md).
-KERNEL_MAX_READS = 12
+# The kernel reads a sequence's keys once per token and query head; gathering copies them once.
+# The kernel is faster up to about this many reads of each key by tokens after the first: measured,
+# see docs/cpu-attention.md.
+KERNEL_MAX_EXTRA_READS = 8
 
 # Query rows per SDPA call: bounds the mask, and cuts off the keys that none of the rows may see.
 CHUNK_ROWS = 128
@@ -43,8 +44,8 @@ class AttentionShape:
 
     @property
     def kernel_max_rows(self) -> int:
-        """The longest query for which the decode kernel is taken; a single token always is."""
-        return max(1, KERNEL_MAX_READS // self.group_size)
+        """The longest query that takes the decode kernel; a single token always does."""
+        return 1 + KERNEL_MAX_EXTRA_READS // self.group_size
 
     def first_visible(self, position: int) -> int:
         """The first position that the token at ``position`` sees."""

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiny fork-join model on the engine: its hooks, its sampling parameters, its answers."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Read when the engine is imported. The model is a few megabytes, and so is its KV cache.
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_USE_V1", "0")
+
+from forkjoin_task import CHILD, EOS, MERGE_SEPARATOR, PROMISE, SYNC, Mode
+from transformers import AutoTokenizer
+
+from vllm import LLM, RequestOutput, SamplingParams
+from vllm.config import SpecialKwargs
+
+MODEL_FOLDER = Path(__file__).parent / "forkjoin-tiny"
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40, skip_special_tokens=False)
+"""40 is more than any sequence of the task samples itself."""
+
+
+def hooks_for(mode: Mode, **fields: Any) -> SpecialKwargs:
+    """The hooks that the model was trained for; ``fields`` replace those of `SpecialKwargs`."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    promise, sync, child = tokenizer.convert_tokens_to_ids([PROMISE, SYNC, CHILD])
+    defaults = {
+        "promise_token_id": promise,
+        "sync_token_id": sync,
+        "block_on": mode,
+        "child_prefix_token_ids": (child,),
+        "merge_separator": MERGE_SEPARATOR,
+    }
+    return SpecialKwargs(**defaults | fields)
+
+
+def open_engine(special_kwargs: SpecialKwargs | None, **engine_args: Any) -> LLM:
+    """An engine for the model; None runs it without hooks."""
+    defaults = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "disable_log_stats": True,
+    }
+    return LLM(str(MODEL_FOLDER), special_kwargs=special_kwargs, **defaults | engine_args)
+
+
+def answers(outputs: Sequence[RequestOutput]) -> list[str]:
+    """The whole output of each request, hook tokens included, without the EOS."""
+    return [output.outputs[0].text.removesuffix(EOS) for output in outputs]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy tokens of a tiny random Llama, in this process or, for V1, in one of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from vllm import LLM, SamplingParams
+
+VOCABULARY = 128
+PROMPT_LENS = [5, 40, 70, 100]
+
+
+def save_tiny_llama(folder: Path) -> None:
+    """Weights wide enough that greedy tokens differ from step to step; V1 wants a tokenizer too."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words = WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0")
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="w0")
+    tokenizer.save_pretrained(folder)
+
+
+def generate(folder: Path, **engine_args: Any) -> list[list[int]]:
+    """Output token ids of the same prompts twice over: the second time, prefixes may be cached."""
+    llm = LLM(
+        str(folder),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=256,
+        max_num_seqs=8,
+        **engine_args,
+    )
+    params = SamplingParams(max_tokens=12, temperature=0, detokenize=False, ignore_eos=True)
+    generator = torch.Generator().manual_seed(1)
+    prompts = [
+        {"prompt_token_ids": torch.randint(3, VOCABULARY, (n,), generator=generator).tolist()}
+        for n in PROMPT_LENS
+    ]
+    outputs = [llm.generate(prompts, params, use_tqdm=False) for _ in range(2)]
+    return [list(output.outputs[0].token_ids) for round_ in outputs for output in round_]
+
+
+def generate_in_subprocess(folder: Path, environ: dict[str, str]) -> list[list[int]]:
+    """`generate` with prompts in chunks of 32 tokens, under ``environ``."""
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, str(folder)],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(generate(Path(sys.argv[1]), max_num_batched_tokens=32)))

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks on a real engine with the tiny model, against an engine without hooks.
+
+The oracle: a child's greedy tokens are what a hook-free engine generates from the child's context as
+a prompt, and a parent's tokens after a merge are what it generates from the merged context.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
+from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
+
+from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
+from vllm.hooks.results import ChildOutput
+
+NUM_HELD_OUT = 500
+NUM_WITHOUT_MERGE = 100
+"""Fewer: a parent that misses its results goes on spawning to its last token."""
+Question = tuple[list[int], tuple[int, ...]]
+"""A context, and the tokens that must follow it."""
+
+
+@pytest.fixture(scope="module")
+def plain() -> LLM:
+    """The model without hooks."""
+    return open_engine(None)
+
+
+@pytest.fixture(scope="module", params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """Both values of block_on."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def engine(mode: Mode) -> LLM:
+    """The model with its hooks."""
+    return open_engine(hooks_for(mode))
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every lifecycle test ends with an empty engine."""
+    yield
+    if "engine" in request.fixturenames:
+        assert_empty(request.getfixturevalue("engine"))
+
+
+def assert_empty(llm: LLM) -> None:
+    """No group in any queue, no entry in any map, every block free."""
+    (scheduler,) = llm.llm_engine.scheduler
+    manager = scheduler.block_manager
+    queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+    assert [list(queue) for queue in queues] == [[]] * 5
+    assert not llm.llm_engine.has_unfinished_requests()
+    assert (llm.llm_engine.seq_id_to_seq_group, manager.block_tables) == ({}, {})
+    assert manager.get_num_free_gpu_blocks() == manager.num_total_gpu_blocks
+
+
+def exact_match(llm: LLM, prompts: list[str]) -> float:
+    """The share of prompts whose whole output is right."""
+    outputs = answers(llm.generate(prompts, GREEDY, use_tqdm=False))
+    return sum(map(is_correct, prompts, outputs)) / len(prompts)
+
+
+def expected_continuations(output: RequestOutput, prefix: tuple[int, ...]) -> list[Question]:
+    """What the oracle is asked about one request: its children, and what it sampled in each go."""
+    completion = output.outputs[0]
+    context = list(output.prompt_token_ids)
+    found = [
+        (context + list(completion.token_ids[: child.spawn_position]) + list(prefix), child.token_ids)
+        for child in completion.children
+    ]
+    for segment in completion.segments:
+        if segment.origin == "sampled":
+            sampled = tuple(completion.token_ids[segment.start : segment.end])
+            found.append((context + list(completion.token_ids[: segment.start]), sampled))
+    return found
+
+
+def ask(plain: LLM, questions: list[Question]) -> list[tuple[int, ...]]:
+    """The oracle's greedy tokens behind each context, as many as are expected."""
+    prompts = [{"prompt_token_ids": context} for context, _ in questions]
+    params = [SamplingParams(temperature=0.0, max_tokens=len(tokens)) for _, tokens in questions]
+    return [tuple(o.outputs[0].token_ids) for o in plain.generate(prompts, params, use_tqdm=False)]
+
+
+def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode) -> None:
+    """The whole output is right on at least 95 % of prompts that training never saw."""
+    assert exact_match(engine, held_out_prompts(NUM_HELD_OUT, 0, mode)) >= 0.95
+
+
+def test_without_the_merge_it_is_not(mode: Mode) -> None:
+    """With merging "none" not even the last line is right: the join is what does it."""
+    engine = open_engine(hooks_for(mode, child_merge_strategy="none"))
+    prompts = held_out_prompts(NUM_WITHOUT_MERGE, 0, mode)
+    outputs = answers(engine.generate(prompts, GREEDY, use_tqdm=False))
+    assert sum(map(is_correct, prompts, outputs)) < 0.2 * len(prompts)
+    assert sum(map(has_correct_last_line, prompts, outputs)) < 0.2 * len(prompts)
+    assert_empty(engine)
+
+
+def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode) -> None:
+    """Children and parents alike decode what a hook-free engine decodes from the same context."""
+    outputs = engine.generate(held_out_prompts(24, 1, mode), GREEDY, use_tqdm=False)
+    prefix = hooks_for(mode).child_prefix_token_ids
+    questions = [question for output in outputs for question in expected_continuations(output, prefix)]
+    assert ask(plain, questions) == [tokens for _, tokens in questions]
+    assert len(questions) > 24 * 4
+
+
+@pytest.mark.parametrize(
+    "engine_args",
+    [
+        {"enable_prefix_caching": True},
+        {"max_num_batched_tokens": 64, "max_num_seqs": 8},
+        {"num_gpu_blocks_override": 40},
+        {"enable_prefix_caching": True, "num_gpu_blocks_override": 40},
+    ],
+    ids=["prefix-caching", "small-chunks", "tight-kv", "tight-kv-prefix-caching"],
+)
+def test_tokens_are_the_same_however_they_are_scheduled(
+    engine: LLM, mode: Mode, engine_args: dict[str, object]
+) -> None:
+    """Prefix caching, small chunks, and KV for a fraction of the load change no token."""
+    prompts = held_out_prompts(24, 2, mode)
+    expected = engine.generate(prompts, GREEDY, use_tqdm=False)
+    other = open_engine(hooks_for(mode), **engine_args)
+    outputs = other.generate(prompts, GREEDY, use_tqdm=False)
+    assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in expected]
+    assert_empty(other)
+
+
+def test_a_resume_computes_only_what_is_new(engine: LLM, mode: Mode) -> None:
+    """Over the whole run each token is computed once: the model's own count of tokens says so."""
+    computed = count_computed_tokens(engine)
+    (output,) = engine.generate(held_out_prompts(1, 3, mode), GREEDY, use_tqdm=False)
+    completion, prefix = output.outputs[0], hooks_for(mode).child_prefix_token_ids
+    # A sequence's last token is never computed; a child computes the promise again, and its prefix.
+    parent = len(output.prompt_token_ids) + len(completion.token_ids) - 1
+    children = sum(1 + len(prefix) + len(child.token_ids) - 1 for child in completion.children)
+    assert sum(computed) == parent + children
+
+
+def count_computed_tokens(llm: LLM) -> list[int]:
+    """A list that gets the number of tokens of every forward pass from now on."""
+    executor, counts = llm.llm_engine.model_executor, []
+    execute_model = executor.execute_model
+
+    def counted(execute_model_req: object) -> object:
+        metadata = execute_model_req.seq_group_metadata_list  # type: ignore[attr-defined]
+        counts.append(sum(entry.token_chunk_size for entry in metadata))
+        return execute_model(execute_model_req=execute_model_req)
+
+    executor.execute_model = counted
+    return counts
+
+
+def test_text_is_the_tokenizers_decode_of_the_tokens(engine: LLM, mode: Mode) -> None:
+    """Merged tokens go through the incremental detokenizer like sampled ones."""
+    tokenizer = engine.get_tokenizer()
+    completions = [o.outputs[0] for o in engine.generate(held_out_prompts(8, 4, mode), GREEDY, use_tqdm=False)]
+    everything: list[CompletionOutput | ChildOutput] = [*completions, *(k for c in completions for k in c.children)]
+    assert all(c.text == tokenizer.decode(c.token_ids).removesuffix("<eos>") for c in everything)
+
+
+def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
+    """In the order of the requests; children are inside."""
+    prompts = held_out_prompts(8, 5, mode)
+    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
+    assert [output.prompt for output in outputs] == prompts
+    assert [len(o.outputs[0].children) for o in outputs] == [o.prompt.count(" ") // 2 for o in outputs]
+
+
+def test_samples_have_trees_of_their_own(engine: LLM, mode: Mode) -> None:
+    """With n > 1 each sample spawns, blocks and joins by itself."""
+    (prompt,) = held_out_prompts(1, 6, mode)
+    params = SamplingParams(n=3, temperature=0.3, seed=1, max_tokens=40, skip_special_tokens=False)
+    (output,) = engine.generate([prompt], params, use_tqdm=False)
+    assert [len(completion.children) for completion in output.outputs] == [prompt.count(" ") // 2] * 3
+    assert len({child.request_id for c in output.outputs for child in c.children}) == 3 * (prompt.count(" ") // 2)
+
+
+def test_an_abort_in_the_middle_leaves_nothing(engine: LLM, mode: Mode) -> None:
+    """At any step of the run, from spawn to join."""
+    (prompt,) = held_out_prompts(1, 7, mode)
+    for num_steps in range(1, 30, 3):
+        engine.llm_engine.add_request(f"r{num_steps}", prompt, GREEDY)
+        for _ in range(num_steps):
+            engine.llm_engine.step()
+        engine.llm_engine.abort_request(f"r{num_steps}")
+        engine.llm_engine.step()
+        assert_empty(engine)

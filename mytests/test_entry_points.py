@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's entry points, through the overlay: command line, both engines, servers, worker processes."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
+from forkjoin_task import expected_output, held_out_prompts
+
+PROMPT = held_out_prompts(1, 8, "sync")[0]
+MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
+CLI = ["-m", "vllm.entrypoints.cli.main"]
+API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
+START_UP_SECONDS = 180
+
+
+def run(*arguments: str, use_v1: str = "0") -> str:
+    """What a command prints, in a fresh interpreter."""
+    environment = os.environ | {"VLLM_USE_V1": use_v1}
+    result = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@contextlib.contextmanager
+def server(*arguments: str, use_v1: str) -> Iterator[str]:
+    """The address of an OpenAI-compatible server, which ends with the block."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, *arguments, "--host", "127.0.0.1", "--port", str(port), *MODEL_ARGS]
+    environment = os.environ | {"VLLM_USE_V1": use_v1}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_healthy(address, process)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _wait_until_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_UP_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"the server ended with {process.returncode}"
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{address}/health")
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"no server at {address} after {START_UP_SECONDS} s")
+
+
+def complete(address: str, model: str, max_tokens: int) -> str:
+    """The greedy completion of `PROMPT`, hook tokens included."""
+    body = {
+        "model": model,
+        "prompt": PROMPT,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "skip_special_tokens": False,
+    }
+    request = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["choices"][0]["text"]
+
+
+@pytest.fixture(scope="module")
+def plain_text() -> str:
+    """What the model says to `PROMPT` without hooks, offline, on V0."""
+    params = GREEDY.clone()
+    params.max_tokens = 16
+    return open_engine(None).generate([PROMPT], params, use_tqdm=False)[0].outputs[0].text
+
+
+def test_help_names_every_command() -> None:
+    """The console script's own help."""
+    printed = run(*CLI, "--help")
+    assert all(command in printed for command in ("serve", "bench", "chat", "complete", "run-batch"))
+
+
+@pytest.mark.parametrize("use_v1", ["0", "1"])
+def test_bench_throughput(use_v1: str, tmp_path: Path) -> None:
+    """Upstream's benchmark runs to its end on both engines."""
+    report = tmp_path / "report.json"
+    benchmark = [*CLI, "bench", "throughput", "--model", str(MODEL_FOLDER), *MODEL_ARGS]
+    sizes = ["--num-prompts", "4", "--input-len", "16", "--output-len", "8", "--output-json", str(report)]
+    run(*benchmark, *sizes, use_v1=use_v1)
+    assert json.loads(report.read_text())["num_requests"] == 4
+
+
+@pytest.mark.parametrize(
+    ("command", "use_v1"),
+    [([*CLI, "serve"], "1"), ([*CLI, "serve"], "0"), (API_SERVER, "0")],
+    ids=["serve-v1", "serve-v0", "api-server-v0"],
+)
+def test_servers_without_hooks(command: list[str], use_v1: str, plain_text: str) -> None:
+    """The engine runs in a process of its own, which gets its config by pickle."""
+    with server(*command, str(MODEL_FOLDER), use_v1=use_v1) as address:
+        assert complete(address, str(MODEL_FOLDER), max_tokens=16) == plain_text
+
+
+def test_a_server_with_hooks() -> None:
+    """--special-kwargs reaches the engine's process, and the answer is the joined one."""
+    fields = vars(hooks_for("sync"))
+    command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", json.dumps(fields)]
+    with server(*command, use_v1="0") as address:
+        assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(PROMPT)
+
+
+def test_worker_processes_give_the_same_tokens(plain_text: str) -> None:
+    """Two tensor-parallel workers, spawned, with hooks off."""
+    printed = run(
+        "-c",
+        "if __name__ == '__main__':\n"
+        f"    import sys; sys.path.insert(0, {str(MODEL_FOLDER.parent)!r})\n"
+        "    from forkjoin_engine import GREEDY, open_engine\n"
+        "    GREEDY.max_tokens = 16\n"
+        "    llm = open_engine(None, tensor_parallel_size=2, distributed_executor_backend='mp')\n"
+        f"    print(repr(llm.generate([{PROMPT!r}], GREEDY, use_tqdm=False)[0].outputs[0].text))\n",
+    )
+    assert printed.splitlines()[-1] == repr(plain_text)
