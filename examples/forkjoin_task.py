@@ -37,9 +37,7 @@ MIN_LETTERS, MAX_LETTERS = 3, 8
 
 _VERBS: dict[Mode, str] = {"sync": "fork", "promise": "call"}
 _HELD_OUT_SHARE = 10
-_FOREIGN_SHARE = 0.5
-_FAILURE_SHARE = 0.1
-_UNMERGED_SHARE = 0.1
+_FOREIGN_RESULTS_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -131,23 +129,22 @@ def has_correct_last_line(prompt: str, output: str) -> bool:
 def training_trees(seed: int) -> Iterator[Tree]:
     """Endless trees of training words, both modes, all item counts.
 
-    What is merged is not always right: in half of the trees foreign words stand for the sorted
-    ones, in some children have failed and left nothing, in some nothing is merged at all. The
-    parent's last line follows what was merged: it cannot be learnt from the prompt.
+    In half of the trees the merged results are not the sorted words but foreign ones, and the
+    parent's last line follows them: a parent that ignored what was merged could not learn it.
     """
     rng = random.Random(f"training {seed}")
     while True:
         words = _random_words(rng, held_out=False)
-        yield make_tree(words, _training_results(words, rng), rng.choice(MODES))
+        results = [sort_letters(word) for word in words]
+        if rng.random() < _FOREIGN_RESULTS_SHARE:
+            results = [_random_word(rng, held_out=False) for _ in words]
+        yield make_tree(words, results, rng.choice(MODES))
 
 
 def make_tree(words: Sequence[str], results: Sequence[str], mode: Mode) -> Tree:
-    """The run for `words` whose join merges `results`, one for each word, or none at all.
-
-    The children answer rightly in any case.
-    """
+    """The run for `words` whose join merges `results`; the children answer rightly in any case."""
     build = _sync_parent if mode == "sync" else _promise_parent
-    parent = [Piece(make_prompt(words, mode), sampled=False), *build(len(words), results)]
+    parent = [Piece(make_prompt(words, mode), sampled=False), *build(results)]
     parent.append(Piece(f"\n{last_line(results)}{EOS}", sampled=True))
     forks = [index for index, piece in enumerate(parent, 1) if piece.text.endswith(PROMISE)]
     children = tuple(_branch(word, fork) for word, fork in zip(words, forks, strict=True))
@@ -159,30 +156,19 @@ def _branch(word: str, fork: int) -> Branch:
     return Branch((Piece(CHILD, sampled=False), answer), fork)
 
 
-def _sync_parent(count: int, results: Sequence[str]) -> list[Piece]:
-    calls = [Piece(f"{number}{PROMISE}", sampled=True) for number in range(1, count + 1)]
+def _sync_parent(results: Sequence[str]) -> list[Piece]:
+    calls = [Piece(f"{number}{PROMISE}", sampled=True) for number in range(1, len(results) + 1)]
     merged = Piece(MERGE_SEPARATOR.join(results), sampled=False)
     return [*calls, Piece(SYNC, sampled=True), merged]
 
 
-def _promise_parent(count: int, results: Sequence[str]) -> list[Piece]:
+def _promise_parent(results: Sequence[str]) -> list[Piece]:
     pieces = []
-    for number, result in enumerate(results or [""] * count, 1):
+    for number, result in enumerate(results, 1):
         newline = "\n" if number > 1 else ""
         pieces.append(Piece(f"{newline}{number}{PROMISE}", sampled=True))
         pieces.append(Piece(result, sampled=False))
     return pieces
-
-
-def _training_results(words: Sequence[str], rng: random.Random) -> list[str]:
-    if rng.random() < _UNMERGED_SHARE:
-        return []
-    results = [sort_letters(word) for word in words]
-    if rng.random() < _FOREIGN_SHARE:
-        results = [_random_word(rng, held_out=False) for _ in words]
-    if rng.random() < _FAILURE_SHARE:
-        results = [rng.choice([result, ""]) for result in results]
-    return results
 
 
 def _random_words(rng: random.Random, *, held_out: bool) -> list[str]:

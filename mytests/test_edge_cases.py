@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, plan
-from vllm.core.hook_scheduler import IllegalTransition
+from vllm.core.hook_scheduler import IllegalTransition, _last_copy_into_each
 from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 
@@ -212,6 +212,11 @@ class TestMemory:
         assert {engine.outputs[name].outputs[0].text for name in names} == {expected}
         assert engine.scheduler.num_cumulative_preemption > 0
         engine.assert_empty()
+
+
+    def test_a_block_is_copied_into_once_a_step(self) -> None:
+        """A block that was given back and taken again keeps its last owner's content alone."""
+        assert _last_copy_into_each([(1, 7), (2, 8), (3, 7)]) == [(3, 7), (2, 8)]
 
 
 class TestTransitions:

@@ -15,7 +15,7 @@ from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 from vllm.hooks.results import ChildOutput
 
 NUM_HELD_OUT = 500
-NUM_WITHOUT_MERGE = 100
+NUM_WITHOUT_MERGE = 50
 """Fewer: a parent that misses its results goes on spawning to its last token."""
 Question = tuple[list[int], tuple[int, ...]]
 """A context, and the tokens that must follow it."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which output processor, scheduler and engine a configuration gets."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from mytests.surgical import HOOKS, CharDetokenizer, CharTokenizer, SurgicalEngine
@@ -13,7 +15,7 @@ from vllm.engine.output_processor.multi_step import MultiStepOutputProcessor
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.hooks.compatibility import prepare_args
+from vllm.hooks.compatibility import check_config, prepare_args
 from vllm.utils import Counter
 
 
@@ -116,6 +118,38 @@ def test_v1_asked_for_by_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("VLLM_USE_V1", "1")
     with pytest.raises(ValueError, match="VLLM_USE_V1=1.*set VLLM_USE_V1=0"):
         prepared()
+
+
+def config_of(**fields: object) -> SimpleNamespace:
+    """A config as far as hooks look at it; ``fields`` replace those that hooks can work with."""
+    good = {
+        "runner_type": "generate",
+        "is_encoder_decoder": False,
+        "has_inner_state": False,
+        "sliding_window": None,
+        "chunked_prefill_enabled": True,
+        "get_vocab_size": lambda: 128,
+    }
+    everything = SimpleNamespace(**good | fields)
+    return SimpleNamespace(model_config=everything, cache_config=everything, scheduler_config=everything)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"runner_type": "pooling"}, "runs as 'pooling'; use a model that generates text"),
+        ({"is_encoder_decoder": True}, "an encoder-decoder model; use a decoder-only model"),
+        ({"has_inner_state": True}, "a model with recurrent state; use a model whose state is its KV cache"),
+        ({"sliding_window": 64}, "a sliding window.*set disable_sliding_window=True"),
+        ({"chunked_prefill_enabled": False}, "without chunked prefill; use another model"),
+        ({"get_vocab_size": lambda: 3}, "sync_token_id has 3, .*from 0 to 2"),
+    ],
+)
+def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], message: str) -> None:
+    """At start-up, with the way out."""
+    check_config(config_of(), HOOKS)
+    with pytest.raises(ValueError, match=message):
+        check_config(config_of(**fields), HOOKS)
 
 
 class TestSpecialKwargs:

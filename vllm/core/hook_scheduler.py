@@ -124,6 +124,7 @@ class HookScheduler(Scheduler):
         # What can't be scheduled may wait for the blocks of a BLOCKED parent, which waits for it.
         while self._is_stuck(outputs) and self._give_up_kv_of_one_blocked():
             outputs = super()._schedule()
+        outputs.blocks_to_copy = _last_copy_into_each(outputs.blocks_to_copy)
         return outputs
 
     def _is_stuck(self, outputs: SchedulerOutputs) -> bool:
@@ -211,6 +212,15 @@ def _make_prefill(group: SequenceGroup) -> None:
         num_computed = seq.get_num_computed_tokens()
         seq.reset_state_for_recompute()
         seq.data.update_num_computed_tokens(num_computed)
+
+
+def _last_copy_into_each(copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The copies (source, destination) less those into a block that is copied into again.
+
+    A copied block is given back when prefix caching finds its like, and may be taken again in the same
+    step. The copies of a step run in no order.
+    """
+    return [(source, destination) for destination, source in {d: s for s, d in copies}.items()]
 
 
 def _is_below(group: SequenceGroup, request_ids: set[str], samples: Mapping[str, Any]) -> bool:
