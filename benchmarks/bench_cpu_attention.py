@@ -68,9 +68,7 @@ class Case:
 
     def gathering(self) -> Callable[[], None]:
         plan = make_plan(self.sequences, Gathering(*self.heads[:2], BLOCK_SIZE))
-        return lambda: attend_span(
-            self.output, self.query, *self.caches, plan.spans[0], plan.masks, self.scale
-        )
+        return lambda: attend_span(self.output, self.query, *self.caches, plan.spans[0], plan.masks, self.scale)
 
     def kernel(self) -> Callable[[], None]:
         rows = make_plan(self.sequences, Kernel(*self.heads[:2], BLOCK_SIZE)).kernel

@@ -25,9 +25,7 @@ Decode = Callable[[tuple[int, ...]], str]
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--count", type=int, default=100, help="held-out prompts a mode")
     count = arguments.parse_args().count
     console = Console(highlight=False, width=100, soft_wrap=True)
@@ -46,9 +44,7 @@ def show_mode(console: Console, mode: Mode, plain: LLM, prompts: list[str]) -> N
     for output in outputs[:SHOWN]:
         console.print(tree_of(output, decode))
     correct = sum(map(is_correct, prompts, answers(outputs)))
-    console.print(
-        f"exact match: {100 * correct / len(prompts):.1f} %  ({correct} of {len(prompts)} held-out prompts)"
-    )
+    console.print(f"exact match: {100 * correct / len(prompts):.1f} %  ({correct} of {len(prompts)} held-out prompts)")
     for name, part in [("one request", outputs[:1]), (f"{len(outputs)} requests at once", outputs)]:
         with_hooks, without = compare_times(engine, plain, part)
         console.print(
@@ -67,20 +63,14 @@ def tree_of(output: RequestOutput, decode: Decode) -> Tree:
     return tree
 
 
-def _add_sampled(
-    tree: Tree, completion: CompletionOutput, start: int, end: int, decode: Decode
-) -> None:
+def _add_sampled(tree: Tree, completion: CompletionOutput, start: int, end: int, decode: Decode) -> None:
     """What the request sampled in one go, cut at its spawns; then the join that it led to."""
     for child in completion.children:
         if start < child.spawn_position <= end:
             text = decode(completion.token_ids[start : child.spawn_position])
             branch = tree.add(Text(f"samples {text!r}"))
             result = decode(child.token_ids)
-            branch.add(
-                Text(
-                    f"spawns {child.request_id}: samples {result!r}, ends with {child.finish_reason}"
-                )
-            )
+            branch.add(Text(f"spawns {child.request_id}: samples {result!r}, ends with {child.finish_reason}"))
             start = child.spawn_position
     if start < end:
         tree.add(Text(f"samples {decode(completion.token_ids[start:end])!r}"))
@@ -88,20 +78,14 @@ def _add_sampled(
         if resume.position == end:
             merged = decode(completion.token_ids[end : end + resume.num_merged])
             join = tree.add(Text(f"BLOCKED until its children finish; merged: {merged!r}"))
-            join.add(
-                Text(
-                    f"resumes: prefills {resume.num_prefill} of {resume.num_context} tokens in context"
-                )
-            )
+            join.add(Text(f"resumes: prefills {resume.num_prefill} of {resume.num_context} tokens in context"))
 
 
 def compare_times(engine: LLM, plain: LLM, outputs: list[RequestOutput]) -> tuple[float, float]:
     """Median seconds with hooks, and for as many tokens, one after the other, without. Interleaved."""
     prompts = [output.prompt for output in outputs]
     lengths = [len(output.outputs[0].token_ids) for output in outputs]
-    in_sequence = [
-        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths
-    ]
+    in_sequence = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(REPEATS):
         seconds[0].append(_seconds(lambda: engine.generate(prompts, GREEDY, use_tqdm=False)))

@@ -58,9 +58,7 @@ class Batch:
     mask: torch.Tensor
 
 
-def batches(
-    trees: Iterator[Tree], tokenizer: PreTrainedTokenizerBase, rows: int, length: int
-) -> Iterator[Batch]:
+def batches(trees: Iterator[Tree], tokenizer: PreTrainedTokenizerBase, rows: int, length: int) -> Iterator[Batch]:
     """Endless batches of `rows` packed rows; raises `ValueError` for a tree longer than that."""
     open_rows = [Row() for _ in range(rows)]
     for tree in trees:

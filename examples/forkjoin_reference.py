@@ -63,16 +63,12 @@ class Accuracy:
 class ForkJoin:
     """Greedy decoding with fork and join; state lives in the parents of one call."""
 
-    def __init__(
-        self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, mode: Mode, merge: Merge
-    ) -> None:
+    def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, mode: Mode, merge: Merge) -> None:
         self._model = model.eval()
         self._tokenizer = tokenizer
         self._merge = merge
         names = (EOS, PROMISE, SYNC, CHILD)
-        self._eos, self._promise, self._sync, self._child = tokenizer.convert_tokens_to_ids(
-            list(names)
-        )
+        self._eos, self._promise, self._sync, self._child = tokenizer.convert_tokens_to_ids(list(names))
         self._block = self._sync if mode == "sync" else self._promise
         self._separator = tokenizer.encode(MERGE_SEPARATOR)
 
@@ -101,9 +97,7 @@ class ForkJoin:
 
     def _join(self, parents: list[Parent]) -> None:
         """Runs all children of `parents` to their end and merges their results."""
-        contexts = [
-            [*parent.context[:fork], self._child] for parent in parents for fork in parent.forks
-        ]
+        contexts = [[*parent.context[:fork], self._child] for parent in parents for fork in parent.forks]
         results = iter(self._decode(contexts, (self._eos,)))
         for parent in parents:
             own = [self._without_eos(next(results)) for _ in parent.forks]
@@ -122,9 +116,7 @@ class ForkJoin:
 
     def _decode(self, contexts: list[list[int]], stops: tuple[int, ...]) -> list[list[int]]:
         """What each context decodes to, up to and with its first stop token."""
-        return [
-            tokens for chunk in _chunks(contexts) for tokens in self._decode_batch(chunk, stops)
-        ]
+        return [tokens for chunk in _chunks(contexts) for tokens in self._decode_batch(chunk, stops)]
 
     @torch.inference_mode()
     def _decode_batch(self, contexts: list[list[int]], stops: tuple[int, ...]) -> list[list[int]]:
@@ -168,9 +160,7 @@ def measure(
     )
 
 
-def report(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
-) -> None:
+def report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, count: int, seed: int) -> None:
     """Prints the accuracy on `count` held-out prompts of each mode, with and without merging."""
     print("mode     merge        whole output  last line")
     merges: tuple[Merge, ...] = ("concatenate", "none")

@@ -47,9 +47,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
 
 def train(model: LlamaForCausalLM, data: Iterator[Batch], steps: int, learning_rate: float) -> None:
     """Minimises the loss on the tokens that sequences sample themselves; changes `model`."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _schedule(step, steps))
     model.train()
     progress = tqdm(range(steps), unit="step", mininterval=1.0)

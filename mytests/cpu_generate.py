@@ -50,8 +50,7 @@ def generate(folder: Path, **engine_args: Any) -> list[list[int]]:
     params = SamplingParams(max_tokens=12, temperature=0, detokenize=False, ignore_eos=True)
     generator = torch.Generator().manual_seed(1)
     prompts = [
-        {"prompt_token_ids": torch.randint(3, VOCABULARY, (n,), generator=generator).tolist()}
-        for n in PROMPT_LENS
+        {"prompt_token_ids": torch.randint(3, VOCABULARY, (n,), generator=generator).tolist()} for n in PROMPT_LENS
     ]
     outputs = [llm.generate(prompts, params, use_tqdm=False) for _ in range(2)]
     return [list(output.outputs[0].token_ids) for round_ in outputs for output in round_]

@@ -76,9 +76,7 @@ class Step:
     def _cache_with_contexts(self) -> torch.Tensor:
         """Slots that no context has written hold large numbers, so that a read of one shows."""
         heads = self.heads
-        shape = PagedAttention.get_kv_cache_shape(
-            self.num_blocks, BLOCK_SIZE, heads.num_kv_heads, heads.head_size
-        )
+        shape = PagedAttention.get_kv_cache_shape(self.num_blocks, BLOCK_SIZE, heads.num_kv_heads, heads.head_size)
         kv_cache = torch.full(shape, 1e4, dtype=heads.dtype)
         caches = PagedAttention.split_kv_cache(kv_cache, heads.num_kv_heads, heads.head_size)
         for i, (context_len, _) in enumerate(self.lens):
@@ -110,9 +108,7 @@ class Step:
         data.seq_lens = self.kv_lens
         data.max_decode_seq_len = max(self.kv_lens[len(self.prefills) :], default=0)
         data.slot_mapping = self._new_slots()
-        builder = TorchSDPAMetadataBuilder(
-            SimpleNamespace(chunked_prefill=chunked_prefill, input_data=data)
-        )
+        builder = TorchSDPAMetadataBuilder(SimpleNamespace(chunked_prefill=chunked_prefill, input_data=data))
         builder.prepare()
         return builder.build(self.kv_lens, self.query_lens, -1, -1)
 
@@ -167,9 +163,7 @@ class Step:
             ]
         )
 
-    def _reference_of(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
+    def _reference_of(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         heads = self.heads
         group_size = heads.num_heads // heads.num_kv_heads
         key, value = key.repeat_interleave(group_size, 1), value.repeat_interleave(group_size, 1)
@@ -185,6 +179,4 @@ class Step:
         return torch.einsum("hqk,khd->qhd", weights, value)
 
     def assert_matches(self, output: torch.Tensor) -> None:
-        torch.testing.assert_close(
-            output.double(), self.reference(), atol=ATOL[self.heads.dtype], rtol=0
-        )
+        torch.testing.assert_close(output.double(), self.reference(), atol=ATOL[self.heads.dtype], rtol=0)

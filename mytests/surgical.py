@@ -84,9 +84,7 @@ class SurgicalEngine:
             max_model_len=self.max_model_len,
             enable_chunked_prefill=True,
         )
-        cache_config = CacheConfig(
-            block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching
-        )
+        cache_config = CacheConfig(block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching)
         cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, 0
         self.scheduler = HookScheduler(scheduler_config, cache_config, None)
         self.seq_counter = Counter()
@@ -205,4 +203,3 @@ def num_sampled(group: SequenceGroup) -> int:
     branch: Branch | None = branch_of(group)
     merged = 0 if branch is None else sum(segment.end - segment.start for segment in branch.merged)
     return group.first_seq.get_output_len() - merged
-

@@ -42,9 +42,7 @@ class TestBothWays:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("head_size", [32, 64, 128])
     @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (8, 2), (3, 1)])
-    def test_heads(
-        self, num_heads: int, num_kv_heads: int, head_size: int, dtype: torch.dtype
-    ) -> None:
+    def test_heads(self, num_heads: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
         """Grouped heads share keys, in every precision."""
         heads = Heads(num_heads, num_kv_heads, head_size, dtype)
         step = Step(prefills=[(37, 9), (0, 20)], heads=heads)
@@ -53,9 +51,7 @@ class TestBothWays:
     @pytest.mark.parametrize("engine", ["v0_metadata", "v1_metadata"])
     def test_mixed_batch(self, engine: str) -> None:
         """Prefills with and without context and decodes stand in one batch."""
-        step = Step(
-            prefills=[(33, 5), (0, 40), (16, 1), (200, 17)], decodes=[(70, 1), (15, 1), (1, 1)]
-        )
+        step = Step(prefills=[(33, 5), (0, 40), (16, 1), (200, 17)], decodes=[(70, 1), (15, 1), (1, 1)])
         step.assert_matches(step.forward(getattr(step, engine)()))
 
     @pytest.mark.parametrize("window", [1, 15, 16, 40])
@@ -141,9 +137,7 @@ class TestUpstreamsPath:
         ],
         ids=["plain prefill", "decodes alone"],
     )
-    def test_no_context_is_upstreams(
-        self, step: Step, chunked: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_no_context_is_upstreams(self, step: Step, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a prefill that may have context, upstream's forward gets the call as it is."""
         calls = []
         (upstreams,) = TorchSDPABackendImpl.__bases__

@@ -144,7 +144,7 @@ class TestFullBatches:
         names = [f"r{i}" for i in range(6)]
         for name in names:
             engine.add(name)
-        engine.run(plan(**{name: "!a!z" for name in names} | {f"{n}_child_{k}": "BC" for n in names for k in (0, 1)}))
+        engine.run(plan(**dict.fromkeys(names, "!a!z") | {f"{n}_child_{k}": "BC" for n in names for k in (0, 1)}))
         assert {engine.outputs[name].outputs[0].text for name in names} == {"BCaBCz"}
         engine.assert_empty()
 
@@ -185,7 +185,7 @@ class TestMemory:
         names = ["r", "s", "t"]
         for name in names:
             engine.add(name, prompt="p" * 12)
-        scripts = {name: "!z" for name in names} | {f"{name}_child_0": "B" * 20 for name in names}
+        scripts = dict.fromkeys(names, "!z") | {f"{name}_child_0": "B" * 20 for name in names}
         engine.run(plan(**scripts), max_steps=600)
         assert {engine.outputs[name].outputs[0].text for name in names} == {"B" * 20 + "z"}
         assert max(r.num_prefill for n in names for r in engine.outputs[n].outputs[0].resumes) > 22
@@ -207,12 +207,11 @@ class TestMemory:
         for name in names:
             engine.add(name, prompt="p" * 10)
         children = {f"{name}_child_{k}": "BCDEFGH" for name in names for k in range(3)}
-        engine.run(plan(**{name: "!!!abcdef.z" for name in names} | children), max_steps=600)
+        engine.run(plan(**dict.fromkeys(names, "!!!abcdef.z") | children), max_steps=600)
         expected = "abcdef" + "\n".join(["BCDEFGH"] * 3) + "z"
         assert {engine.outputs[name].outputs[0].text for name in names} == {expected}
         assert engine.scheduler.num_cumulative_preemption > 0
         engine.assert_empty()
-
 
     def test_a_block_is_copied_into_once_a_step(self) -> None:
         """A block that was given back and taken again keeps its last owner's content alone."""

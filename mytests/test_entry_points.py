@@ -27,9 +27,7 @@ START_UP_SECONDS = 180
 def run(*arguments: str, use_v1: str = "0") -> str:
     """What a command prints, in a fresh interpreter."""
     environment = os.environ | {"VLLM_USE_V1": use_v1}
-    result = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False
-    )
+    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
 

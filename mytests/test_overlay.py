@@ -124,7 +124,7 @@ def test_a_change_of_upstreams_statuses_fails_at_import() -> None:
 def test_a_missing_upstream_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The first thing that a fresh checkout would meet."""
     monkeypatch.setattr(vllm._overlay, "UPSTREAM_ROOT", tmp_path)
-    with pytest.raises(ImportError, match="upstream vLLM is not at .*make setup"):
+    with pytest.raises(ImportError, match=r"upstream vLLM is not at .*make setup"):
         extend_package("vllm.core", [])
 
 

@@ -2,6 +2,7 @@
 """What the output processor does with a hook token, on fake groups with a real scheduler."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -17,17 +18,19 @@ from mytests.surgical import (
     plan,
 )
 from vllm.config import SpecialKwargs
+from vllm.hooks.branch import Branch
+from vllm.hooks.handlers import Actions, PromiseHandler
 from vllm.hooks.results import Resume, Segment
 
 
-def finished(engine: SurgicalEngine, request_id: str = "r") -> object:
+def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
     """The one completion of a request that has finished."""
     output = engine.outputs[request_id]
     assert output.finished
     return output.outputs[0]
 
 
-def with_fields(base: SpecialKwargs = HOOKS, **fields: object) -> SpecialKwargs:
+def with_fields(base: SpecialKwargs = HOOKS, **fields: Any) -> SpecialKwargs:
     """``base`` with other fields."""
     return dataclasses.replace(base, **fields)
 
@@ -150,11 +153,13 @@ class TestBlock:
     def test_the_hook_decides_before_the_token_is_decoded(self) -> None:
         """A handler is asked while its token is neither in the text nor checked for a stop."""
         engine, lengths = SurgicalEngine(), []
-        ask = engine.processor.handlers[PROMISE].on_token
-        engine.processor.handlers[PROMISE].on_token = lambda branch: (
-            lengths.append(branch.seq.get_output_len()),
-            ask(branch),
-        )[1]
+
+        class Recording(PromiseHandler):
+            def on_token(self, branch: Branch) -> Actions:
+                lengths.append(branch.seq.get_output_len())
+                return super().on_token(branch)
+
+        engine.processor.handlers[PROMISE] = Recording(HOOKS)
         engine.add()
         engine.step({"r": PROMISE})
         assert lengths == [0]

@@ -47,14 +47,14 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
             return None
         samples = seq_id_to_seq_group.get(seq_group.request_id)
         output = upstream.RequestOutputFactory.create(seq_group, seq_id_to_seq_group, use_cache)
-        if output is not None and output.finished:
+        if isinstance(output, upstream.RequestOutput) and output.finished:
             assembled = seq_group if samples is None else samples.assembled_seq_group
             _attach_trees(output, assembled)
         return output
 
 
 def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> None:
-    for completion, seq in zip(getattr(output, "outputs", ()), seq_group.seqs):
+    for completion, seq in zip(output.outputs, seq_group.seqs, strict=True):
         branch = getattr(seq, "branch", None)
         if branch is not None:
             completion.children = tuple(child.to_output() for child in branch.children)

@@ -27,6 +27,10 @@ if _found != _MEMBERS:
     raise ImportError(f"upstream's SequenceStatus has changed: {_found}, expected {_MEMBERS}")
 
 
+_is_finished = upstream.SequenceStatus.is_finished
+_get_finished_reason = upstream.SequenceStatus.get_finished_reason
+
+
 class SequenceStatus(enum.IntEnum):
     """Status of a sequence. Whatever is above SWAPPED is finished, so BLOCKED sorts below WAITING."""
 
@@ -41,8 +45,15 @@ class SequenceStatus(enum.IntEnum):
     FINISHED_ABORTED = _MEMBERS["FINISHED_ABORTED"]
     FINISHED_IGNORED = _MEMBERS["FINISHED_IGNORED"]
 
-    is_finished = staticmethod(upstream.SequenceStatus.is_finished)
-    get_finished_reason = staticmethod(upstream.SequenceStatus.get_finished_reason)
+    @staticmethod
+    def is_finished(status: "SequenceStatus") -> bool:
+        """Whether a sequence of this status is done for good."""
+        return _is_finished(status)
+
+    @staticmethod
+    def get_finished_reason(status: "SequenceStatus") -> str | None:
+        """What a caller reads as the reason, None while unfinished."""
+        return _get_finished_reason(status)
 
 
 # Sequence.__init__ and is_finished read the name from upstream's module at each call.

@@ -18,6 +18,8 @@ from vllm._upstream.compilation import wrapper as upstream
 class TorchCompileWrapperWithCustomDispatcher(upstream.TorchCompileWrapperWithCustomDispatcher):
     """Upstream's wrapper; its compiled callable runs with a stand-in that takes what dynamo passes."""
 
+    compiled_callable: Callable[..., Any]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.compiled_callable = _with_tolerant_inline_call(self.compiled_callable)

@@ -46,12 +46,13 @@ class EngineArgs(upstream.EngineArgs):
         Raises:
             ValueError: the hooks cannot work with another argument or with the model.
         """
-        if self.special_kwargs is None:
+        special_kwargs = SpecialKwargs.of(self.special_kwargs)
+        if special_kwargs is None:
             return super().create_engine_config(usage_context)
         prepare_args(self)
         config = super().create_engine_config(usage_context)
-        check_config(config, self.special_kwargs)
-        config.special_kwargs = self.special_kwargs
+        check_config(config, special_kwargs)
+        config.special_kwargs = special_kwargs
         return config
 
     def _is_v1_supported_oracle(self, model_config: ModelConfig) -> bool:

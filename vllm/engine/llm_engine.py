@@ -12,6 +12,8 @@ from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 class LLMEngine(upstream.LLMEngine):
     """Upstream's `LLMEngine`; ``vllm_config.special_kwargs`` switches sequence hooks on."""
 
+    output_processor: SequenceGroupOutputProcessor
+
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         special_kwargs = vllm_config.special_kwargs

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sequence hooks need of the engine: set by itself where it is open, refused where it is not."""
 
+from typing import TYPE_CHECKING
+
 import vllm.envs as envs
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.logger import init_logger
 from vllm.utils import resolve_obj_by_qualname
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import EngineArgs
 
 logger = init_logger(__name__)
 
@@ -13,7 +18,7 @@ _SCHEDULER = f"{HookScheduler.__module__}.{HookScheduler.__qualname__}"
 _UPSTREAM_SCHEDULER = "vllm.core.scheduler.Scheduler"
 
 
-def prepare_args(args: "EngineArgs") -> None:  # noqa: F821
+def prepare_args(args: "EngineArgs") -> None:
     """Set what hooks need in the engine arguments, before a config is made of them.
 
     Raises:

@@ -100,7 +100,7 @@ class SpecialKwargs:
         except json.JSONDecodeError as error:
             raise ValueError(f"special_kwargs: {text!r} is not JSON: {error}") from None
         if not isinstance(fields, dict):
-            raise ValueError(f'special_kwargs: {text!r} is not a JSON object; write \'{{"sync_token_id": 5}}\'')
+            raise ValueError(f"special_kwargs: {text!r} is not a JSON object; write '{{\"sync_token_id\": 5}}'")
         return cls.of(fields)
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:

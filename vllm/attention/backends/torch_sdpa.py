@@ -47,12 +47,8 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         output_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if output_scale is not None or not self._needs_plan(attn_metadata):
-            return super().forward(
-                layer, query, key, value, kv_cache, attn_metadata, output, output_scale
-            )
-        key_cache, value_cache = PagedAttention.split_kv_cache(
-            kv_cache, self.num_kv_heads, self.head_size
-        )
+            return super().forward(layer, query, key, value, kv_cache, attn_metadata, output, output_scale)
+        key_cache, value_cache = PagedAttention.split_kv_cache(kv_cache, self.num_kv_heads, self.head_size)
         scales = (layer._k_scale, layer._v_scale)
         new_keys = key.view(-1, self.num_kv_heads, self.head_size)
         new_values = value.view(-1, self.num_kv_heads, self.head_size)
@@ -65,9 +61,7 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         attended = torch.empty_like(queries)
         plan = self._plan(attn_metadata, block_size=value_cache.shape[-1])
         for rows in plan.causal:
-            attend_causally(
-                attended[rows], queries[rows], new_keys[rows], new_values[rows], self.scale
-            )
+            attend_causally(attended[rows], queries[rows], new_keys[rows], new_values[rows], self.scale)
         for span in plan.spans:
             attend_span(attended, queries, key_cache, value_cache, span, plan.masks, self.scale)
         if plan.kernel is not None:

@@ -167,9 +167,7 @@ def _kernel_rows(
     )
 
 
-def _span(
-    start: int, query_len: int, kv_len: int, table: torch.Tensor, shape: AttentionShape
-) -> Span:
+def _span(start: int, query_len: int, kv_len: int, table: torch.Tensor, shape: AttentionShape) -> Span:
     context_len = kv_len - query_len
     first_block = shape.first_visible(context_len) // shape.block_size
     last_block = -(-kv_len // shape.block_size)

@@ -127,7 +127,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             # Decodes the last token alone, so merged tokens go through it one by one.
             if params.detokenize and self.detokenizer:
                 self.detokenizer.decode_sequence_inplace(seq, params)
-        child = span.child and span.child.seq_group.request_id
+        child = None if span.child is None else span.child.seq_group.request_id
         branch.merged.append(Segment(start, seq.get_output_len(), "merged" if child else "separator", child))
 
     def _allow_for(self, branch: Branch, num_merged: int) -> None:
