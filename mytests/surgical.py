@@ -7,6 +7,7 @@ computed, hand one token to every group that samples, free what has finished.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
@@ -181,6 +182,13 @@ def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
     branch = branch_of(group)
     assert branch is not None
     return branch.children[index].seq_group
+
+
+def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
+    """The one completion of a request that has finished."""
+    output = engine.outputs[request_id]
+    assert output.finished
+    return output.outputs[0]
 
 
 def plan(**texts: str) -> Callable[[SequenceGroup], int]:

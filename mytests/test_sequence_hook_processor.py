@@ -4,8 +4,6 @@
 import dataclasses
 from typing import Any
 
-import pytest
-
 from mytests.surgical import (
     CHILD,
     EOS,
@@ -14,6 +12,7 @@ from mytests.surgical import (
     SYNC_HOOKS,
     SurgicalEngine,
     child_of,
+    finished,
     ids,
     plan,
 )
@@ -21,13 +20,6 @@ from vllm.config import SpecialKwargs
 from vllm.hooks.branch import Branch
 from vllm.hooks.handlers import Actions, PromiseHandler
 from vllm.hooks.results import Resume, Segment
-
-
-def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
-    """The one completion of a request that has finished."""
-    output = engine.outputs[request_id]
-    assert output.finished
-    return output.outputs[0]
 
 
 def with_fields(base: SpecialKwargs = HOOKS, **fields: Any) -> SpecialKwargs:
@@ -230,54 +222,4 @@ class TestMerge:
         engine.run(plan(r="a!z", r_child_0="b!y", r_child_0_child_0="C"))
         assert finished(engine).text == "abCyz"
         assert finished(engine).children[0].children[0].text == "C"
-        engine.assert_empty()
-
-
-class TestAccounting:
-    @pytest.mark.parametrize("max_tokens", [4, 5, 6, 9])
-    def test_merged_tokens_do_not_count_as_sampled(self, max_tokens: int) -> None:
-        """The parent samples max_tokens tokens itself, however many are merged."""
-        engine = SurgicalEngine()
-        parent = engine.add(max_tokens=max_tokens)
-        engine.run(plan(r="a!" + "z" * 20, r_child_0="BCD"))
-        assert finished(engine).text == "aBCD" + "z" * (max_tokens - 2)
-        assert finished(engine).finish_reason == "length"
-        assert parent.first_seq.get_output_len() == max_tokens + 3
-        engine.assert_empty()
-
-    def test_min_tokens_is_of_sampled_tokens(self) -> None:
-        """An EOS before min_tokens tokens are sampled doesn't end the parent."""
-        engine = SurgicalEngine()
-        engine.add(min_tokens=5)
-        engine.step({"r": PROMISE})
-        engine.run(lambda group: EOS if group.first_seq.get_output_len() >= 3 else ord("b"))
-        sampled = [s for s in finished(engine).segments if s.origin == "sampled"]
-        assert sum(s.end - s.start for s in sampled) == 5
-        engine.assert_empty()
-
-    def test_logprobs_of_merged_tokens_are_the_childs(self) -> None:
-        """They stand in the list, and add nothing to the cumulative one."""
-        engine = SurgicalEngine()
-        parent = engine.add()
-        engine.run(plan(r="!z", r_child_0="BC"))
-        assert finished(engine).cumulative_logprob == -3.0
-        assert finished(engine).logprobs[1] is child_of(parent).first_seq.output_logprobs[0]
-        assert len(finished(engine).logprobs) == len(finished(engine).token_ids)
-        engine.assert_empty()
-
-    def test_a_separator_has_the_token_alone(self) -> None:
-        """It was not sampled, so its logprob is that of certainty."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add()
-        engine.run(plan(r="!!.", r_child_0="A", r_child_1="B"))
-        (entry,) = [logprobs for logprobs in finished(engine).logprobs if ord("\n") in logprobs]
-        assert {token: value.logprob for token, value in entry.items()} == {ord("\n"): 0.0}
-        engine.assert_empty()
-
-    def test_merged_text_does_not_stop_the_parent(self) -> None:
-        """A child's result may hold the stop string; only what the parent samples can end it."""
-        engine = SurgicalEngine()
-        engine.add(stop=["XY"], include_stop_str_in_output=True)
-        engine.run(plan(r="a!zz", r_child_0="BXY"))
-        assert finished(engine).text == "aBXYzz"
         engine.assert_empty()
