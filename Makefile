@@ -1,0 +1,74 @@
+# The verbs of this repository; `make help` lists them. Each does all the set-up that it needs.
+#
+# PYTHON        the interpreter to build on: 3.10, 3.11 or 3.12
+# VENV          the virtual environment
+# TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
+# VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
+
+VENV ?= .venv
+CANDIDATES := python3.11 python3.12 python3.10 python3
+SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UPSTREAM := vllm/_upstream/.build-key
+INPUTS := $(wildcard requirements/*.txt build_tools/*.py) setup.py pyproject.toml
+INSTALL = $(BIN)/python -m pip install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
+
+export VLLM_TARGET_DEVICE ?= cpu
+export VLLM_NO_USAGE_STATS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint lock check-upstream train clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, build
+
+$(READY): $(INPUTS)
+	@echo "== virtual environment $(VENV)"
+	@for python in $(or $(PYTHON),$(CANDIDATES)); do \
+	  if $$python -c '$(SUPPORTED)' 2>/dev/null; then exec $$python -m venv $(VENV); fi; \
+	done; \
+	echo "error: no Python 3.10 to 3.12 found; set PYTHON=/path/to/python3.11" >&2; exit 1
+	@$(INSTALL) --quiet --upgrade -r requirements/build.txt
+	@echo "== PyTorch"
+	@$(BIN)/python -m build_tools.install_torch --index '$(TORCH_INDEX)'
+	@echo "== dependencies"
+	@$(INSTALL) -r requirements/common.txt -r requirements/$(VLLM_TARGET_DEVICE).txt -r requirements/dev.txt
+	@echo "== upstream"
+	@$(BIN)/python -m build_tools
+	@echo "== this package"
+	@$(INSTALL) --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# A tree that went missing is put back, though nothing that it is made from has changed.
+$(UPSTREAM): | $(READY)
+	@$(BIN)/python -m build_tools
+
+demo: setup ## forks and joins of a tiny model on a real engine
+	@$(BIN)/python examples/demo.py
+
+test: setup ## all tests
+	@$(BIN)/python -m pytest
+
+lint: setup ## ruff and mypy on our code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+lock: setup ## renew requirements/constraints-*.txt
+	@for target in cpu cuda; do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-header --no-annotate \
+	    requirements/common.txt requirements/$$target.txt requirements/build.txt requirements/dev.txt \
+	    --output-file requirements/constraints-$$target.txt || exit 1; \
+	done
+
+check-upstream: setup ## the same tokens and logprobs as pristine upstream
+	@$(BIN)/python -m benchmarks.check_upstream
+
+train: setup ## train examples/forkjoin-tiny anew
+	@$(BIN)/python examples/train_forkjoin.py
+
+clean: ## remove the virtual environment and what was built here; the user's cache stays
+	@rm -rf $(VENV) .venv-upstream build *.egg-info vllm/_upstream

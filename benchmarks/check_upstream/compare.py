@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds one engine's sequences against another's."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# Two best tokens nearer than this may change places between two correct kernels.
+TIE = 1e-3
+
+
+@dataclass
+class Comparison:
+    """What differs; ``largest`` is the greatest difference of two logprobs."""
+
+    tokens: int = 0
+    largest: float = 0.0
+    ties: int = 0
+    mismatches: list[str] = field(default_factory=list)
+
+
+def compare(expected: list[dict[str, Any]], actual: list[dict[str, Any]], tolerance: float, tie: float) -> Comparison:
+    """Token by token; behind a tie the sequences have nothing more in common.
+
+    Args:
+        tolerance: of a logprob.
+        tie: tokens may differ where the expected two best are nearer than this; 0: never.
+    """
+    result = Comparison()
+    if len(expected) != len(actual):
+        result.mismatches.append(f"{len(actual)} sequences, expected {len(expected)}")
+    for index, (left, right) in enumerate(zip(expected, actual, strict=False)):
+        _compare_sequence(f"prompt {index}", left, right, tie, result)
+    if result.largest > tolerance:
+        result.mismatches.append(f"a logprob is off by {result.largest:.1e}")
+    return result
+
+
+def _compare_sequence(name: str, left: dict[str, Any], right: dict[str, Any], tie: float, result: Comparison) -> None:
+    if len(left["tokens"]) != len(right["tokens"]):
+        result.mismatches.append(f"{name}: {len(right['tokens'])} tokens")
+        return
+    for position, (token, other) in enumerate(zip(left["tokens"], right["tokens"], strict=True)):
+        logprobs, others = left["logprobs"][position], right["logprobs"][position]
+        if token != other:
+            if _gap(logprobs) < tie:
+                result.ties += 1
+            else:
+                result.mismatches.append(f"{name}, token {position}: {other}, expected {token}")
+            return
+        result.tokens += 1
+        shared = logprobs.keys() & others.keys()
+        result.largest = max(result.largest, *(abs(logprobs[t] - others[t]) for t in shared))
+
+
+def _gap(logprobs: dict[str, float]) -> float:
+    best, second = sorted(logprobs.values(), reverse=True)[:2]
+    return best - second

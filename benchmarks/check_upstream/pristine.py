@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An environment with upstream's release as it is: its package from the verified archive, no overlay."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+# Upstream finds its CPU platform by the text "cpu" in the version.
+METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.9.2+cpu\n"
+
+
+def make_environment(folder: Path, upstream: Path) -> Path:
+    """The interpreter of a new environment at ``folder`` that has ``upstream`` as its ``vllm``.
+
+    Every dependency is that of the running interpreter's environment, so that upstream is all that
+    differs. Its packages are a plain path there: the editable install's import hook isn't run.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+    interpreter = folder / "bin" / "python"
+    packages = Path(
+        subprocess.run(
+            [interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+    )
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    shutil.copytree(upstream, packages / "vllm", ignore=shutil.ignore_patterns("__pycache__"))
+    information = packages / "vllm-0.9.2+cpu.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(METADATA)
+    return interpreter

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles upstream's CPU kernels."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from build_tools import extension
+from build_tools.errors import SetupError
+
+NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\]")
+
+
+def require_compiler(flags: Sequence[str]) -> None:
+    """Tries ``flags`` and Python's headers on an empty program.
+
+    Raises:
+        SetupError: there is no compiler, or it cannot do with one of them.
+    """
+    # torch compiles with the same choice.
+    compiler = os.environ.get("CXX", "c++")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.cpp"
+        source.write_text("int main() { return 0; }\n")
+        result = _syntax_check(compiler, [*flags, str(source)])
+        if result.returncode:
+            raise SetupError(f"{compiler} cannot compile for this machine: {_error_line(result)}")
+        source.write_text("#include <Python.h>\n")
+        include = f"-I{sysconfig.get_path('include')}"
+        if _syntax_check(compiler, [include, str(source)]).returncode:
+            python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+            raise SetupError(f"{python}'s header Python.h is missing: install {python}-dev")
+
+
+def compile_kernels(source: Path, output: Path, flags: Sequence[str], log: Path) -> None:
+    """Compile ``source``/csrc/cpu to ``output``/_C.abi3.so; the compiler's words go to ``log``.
+
+    Raises:
+        SetupError: the compilation failed.
+    """
+    command = [sys.executable, extension.__file__, str(source), str(output), *flags]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("w") as file,
+        tqdm(desc="compiling CPU kernels", unit="file", disable=None) as bar,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            file.write(line)
+            if step := NINJA_STEP.match(line):
+                bar.total = int(step[2])
+                bar.update(int(step[1]) - bar.n)
+    if process.returncode:
+        raise SetupError(f"upstream's CPU kernels do not compile; the compiler's output: {log}")
+
+
+def _syntax_check(compiler: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [*compiler.split(), "-fsyntax-only", *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise SetupError(f"no C++ compiler ({compiler} is not found): install g++, or name one in CXX") from None
+
+
+def _error_line(result: subprocess.CompletedProcess[str]) -> str:
+    lines = result.stderr.strip().splitlines()
+    return next((line for line in lines if "error" in line), "no message")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with ninja on the path: torch looks for it there, to compile in parallel."""
+    import ninja
+
+    return {**os.environ, "PATH": os.pathsep.join([ninja.BIN_DIR, os.environ.get("PATH", "")])}
