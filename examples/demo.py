@@ -28,7 +28,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--count", type=int, default=100, help="held-out prompts a mode")
     count = arguments.parse_args().count
-    console = Console(highlight=False, width=100, soft_wrap=True)
+    console = Console(highlight=False, width=120)
     console.print("Loading the model once without hooks, and once for each mode ...")
     plain = open_engine(None)
     for mode in MODES:
@@ -48,8 +48,8 @@ def show_mode(console: Console, mode: Mode, plain: LLM, prompts: list[str]) -> N
     for name, part in [("one request", outputs[:1]), (f"{len(outputs)} requests at once", outputs)]:
         with_hooks, without = compare_times(engine, plain, part)
         console.print(
-            f"wall time, {name}: {with_hooks:.2f} s with hooks, {without:.2f} s for the same tokens in "
-            f"sequence with hooks off: {without / with_hooks:.2f} times as fast"
+            f"wall time, {name}: {with_hooks:.2f} s with hooks, {without:.2f} s for as many tokens in sequence "
+            f"without: {without / with_hooks:.2f}x"
         )
 
 

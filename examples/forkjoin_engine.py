@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Read when the engine is imported. The model is a few megabytes, and so is its KV cache.
+# Read when the engine is imported. The model is a few megabytes, and so is its KV cache; a second
+# thread gains nothing for it, and loses much where other work runs beside it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_USE_V1", "0")

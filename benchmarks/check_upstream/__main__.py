@@ -50,6 +50,8 @@ def main() -> int:
         for case, engine, tolerance, tie in CASES:
             actual = generate(Path(sys.executable), folder, engine)
             results[case] = compare(expected["sequences"], actual["sequences"], tolerance, tie)
+            if engine.get("enable_prefix_caching") and actual["cache_hit_rate"] <= 0:
+                results[case].mismatches.append("no block was found in the prefix cache")
     return report(results)
 
 

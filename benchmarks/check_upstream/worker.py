@@ -17,6 +17,7 @@ from typing import Any
 def main(task_file: str, result_file: str) -> None:
     """Generate for all prompts at once, as a user's batch."""
     from vllm import LLM, SamplingParams
+    from vllm.utils import Device
 
     task = json.loads(Path(task_file).read_text())
     llm = LLM(
@@ -37,6 +38,7 @@ def main(task_file: str, result_file: str) -> None:
         "version": version("vllm"),
         "pristine": find_spec("vllm._overlay") is None,
         "engine": type(llm.llm_engine).__module__,
+        "cache_hit_rate": llm.llm_engine.scheduler[0].get_prefix_cache_hit_rate(Device.GPU),
         "sequences": [sequence_record(output.outputs[0]) for output in outputs],
     }
     Path(result_file).write_text(json.dumps(result))
