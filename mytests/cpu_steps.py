@@ -17,7 +17,6 @@ from vllm.attention.ops.ipex_attn import PagedAttention
 from vllm.v1.attention.backends.cpu_attn import TorchSDPAMetadataBuilderV1
 from vllm.worker.cpu_model_runner import ModelInputForCPUBuilder
 
-BLOCK_SIZE = 16
 ATOL = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 2e-2}
 LAYER = SimpleNamespace(_k_scale=torch.ones(1), _v_scale=torch.ones(1))
 
@@ -55,6 +54,7 @@ class Step:
     prefills: list[tuple[int, int]]
     decodes: list[tuple[int, int]] = field(default_factory=list)
     heads: Heads = field(default_factory=Heads)
+    block_size: int = 16
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
@@ -69,14 +69,14 @@ class Step:
         self.kv_cache = self._cache_with_contexts()
 
     def _shuffled_tables(self) -> list[list[int]]:
-        sizes = [-(-kv_len // BLOCK_SIZE) for kv_len in self.kv_lens]
+        sizes = [-(-kv_len // self.block_size) for kv_len in self.kv_lens]
         self.num_blocks = sum(sizes) + 3
         return [t.tolist() for t in torch.randperm(self.num_blocks)[: sum(sizes)].split(sizes)]
 
     def _cache_with_contexts(self) -> torch.Tensor:
         """Slots that no context has written hold large numbers, so that a read of one shows."""
         heads = self.heads
-        shape = PagedAttention.get_kv_cache_shape(self.num_blocks, BLOCK_SIZE, heads.num_kv_heads, heads.head_size)
+        shape = PagedAttention.get_kv_cache_shape(self.num_blocks, self.block_size, heads.num_kv_heads, heads.head_size)
         kv_cache = torch.full(shape, 1e4, dtype=heads.dtype)
         caches = PagedAttention.split_kv_cache(kv_cache, heads.num_kv_heads, heads.head_size)
         for i, (context_len, _) in enumerate(self.lens):
@@ -89,7 +89,7 @@ class Step:
 
     def _slots(self, index: int, start: int, stop: int) -> list[int]:
         table = self.tables[index]
-        return [table[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in range(start, stop)]
+        return [table[p // self.block_size] * self.block_size + p % self.block_size for p in range(start, stop)]
 
     def _new_slots(self) -> list[int]:
         return [

@@ -77,6 +77,15 @@ class TestBothWays:
         step.assert_matches(step.forward(step.v1_metadata()))
 
 
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+@pytest.mark.parametrize("context_len", [1, 7, 8, 31, 32, 33, 100])
+def test_block_sizes(block_size: int, context_len: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathering does with any block size; upstream's decode kernel is compiled for 16 alone."""
+    monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: KERNEL_ROWS["gather"]))
+    step = Step(prefills=[(context_len, 9), (0, 20)], block_size=block_size)
+    step.assert_matches(step.forward(step.v0_metadata()))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     prefills=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 50)), min_size=1, max_size=4),

@@ -89,7 +89,7 @@ class HookScheduler(Scheduler):
         while self.spawned and self._has_free_slot():
             self._move(self.spawned[0], SequenceStatus.RUNNING)
         metadata, outputs, allow_async_output_proc = super().schedule()
-        outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._stays_ignored(group)]
+        outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._end_ignored(group)]
         outputs.ignored_seq_groups += self._finished_at_join
         self._finished_at_join = []
         return metadata, outputs, allow_async_output_proc
@@ -172,7 +172,8 @@ class HookScheduler(Scheduler):
         self._finished_at_join.append(branch.seq_group)
         self.end(branch)
 
-    def _stays_ignored(self, group: SequenceGroup) -> bool:
+    def _end_ignored(self, group: SequenceGroup) -> bool:
+        """Note the end of a group that can never fit; False where it waits for its children first."""
         branch = branch_of(group)
         if branch is not None:
             self.end(branch)

@@ -54,13 +54,6 @@ class Branch:
     def num_unfinished_children(self) -> int:
         return sum(not child.seq.is_finished() for child in self.unjoined)
 
-    def descendants(self) -> list["Branch"]:
-        """Children, their children and so on, each before its own."""
-        found: list[Branch] = []
-        for child in self.children:
-            found += [child, *child.descendants()]
-        return found
-
     def segments(self) -> tuple[Segment, ...]:
         """Every output token in exactly one segment, in order."""
         return _fill_with_sampled(self.merged, self.seq.get_output_len())
