@@ -108,13 +108,6 @@ def expected_output(prompt: str) -> str:
     return "".join(piece.text for piece in tree.parent[1:]).removesuffix(EOS)
 
 
-def visible(text: str) -> str:
-    """`text` as a user sees it who skips special tokens."""
-    for token in (EOS, PROMISE, SYNC, CHILD):
-        text = text.replace(token, "")
-    return text
-
-
 def is_correct(prompt: str, output: str) -> bool:
     """Whether the parent's whole output is right; `output` shows its hook tokens."""
     return output.removesuffix(EOS) == expected_output(prompt)
