@@ -11,27 +11,17 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from benchmarks.check_upstream.workload import VOCABULARY, save_model
 from vllm import LLM, SamplingParams
 
-VOCABULARY = 128
 PROMPT_LENS = [5, 40, 70, 100]
 
 
 def save_tiny_llama(folder: Path) -> None:
-    """Weights wide enough that greedy tokens differ from step to step; V1 wants a tokenizer too."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    """The model of `make check-upstream`, with a tokenizer: V1 wants one."""
+    save_model(folder)
     words = WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0")
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="w0")
     tokenizer.save_pretrained(folder)
