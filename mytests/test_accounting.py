@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What merged tokens count for: lengths, stops, logprobs."""
 
+import dataclasses
+
 import pytest
 
-from mytests.surgical import EOS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from vllm.hooks.config import MergeStrategy
 
 
 class TestAccounting:
@@ -36,6 +39,16 @@ class TestAccounting:
         assert finished(engine).cumulative_logprob == -3.0
         assert finished(engine).logprobs[1] is child_of(parent).first_seq.output_logprobs[0]
         assert len(finished(engine).logprobs) == len(finished(engine).token_ids)
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("strategy", ["concatenate", "none"])
+    def test_prompt_logprobs_are_not_taken_again(self, strategy: MergeStrategy) -> None:
+        """A parent that is recomputed after a join prefills past its prompt, where there are none."""
+        engine = SurgicalEngine(dataclasses.replace(HOOKS, child_merge_strategy=strategy))
+        parent = engine.add(prompt_logprobs=1)
+        engine.run(plan(r="!z", r_child_0="BC"))
+        assert parent.sampling_params.prompt_logprobs is None
+        assert child_of(parent).sampling_params.prompt_logprobs is None
         engine.assert_empty()
 
     def test_a_separator_has_the_token_alone(self) -> None:

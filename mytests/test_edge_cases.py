@@ -45,6 +45,7 @@ class TestAborts:
         completion = engine.outputs["r"].outputs[0]
         assert completion.text == "az"
         assert [child.finish_reason for child in completion.children] == ["abort"]
+        assert completion.children[0].finished_time is not None
         engine.assert_empty()
 
     def test_abort_of_a_child_takes_its_own_children_along(self) -> None:
@@ -198,6 +199,7 @@ class TestMemory:
         engine.run(plan(r="!z", r_child_0="B" * 60), max_steps=300)
         completion = engine.outputs["r"].outputs[0]
         assert (completion.text, completion.children[0].finish_reason) == ("z", "length")
+        assert completion.children[0].finished_time is not None
         engine.assert_empty()
 
     def test_preempted_parents_and_children_are_recomputed(self) -> None:

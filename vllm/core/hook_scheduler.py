@@ -77,6 +77,7 @@ class HookScheduler(Scheduler):
 
     def end(self, branch: Branch) -> None:
         """Note that a sequence has finished. With unjoined children it is BLOCKED until they have too."""
+        branch.note_end()
         if branch.unjoined:
             branch.end_status = branch.seq.status
             self.block(branch)
@@ -109,6 +110,7 @@ class HookScheduler(Scheduler):
                 samples.pop(group.request_id, None)
         super().abort_seq_group(request_ids | {group.request_id for group in doomed}, samples)
         for branch in filter(None, map(branch_of, doomed)):
+            branch.note_end()
             self._unsettled.pop(branch, None)
             if branch.parent is not None and not branch.parent.seq.is_finished():
                 self._unsettled[branch.parent] = None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One sequence of a request's tree: its parent, its children, and what was merged into it."""
 
+import time
 from dataclasses import dataclass, field
 
 from vllm.hooks.results import ChildOutput, Resume, Segment
@@ -53,6 +54,12 @@ class Branch:
     @property
     def num_unfinished_children(self) -> int:
         return sum(not child.seq.is_finished() for child in self.unjoined)
+
+    def note_end(self) -> None:
+        """Record that the sequence has finished now: for good, or but for what its children still bring."""
+        self.finished_time = time.time()
+        if self.length_at_end is None:
+            self.length_at_end = self.seq.get_output_len()
 
     def segments(self) -> tuple[Segment, ...]:
         """Every output token in exactly one segment, in order."""

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output processor of an engine with sequence hooks."""
 
-import time
-
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
@@ -64,7 +62,6 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if branch is None:
             return
         if sequence_group.is_finished():
-            branch.finished_time, branch.length_at_end = time.time(), branch.seq.get_output_len()
             self._scheduler_of(sequence_group).end(branch)
         elif actions is not NOTHING:
             self._carry_out(actions, branch)
@@ -81,8 +78,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         ``end_status`` set to FINISHED_LENGTH_CAPPED.
         """
         children, branch.num_joined = branch.unjoined, len(branch.children)
-        if self.special_kwargs.child_merge_strategy == "concatenate":
-            self._splice(branch, concatenate(children, self._separator_for(branch)))
+        merges = self.special_kwargs.child_merge_strategy == "concatenate"
+        self._splice(branch, concatenate(children, self._separator_for(branch)) if merges else [])
 
     def _decide(self, seq_group: SequenceGroup, token_id: int) -> Actions:
         handler = self.handlers.get(token_id)
@@ -113,8 +110,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 wanted - num_merged,
                 wanted,
             )
-        if num_merged:
-            self._allow_for(branch, num_merged)
+        self._allow_for(branch, num_merged)
         if branch.end_status is None and branch.seq.get_len() >= max_len:
             branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
@@ -137,7 +133,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             params.max_tokens += num_merged
         if params.min_tokens:
             params.min_tokens += num_merged
-        # They were taken at the first prefill; the sampler has none for a prefill behind the prompt.
+        # They were taken at the first prefill; a prefill that goes on behind the prompt has none.
         params.prompt_logprobs = None
         branch.seq_group.sampling_params = params
 
