@@ -74,11 +74,11 @@ def _add_sampled(tree: Tree, completion: CompletionOutput, start: int, end: int,
             start = child.spawn_position
     if start < end:
         tree.add(Text(f"samples {decode(completion.token_ids[start:end])!r}"))
-    for resume in completion.resumes:
-        if resume.position == end:
-            merged = decode(completion.token_ids[end : end + resume.num_merged])
-            join = tree.add(Text(f"BLOCKED until its children finish; merged: {merged!r}"))
-            join.add(Text(f"resumes: prefills {resume.num_prefill} of {resume.num_context} tokens in context"))
+    for join in completion.joins:
+        if join.position == end:
+            merged = decode(completion.token_ids[end : end + join.num_merged])
+            shown = tree.add(Text(f"BLOCKED until its children finish; merged: {merged!r}"))
+            shown.add(Text(f"resumes: prefills {join.num_prefill} of {join.num_context} tokens in context"))
 
 
 def compare_times(engine: LLM, plain: LLM, outputs: list[RequestOutput]) -> tuple[float, float]:

@@ -6,7 +6,6 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
-from vllm.hooks.config import MergeStrategy
 
 
 class TestAccounting:
@@ -42,7 +41,7 @@ class TestAccounting:
         engine.assert_empty()
 
     @pytest.mark.parametrize("strategy", ["concatenate", "none"])
-    def test_prompt_logprobs_are_not_taken_again(self, strategy: MergeStrategy) -> None:
+    def test_prompt_logprobs_are_not_taken_again(self, strategy: str) -> None:
         """A parent that is recomputed after a join prefills past its prompt, where there are none."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, child_merge_strategy=strategy))
         parent = engine.add(prompt_logprobs=1)

@@ -189,7 +189,7 @@ class TestMemory:
         scripts = dict.fromkeys(names, "!z") | {f"{name}_child_0": "B" * 20 for name in names}
         engine.run(plan(**scripts), max_steps=600)
         assert {engine.outputs[name].outputs[0].text for name in names} == {"B" * 20 + "z"}
-        assert max(r.num_prefill for n in names for r in engine.outputs[n].outputs[0].resumes) > 22
+        assert max(r.num_prefill for n in names for r in engine.outputs[n].outputs[0].joins) > 22
         engine.assert_empty()
 
     def test_a_child_that_never_fits_fails_alone(self) -> None:

@@ -17,7 +17,8 @@ from vllm.engine.output_processor.multi_step import MultiStepOutputProcessor
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.hooks.compatibility import check_config, prepare_args
+from vllm.hooks.compatibility import prepare_args, resolve
+from vllm.hooks.tokens import check_vocabulary
 from vllm.utils import Counter
 
 
@@ -130,6 +131,8 @@ def config_of(**fields: object) -> Any:
         "has_inner_state": False,
         "sliding_window": None,
         "chunked_prefill_enabled": True,
+        "enable_prompt_embeds": False,
+        "send_delta_data": False,
         "get_vocab_size": lambda: 128,
     }
     everything = SimpleNamespace(**good | fields)
@@ -143,15 +146,17 @@ def config_of(**fields: object) -> Any:
         ({"is_encoder_decoder": True}, "an encoder-decoder model; use a decoder-only model"),
         ({"has_inner_state": True}, "a model with recurrent state; use a model whose state is its KV cache"),
         ({"sliding_window": 64}, "a sliding window.*set disable_sliding_window=True"),
+        ({"enable_prompt_embeds": True}, "enable_prompt_embeds=True.*leave it unset"),
+        ({"send_delta_data": True}, "Ray's SPMD workers.*unset VLLM_USE_RAY_SPMD_WORKER"),
         ({"chunked_prefill_enabled": False}, "without chunked prefill; use another model"),
         ({"get_vocab_size": lambda: 3}, "sync_token_id has 3, .*from 0 to 2"),
     ],
 )
 def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], message: str) -> None:
     """At start-up, with the way out."""
-    check_config(config_of(), HOOKS)
+    assert resolve(HOOKS, config_of()) == HOOKS
     with pytest.raises(ValueError, match=message):
-        check_config(config_of(**fields), HOOKS)
+        resolve(HOOKS, config_of(**fields))
 
 
 class TestSpecialKwargs:
@@ -182,12 +187,12 @@ class TestSpecialKwargs:
         """Ids run from 0 to the size of the vocabulary less one."""
         fields: dict[str, Any] = {name: token_id}
         with pytest.raises(ValueError, match=f"{name} has {token_id}.*from 0 to 127"):
-            dataclasses.replace(SpecialKwargs(sync_token_id=1, promise_token_id=2), **fields).check_vocabulary(128)
+            check_vocabulary(dataclasses.replace(SpecialKwargs(sync_token_id=1, promise_token_id=2), **fields), 128)
 
     def test_a_child_prefix_outside_the_vocabulary_is_refused(self) -> None:
         """Each of its tokens is checked."""
         with pytest.raises(ValueError, match="child_prefix_token_ids has 500"):
-            SpecialKwargs(sync_token_id=1, child_prefix_token_ids=(3, 500)).check_vocabulary(128)
+            check_vocabulary(SpecialKwargs(sync_token_id=1, child_prefix_token_ids=(3, 500)), 128)
 
     @pytest.mark.parametrize("text", ["{", "[]", "5"])
     def test_json_that_is_no_object_is_refused(self, text: str) -> None:

@@ -17,9 +17,8 @@ from mytests.surgical import (
     plan,
 )
 from vllm.config import SpecialKwargs
-from vllm.hooks.branch import Branch
-from vllm.hooks.handlers import Actions, PromiseHandler
-from vllm.hooks.results import Resume, Segment
+from vllm.hooks.handlers import Actions, PromiseHandler, TokenEvent
+from vllm.hooks.results import Join, Segment
 
 
 def with_fields(base: SpecialKwargs = HOOKS, **fields: Any) -> SpecialKwargs:
@@ -147,9 +146,9 @@ class TestBlock:
         engine, lengths = SurgicalEngine(), []
 
         class Recording(PromiseHandler):
-            def on_token(self, branch: Branch) -> Actions:
-                lengths.append(branch.seq.get_output_len())
-                return super().on_token(branch)
+            def on_token(self, event: TokenEvent) -> Actions:
+                lengths.append(len(event.output_token_ids))
+                return super().on_token(event)
 
         engine.processor.handlers[PROMISE] = Recording(HOOKS)
         engine.add()
@@ -188,7 +187,7 @@ class TestMerge:
         engine.add()
         engine.run(plan(r="a!z", r_child_0="BC"))
         assert finished(engine).text == "az"
-        assert finished(engine).resumes == (Resume(position=2, num_merged=0, num_prefill=1, num_context=8),)
+        assert finished(engine).joins == (Join(position=2, num_merged=0, num_cut=0, num_context=8, num_prefill=1),)
         engine.assert_empty()
 
     def test_resume_prefills_only_what_is_new(self) -> None:
@@ -198,7 +197,7 @@ class TestMerge:
         script = plan(r="!z", r_child_0="BCD")
         steps = [entry for _ in range(7) for entry in engine.step(script) if entry.request_id == "r"]
         assert [(entry.num_tokens, entry.is_prefill) for entry in steps] == [(40, True), (4, True), (1, False)]
-        assert finished(engine).resumes == (Resume(position=1, num_merged=3, num_prefill=4, num_context=44),)
+        assert finished(engine).joins == (Join(position=1, num_merged=3, num_cut=0, num_context=44, num_prefill=4),)
         engine.assert_empty()
 
     def test_every_output_token_has_one_origin(self) -> None:
@@ -209,7 +208,7 @@ class TestMerge:
         assert finished(engine).segments == (
             Segment(0, 3, "sampled"),
             Segment(3, 5, "merged", "r_child_0"),
-            Segment(5, 6, "separator"),
+            Segment(5, 6, "inserted"),
             Segment(6, 7, "merged", "r_child_1"),
             Segment(7, 9, "sampled"),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.hooks.branch import branch_of
-from vllm.hooks.results import ChildOutput, Resume, Segment
+from vllm.hooks.results import ChildOutput, Join, Segment
 from vllm.sequence import SequenceGroup, SequenceGroupBase
 
 
@@ -24,8 +24,8 @@ class CompletionOutput(upstream.CompletionOutput):
     segments: tuple[Segment, ...] = ()
     """The origin of every output token, in order."""
 
-    resumes: tuple[Resume, ...] = ()
-    """The joins, in order."""
+    joins: tuple[Join, ...] = ()
+    """What it got from its children, in order."""
 
 
 # RequestOutput makes its completions by this name of its own module.
@@ -59,7 +59,7 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
         if branch is not None:
             completion.children = tuple(child.to_output() for child in branch.children)
             completion.segments = branch.segments()
-            completion.resumes = tuple(branch.resumes)
+            completion.joins = tuple(branch.joins)
 
 
 __getattr__ = fall_back_to("vllm._upstream.outputs")

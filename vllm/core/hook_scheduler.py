@@ -14,12 +14,13 @@ scheduled; once its children have finished it is joined and scheduled again:
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from vllm.core.scheduler import Scheduler, SchedulerOutputs
 from vllm.hooks.branch import Branch, branch_of
-from vllm.hooks.results import Resume
+from vllm.hooks.results import Join
 from vllm.sequence import SequenceGroup, SequenceStatus
 
 _LEGAL = {
@@ -50,9 +51,9 @@ class HookScheduler(Scheduler):
         """Children with forked block tables, until there is a free slot among the running."""
         self._unsettled: dict[Branch, None] = {}
         self._finished_at_join: list[SequenceGroup] = []
-        self._join: Callable[[Branch], None]
+        self._join: Callable[[Branch], Join]
 
-    def attach(self, join: Callable[[Branch], None]) -> None:
+    def attach(self, join: Callable[[Branch], Join]) -> None:
         """Set what splices the results of a branch's children into it, just before it resumes."""
         self._join = join
 
@@ -73,6 +74,11 @@ class HookScheduler(Scheduler):
     def block(self, branch: Branch) -> None:
         """Set a running parent aside until all its children have finished."""
         self._move(branch.seq_group, SequenceStatus.BLOCKED)
+        self._unsettled[branch] = None
+
+    def resume(self, branch: Branch) -> None:
+        """Let a parent go on that was blocked until a caller resumes it, once its children have finished."""
+        branch.awaits_resume = False
         self._unsettled[branch] = None
 
     def end(self, branch: Branch) -> None:
@@ -121,6 +127,11 @@ class HookScheduler(Scheduler):
     def get_num_unfinished_seq_groups(self) -> int:
         return super().get_num_unfinished_seq_groups() + len(self.blocked) + len(self.spawned)
 
+    def is_waiting_for_callers(self) -> bool:
+        """Whether nothing can go on until a caller resumes a sequence."""
+        can_go_on = self.waiting or self.running or self.swapped or self.spawned or self._unsettled
+        return bool(self.blocked) and not can_go_on
+
     def _schedule(self) -> SchedulerOutputs:
         outputs = super()._schedule()
         # What can't be scheduled may wait for the blocks of a BLOCKED parent, which waits for it.
@@ -144,7 +155,8 @@ class HookScheduler(Scheduler):
     def _settle(self) -> None:
         unsettled, self._unsettled = self._unsettled, {}
         for branch in unsettled:
-            if branch.seq.status != SequenceStatus.BLOCKED or branch.num_unfinished_children:
+            waits = branch.awaits_resume or branch.num_unfinished_children
+            if branch.seq.status != SequenceStatus.BLOCKED or waits:
                 continue
             if self._has_blocks(branch.seq_group) and not self._has_free_slot():
                 self._unsettled[branch] = None
@@ -152,19 +164,18 @@ class HookScheduler(Scheduler):
                 self._resume(branch)
 
     def _resume(self, branch: Branch) -> None:
-        group, position, length = branch.seq_group, branch.seq.get_output_len(), branch.seq.get_len()
-        self._join(branch)
+        group = branch.seq_group
+        join = self._join(branch)
         if branch.end_status is not None:
+            branch.joins.append(join)
             self._finish(branch, branch.end_status)
             return
-        num_merged = branch.seq.get_len() - length
         if self._has_blocks(group):
             _make_prefill(group)
             self._move(group, SequenceStatus.RUNNING)
         else:
             self._move(group, SequenceStatus.WAITING)
-        uncomputed = group.get_num_uncomputed_tokens()
-        branch.resumes.append(Resume(position, num_merged, uncomputed, branch.seq.get_len()))
+        branch.joins.append(replace(join, num_prefill=group.get_num_uncomputed_tokens()))
 
     def _finish(self, branch: Branch, status: SequenceStatus) -> None:
         branch.end_status = None

@@ -9,7 +9,7 @@ from typing import Any
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import arg_utils as upstream
 from vllm.config import ModelConfig, SpecialKwargs, VllmConfig
-from vllm.hooks.compatibility import check_config, prepare_args
+from vllm.hooks.compatibility import prepare_args, resolve
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser
 
@@ -51,8 +51,7 @@ class EngineArgs(upstream.EngineArgs):
             return super().create_engine_config(usage_context)
         prepare_args(self)
         config = super().create_engine_config(usage_context)
-        check_config(config, special_kwargs)
-        config.special_kwargs = special_kwargs
+        config.special_kwargs = resolve(special_kwargs, config)
         return config
 
     def _is_v1_supported_oracle(self, model_config: ModelConfig) -> bool:

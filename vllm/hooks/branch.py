@@ -4,9 +4,10 @@
 import time
 from dataclasses import dataclass, field
 
-from vllm.hooks.results import ChildOutput, Resume, Segment
+from vllm.hooks.handlers import TokenHandler
+from vllm.hooks.results import ChildOutput, Join, Segment
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+from vllm.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceStatus
 
 
 @dataclass(eq=False)
@@ -18,14 +19,18 @@ class Branch:
 
     seq_group: SequenceGroup
     sampling_params: SamplingParams
-    """As requested. The group's own are moved on by each merge, so that merged tokens don't count."""
+    """As requested. The group's own differ once something was merged: no prompt logprobs, another seed."""
 
     parent: "Branch | None" = None
+    handler: TokenHandler | None = None
+    """Of the token that spawned it; joins it to its parent."""
+
+    prefix_token_ids: tuple[int, ...] = ()
     spawn_position: int = 0
     spawn_time: float = 0.0
     finished_time: float | None = None
-    length_at_end: int | None = None
-    """Output tokens when it finished, before what it got from its children at its end."""
+    ending: range = range(0)
+    """The output tokens that ended it, and are no part of its result: EOS, a stop token, a stop string."""
 
     children: list["Branch"] = field(default_factory=list)
     """In spawn order."""
@@ -34,7 +39,18 @@ class Branch:
     """Children whose results are merged: ``children[:num_joined]``."""
 
     merged: list[Segment] = field(default_factory=list)
-    resumes: list[Resume] = field(default_factory=list)
+    """The segments that it has not sampled itself."""
+
+    merged_text_end: int = 0
+    """Characters of its text up to the end of what was merged last."""
+
+    joins: list[Join] = field(default_factory=list)
+    awaits_resume: bool = False
+    """It is BLOCKED until a caller resumes it, whatever its children do."""
+
+    resumed_with: tuple[int, ...] = ()
+    """What that caller gave: token ids to append behind the children's results."""
+
     end_status: SequenceStatus | None = None
     """What the sequence has finished with, while it waits at its end for its children."""
 
@@ -58,8 +74,21 @@ class Branch:
     def note_end(self) -> None:
         """Record that the sequence has finished now: for good, or but for what its children still bring."""
         self.finished_time = time.time()
-        if self.length_at_end is None:
-            self.length_at_end = self.seq.get_output_len()
+
+    def result(self) -> tuple[tuple[int, ...], SampleLogprobs]:
+        """A finished child's token ids and logprobs for its parent; none if it failed."""
+        if self.has_failed:
+            return (), []
+        token_ids, logprobs = list(self.seq.get_output_token_ids()), list(self.seq.output_logprobs)
+        # Behind the tokens that ended it stands what it got from its own children at its end.
+        ending = slice(self.ending.start, self.ending.stop)
+        del token_ids[ending], logprobs[ending]
+        return tuple(token_ids), logprobs
+
+    @property
+    def has_failed(self) -> bool:
+        """It was aborted, or could never fit."""
+        return self.seq.status in (SequenceStatus.FINISHED_ABORTED, SequenceStatus.FINISHED_IGNORED)
 
     def segments(self) -> tuple[Segment, ...]:
         """Every output token in exactly one segment, in order."""
@@ -70,12 +99,15 @@ class Branch:
         return ChildOutput(
             request_id=self.seq_group.request_id,
             spawn_position=self.spawn_position,
+            prefix_token_ids=self.prefix_token_ids,
             text=self.seq.output_text,
             token_ids=self.seq.get_output_token_ids(),
+            result_token_ids=self.result()[0],
             finish_reason=SequenceStatus.get_finished_reason(self.seq.status),
+            failed=self.has_failed,
             children=tuple(child.to_output() for child in self.children),
             segments=self.segments(),
-            resumes=tuple(self.resumes),
+            joins=tuple(self.joins),
             spawn_time=self.spawn_time,
             finished_time=self.finished_time,
         )

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import vllm.envs as envs
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.logger import init_logger
+from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
 from vllm.utils import resolve_obj_by_qualname
 
 if TYPE_CHECKING:
@@ -41,8 +43,24 @@ def prepare_args(args: "EngineArgs") -> None:
     args.scheduler_cls = _choose_scheduler(args.scheduler_cls)
 
 
-def check_config(config: VllmConfig, special_kwargs: SpecialKwargs) -> None:
-    """Raise a `ValueError` if the model cannot carry hooks, or has no such tokens."""
+def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
+    """``special_kwargs`` for the model of ``config``, with every token by its id.
+
+    Raises:
+        ValueError: the model cannot carry hooks, or has no such tokens.
+    """
+    _check_config(config)
+    model_config = config.model_config
+    if needs_tokenizer(special_kwargs):
+        if model_config.skip_tokenizer_init:
+            _refuse("a token's text and skip_tokenizer_init=True", "give sync_token_id and promise_token_id")
+        tokenizer = init_tokenizer_from_configs(model_config, config.scheduler_config, None).tokenizer
+        special_kwargs = with_token_ids(special_kwargs, tokenizer)
+    check_vocabulary(special_kwargs, model_config.get_vocab_size())
+    return special_kwargs
+
+
+def _check_config(config: VllmConfig) -> None:
     model_config = config.model_config
     if model_config.runner_type != "generate":
         _refuse(f"a model that runs as {model_config.runner_type!r}", "use a model that generates text")
@@ -54,7 +72,10 @@ def check_config(config: VllmConfig, special_kwargs: SpecialKwargs) -> None:
         _refuse("a sliding window, where blocks are dropped", "set disable_sliding_window=True")
     if not config.scheduler_config.chunked_prefill_enabled:
         _refuse("a model or platform without chunked prefill", "use another model")
-    special_kwargs.check_vocabulary(model_config.get_vocab_size())
+    if model_config.enable_prompt_embeds:
+        _refuse("enable_prompt_embeds=True", "a child's prompt is made of token ids; leave it unset")
+    if config.scheduler_config.send_delta_data:
+        _refuse("Ray's SPMD workers, which see sampled tokens alone", "unset VLLM_USE_RAY_SPMD_WORKER")
 
 
 def _choose_scheduler(chosen: str | type) -> str | type:

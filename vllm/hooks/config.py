@@ -1,14 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SpecialKwargs`: which tokens are hooks, and what they do. Public as ``vllm.config.SpecialKwargs``."""
 
+import copy
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from vllm.hooks.checks import (
+    check_at_least,
+    check_choice,
+    check_ids,
+    check_sampling_overrides,
+    check_text,
+    refuse,
+)
+from vllm.hooks.plugins import load
+from vllm.sampling_params import SamplingParams
+
 BlockOn = Literal["promise", "sync"]
-MergeStrategy = Literal["concatenate", "none"]
+SyncResume = Literal["auto", "manual"]
+BUILT_IN_MERGES = ("concatenate", "none")
 
 
 @dataclass(frozen=True)
@@ -23,17 +36,31 @@ class SpecialKwargs:
     """The token at which a sequence is BLOCKED until its children have finished."""
 
     promise_token_id: int | None = None
-    """The token from which a child is spawned. At least one of the two is set, and they differ."""
+    """The token from which children are spawned. The hook tokens differ, and at least one is set."""
+
+    sync_token: str | None = None
+    """The sync token's text, instead of its id; exactly one token of the model's tokenizer."""
+
+    promise_token: str | None = None
+    """The promise token's text, instead of its id; exactly one token of the model's tokenizer."""
 
     block_on: BlockOn = "promise"
     """"promise": a parent is BLOCKED as soon as it spawns (a subroutine call). "sync": it decodes on
     beside its children, and is BLOCKED at the sync token."""
 
-    child_prefix_token_ids: tuple[int, ...] = ()
-    """Tokens put behind the promise in a child's context, so that it diverges from its parent."""
+    children_per_promise: int = 1
+    """Children that one promise spawns, each with a seed of its own."""
 
-    child_merge_strategy: MergeStrategy = "concatenate"
-    """"concatenate" splices the children's output tokens into the parent, "none" appends nothing."""
+    child_prefix_token_ids: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
+    """Tokens put behind the promise in a child's context, so that it diverges from its parent: one
+    tuple for all children of a promise, or one for each."""
+
+    child_sampling_params: SamplingParams | Mapping[str, Any] | None = field(default=None, hash=False)
+    """For children, instead of their parent's: all of a `SamplingParams`, or the named fields of it."""
+
+    child_merge_strategy: str = "concatenate"
+    """"concatenate" splices the children's output tokens into the parent, "none" appends nothing; else
+    the qualified name of a join function, see `vllm.hooks.handlers.JoinFunction`."""
 
     merge_separator: str = "\n"
     """Text between two results, for "concatenate"."""
@@ -42,34 +69,76 @@ class SpecialKwargs:
     """A promise sampled at this depth (a request's own sequence has depth 0) is an ordinary token."""
 
     max_children: int = 16
-    """Unfinished children of one parent; a promise past it is an ordinary token."""
+    """Unfinished children of one parent; a promise that would pass it is an ordinary token."""
+
+    sync_resume: SyncResume = "auto"
+    """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync waits for
+    `LLMEngine.resume_sequence` too."""
+
+    handlers: tuple[tuple[int | str, str], ...] = ()
+    """Hooks of one's own: tokens, by id or text, and the qualified names of what makes their handlers
+    (see `vllm.hooks.handlers.TokenHandler`). A dict may be given."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "child_prefix_token_ids", tuple(self.child_prefix_token_ids))
-        if self.sync_token_id is None and self.promise_token_id is None:
-            raise ValueError("special_kwargs: set sync_token_id, promise_token_id, or both")
-        if self.sync_token_id == self.promise_token_id:
-            raise ValueError(
-                f"special_kwargs: sync_token_id and promise_token_id are both {self.sync_token_id}; "
-                "give each hook a token of its own"
-            )
-        self._check_choice("block_on", get_args(BlockOn))
-        self._check_choice("child_merge_strategy", get_args(MergeStrategy))
-        self._check_at_least("max_child_depth", 0)
-        self._check_at_least("max_children", 1)
-        if not isinstance(self.merge_separator, str):
-            self._refuse("merge_separator", "give a string, '' for none")
+        self._freeze()
+        self._check_tokens()
+        check_choice(self, "block_on", get_args(BlockOn))
+        check_choice(self, "sync_resume", get_args(SyncResume))
+        check_at_least(self, "max_child_depth", 0)
+        check_at_least(self, "max_children", 1)
+        check_at_least(self, "children_per_promise", 1)
+        check_text(self, "merge_separator")
+        check_sampling_overrides(self, "child_sampling_params")
+        if self.children_per_promise > self.max_children:
+            refuse(self, "children_per_promise", f"raise max_children, which is {self.max_children}, to it")
+        prefixes = self.child_prefixes
+        if len(prefixes) != self.children_per_promise:
+            refuse(self, "child_prefix_token_ids", f"give one tuple of ids, or {self.children_per_promise} of them")
+        if self.child_merge_strategy not in BUILT_IN_MERGES:
+            load("child_merge_strategy", self.child_merge_strategy, BUILT_IN_MERGES)
+        for _, name in self.handlers:
+            load("handlers", name)
 
-    def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise a `ValueError` if a token id lies outside a vocabulary of ``vocab_size`` tokens."""
-        ids = [("sync_token_id", self.sync_token_id), ("promise_token_id", self.promise_token_id)]
-        ids += [("child_prefix_token_ids", token_id) for token_id in self.child_prefix_token_ids]
-        for name, token_id in ids:
-            if token_id is not None and not 0 <= token_id < vocab_size:
-                raise ValueError(
-                    f"special_kwargs: {name} has {token_id}, which is not in the model's vocabulary; "
-                    f"use an id from 0 to {vocab_size - 1}"
-                )
+    @property
+    def child_prefixes(self) -> tuple[tuple[int, ...], ...]:
+        """The prefix of each child of a promise, in spawn order."""
+        given: tuple[Any, ...] = self.child_prefix_token_ids
+        if given and isinstance(given[0], tuple):
+            return given
+        return (given,) * self.children_per_promise
+
+    def _freeze(self) -> None:
+        """Copy what the caller could change later."""
+        prefix: Any = self.child_prefix_token_ids
+        if not isinstance(prefix, (tuple, list)):
+            refuse(self, "child_prefix_token_ids", "give a list of token ids, or a list of such lists")
+        handlers = self.handlers.items() if isinstance(self.handlers, Mapping) else self.handlers
+        frozen = {
+            "child_prefix_token_ids": tuple(tuple(p) if isinstance(p, (list, tuple)) else p for p in prefix),
+            "child_sampling_params": copy.deepcopy(self.child_sampling_params),
+            "handlers": tuple(tuple(pair) for pair in handlers),
+        }
+        for name, value in frozen.items():
+            object.__setattr__(self, name, value)
+
+    def _check_tokens(self) -> None:
+        for name in ("sync_token", "promise_token"):
+            check_text(self, name, optional=True)
+            check_ids(self, f"{name}_id", (getattr(self, f"{name}_id"),), optional=True)
+            if getattr(self, name) is not None and getattr(self, f"{name}_id") is not None:
+                refuse(self, name, f"leave it out, or {name}_id")
+        for prefix in self.child_prefixes:
+            check_ids(self, "child_prefix_token_ids", prefix)
+        tokens = [self.sync_token_id, self.sync_token, self.promise_token_id, self.promise_token]
+        hooks = [token for token in tokens if token is not None] + [token for token, _ in self.handlers]
+        if not hooks:
+            raise ValueError("special_kwargs: set sync_token_id, promise_token_id, handlers, or several of them")
+        twice = [token for token in hooks if hooks.count(token) > 1]
+        if twice:
+            raise ValueError(
+                f"special_kwargs: token {twice[0]!r} is given to two of sync_token_id, promise_token_id and "
+                "handlers; give each hook a token of its own"
+            )
 
     @classmethod
     def of(cls, value: "SpecialKwargs | Mapping[str, Any] | None") -> "SpecialKwargs | None":
@@ -102,15 +171,3 @@ class SpecialKwargs:
         if not isinstance(fields, dict):
             raise ValueError(f"special_kwargs: {text!r} is not a JSON object; write '{{\"sync_token_id\": 5}}'")
         return cls.of(fields)
-
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        if getattr(self, name) not in choices:
-            self._refuse(name, "use " + " or ".join(repr(choice) for choice in choices))
-
-    def _check_at_least(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or value < least:
-            self._refuse(name, f"use an integer from {least} up")
-
-    def _refuse(self, name: str, way_out: str) -> None:
-        raise ValueError(f"special_kwargs: {name} is {getattr(self, name)!r}; {way_out}")

@@ -1,52 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turning finished children into tokens of their parent."""
+"""Turning what a join function gives into tokens of the parent."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from vllm.hooks.branch import Branch
-from vllm.sequence import Logprob, SampleLogprobs, SequenceStatus
+from vllm.hooks.handlers import Merged, Piece
+from vllm.hooks.results import ChildOutput
+from vllm.sequence import Logprob, SampleLogprobs
+
+Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens to splice into a parent: a child's own, or a separator where ``child`` is None."""
+    """Tokens to splice into a parent: a child's own, or inserted ones where ``child`` is None."""
 
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     logprobs: SampleLogprobs
-    """One entry a token: the child's own; for a separator the token alone, with certainty (0.0)."""
+    """One entry a token: the child's own; for an inserted one the token alone, with certainty (0.0)."""
 
-    child: Branch | None = None
+    child: str | None = None
 
 
-def concatenate(children: Iterable[Branch], separator: tuple[int, ...]) -> list[Span]:
-    """The children's own output tokens in the given order, ``separator`` between two of them."""
-    certain = [{token_id: Logprob(logprob=0.0)} for token_id in separator]
+@dataclass(frozen=True)
+class Spans:
+    """All that one join appends."""
+
+    spans: list[Span]
+    error: str | None = None
+    """What a join function raised."""
+
+    def __len__(self) -> int:
+        """Tokens."""
+        return sum(len(span.token_ids) for span in self.spans)
+
+    def cut_to(self, room: int) -> "Spans":
+        """The first ``room`` tokens."""
+        kept: list[Span] = []
+        for span in self.spans:
+            kept.append(replace(span, token_ids=span.token_ids[:room], logprobs=span.logprobs[:room]))
+            room -= len(kept[-1].token_ids)
+        return replace(self, spans=kept)
+
+
+def merge(children: Sequence[Branch], encode: Encode, vocab_size: int | None) -> Spans:
+    """The results of ``children``, joined by the handlers that spawned them, in spawn order.
+
+    A join function that raises, or gives what is no result, gives nothing; the first of such errors is
+    told.
+
+    Args:
+        encode: Token ids of a text, without special tokens.
+        vocab_size: Ids must lie below it; None for any.
+    """
     spans: list[Span] = []
-    for child in children:
-        if spans:
-            spans.append(Span(separator, certain))
-        spans.append(_result_of(child))
+    errors: list[str] = []
+    for handler, group in groupby(children, key=lambda child: child.handler):
+        by_id = {child.seq_group.request_id: child for child in group}
+        try:
+            merged = handler.join([child.to_output() for child in by_id.values()])
+            spans += _to_spans(merged, by_id, encode, vocab_size)
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    return Spans(spans, errors[0] if errors else None)
+
+
+def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
+    """A span of tokens that nobody sampled.
+
+    Raises:
+        ValueError: an id lies outside the vocabulary.
+    """
+    for token_id in token_ids:
+        if token_id < 0 or (vocab_size is not None and token_id >= vocab_size):
+            raise ValueError(f"token id {token_id} is not in the model's vocabulary of {vocab_size}")
+    return Span(token_ids, [{token_id: Logprob(logprob=0.0)} for token_id in token_ids])
+
+
+def _to_spans(merged: Merged, children: Mapping[str, Branch], encode: Encode, vocab_size: int | None) -> list[Span]:
+    pieces: Sequence[Piece] = [merged] if isinstance(merged, str) else merged
+    spans: list[Span] = []
+    for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput))):
+        if is_id:
+            spans.append(inserted([operator.index(piece) for piece in run], vocab_size))  # type: ignore[arg-type]
+        else:
+            spans += (_to_span(piece, children, encode, vocab_size) for piece in run)
     return spans
 
 
-def cut_to_fit(spans: list[Span], room: int) -> list[Span]:
-    """The first ``room`` tokens of ``spans``."""
-    kept: list[Span] = []
-    for span in spans:
-        kept.append(Span(span.token_ids[:room], span.logprobs[:room], span.child))
-        room -= len(kept[-1].token_ids)
-    return kept
-
-
-def _result_of(child: Branch) -> Span:
-    """A child's output without the EOS or stop token that ended it. A child that failed gives none."""
-    seq = child.seq
-    if seq.status in (SequenceStatus.FINISHED_ABORTED, SequenceStatus.FINISHED_IGNORED):
-        return Span((), [], child)
-    token_ids, logprobs = list(seq.get_output_token_ids()), list(seq.output_logprobs)
-    if seq.status == SequenceStatus.FINISHED_STOPPED and not isinstance(seq.stop_reason, str):
-        assert child.length_at_end is not None
-        # Behind it stands what the child got from its own children at its end.
-        del token_ids[child.length_at_end - 1], logprobs[child.length_at_end - 1]
-    return Span(tuple(token_ids), logprobs, child)
+def _to_span(piece: Piece, children: Mapping[str, Branch], encode: Encode, vocab_size: int | None) -> Span:
+    if isinstance(piece, ChildOutput):
+        token_ids, logprobs = children[piece.request_id].result()
+        return Span(token_ids, logprobs, piece.request_id)
+    return inserted(encode(str(piece)), vocab_size)

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Origin = Literal["sampled", "merged", "separator"]
+Origin = Literal["sampled", "merged", "inserted"]
 
 
 @dataclass(frozen=True)
@@ -14,26 +14,35 @@ class Segment:
     start: int
     end: int
     origin: Origin
+    """"sampled" by this sequence, "merged" from a child's own output, or "inserted": sampled by nobody,
+    like a separator, the text of a join function, or what `LLMEngine.resume_sequence` was given."""
+
     child: str | None = None
     """The child's request id, for "merged"."""
 
 
 @dataclass(frozen=True)
-class Resume:
-    """One join: a BLOCKED sequence got its children's results and was scheduled again."""
+class Join:
+    """A BLOCKED sequence got what it waited for: its children's results, or nothing."""
 
     position: int
     """Output tokens before the join."""
 
     num_merged: int
-    """Tokens spliced in, separators included."""
+    """Tokens spliced in, inserted ones included."""
 
-    num_prefill: int
-    """Tokens to compute before the next one can be sampled: the merged ones and the last sampled one,
-    or the whole context where the KV had to be given up."""
+    num_cut: int
+    """Tokens left out because they would have passed the model's length."""
 
     num_context: int
-    """Tokens in the context at the resume, prompt and merged tokens included."""
+    """Tokens in the context after the join, prompt included."""
+
+    num_prefill: int = 0
+    """Tokens to compute before the next one can be sampled: the merged ones and the last sampled one, or
+    the whole context where the KV had to be given up. 0 where the sequence ends with the join."""
+
+    error: str | None = None
+    """What a join function raised; its children are then merged as nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +53,23 @@ class ChildOutput:
     spawn_position: int
     """Output tokens of its parent at the spawn, the promise included."""
 
+    prefix_token_ids: tuple[int, ...]
+    """What stood behind its parent's context at its start."""
+
     text: str
     token_ids: tuple[int, ...]
+    result_token_ids: tuple[int, ...]
+    """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed."""
+
     finish_reason: str | None
-    """As in `CompletionOutput`; "abort" or "length" for a child that failed."""
+    """As in `CompletionOutput`."""
+
+    failed: bool
+    """It was aborted, or could never fit."""
 
     children: tuple["ChildOutput", ...]
     segments: tuple[Segment, ...]
-    resumes: tuple[Resume, ...]
+    joins: tuple[Join, ...]
     spawn_time: float
     """Seconds since the epoch."""
 

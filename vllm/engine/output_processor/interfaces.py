@@ -2,6 +2,7 @@
 """Upstream's factory of output processors, which knows one more."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.output_processor import interfaces as upstream
@@ -12,6 +13,9 @@ from vllm.sequence import Sequence
 from vllm.transformers_utils.detokenizer import Detokenizer
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 from vllm.utils import Counter
+
+if TYPE_CHECKING:
+    from vllm.engine.output_processor.sequence_hook import EngineFacts
 
 
 class SequenceGroupOutputProcessor(upstream.SequenceGroupOutputProcessor):
@@ -26,8 +30,12 @@ class SequenceGroupOutputProcessor(upstream.SequenceGroupOutputProcessor):
         get_tokenizer_for_seq: Callable[[Sequence], AnyTokenizer],
         stop_checker: StopChecker,
         special_kwargs: SpecialKwargs | None = None,
+        facts: "EngineFacts | None" = None,
     ) -> upstream.SequenceGroupOutputProcessor:
         """The processor for a configuration: without ``special_kwargs`` exactly upstream's choice.
+
+        Args:
+            facts: What hooks need to know of the engine, beside these; nothing is known by default.
 
         Raises:
             ValueError: hooks, and a detokenizer or a scheduler that cannot carry them.
@@ -37,10 +45,16 @@ class SequenceGroupOutputProcessor(upstream.SequenceGroupOutputProcessor):
                 scheduler_config, detokenizer, scheduler, seq_counter, get_tokenizer_for_seq, stop_checker
             )
         # Imported here, as upstream does: the processors import this module.
-        from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
+        from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
 
         return SequenceHookOutputProcessor(
-            scheduler_config, detokenizer, scheduler, seq_counter, stop_checker, special_kwargs
+            scheduler_config,
+            detokenizer,
+            scheduler,
+            seq_counter,
+            stop_checker,
+            special_kwargs,
+            facts or EngineFacts(),
         )
 
 

@@ -1,21 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output processor of an engine with sequence hooks."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
-from vllm.hooks.handlers import NOTHING, Actions, make_handlers
-from vllm.hooks.merge import Span, concatenate, cut_to_fit
-from vllm.hooks.results import Segment
+from vllm.hooks.handlers import NOTHING, Actions, TokenEvent, TokenHandler, make_handlers
+from vllm.hooks.merge import Span, inserted, merge
+from vllm.hooks.results import Join, Segment
+from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.spawn import make_child
 from vllm.logger import init_logger
+from vllm.sequence import Sequence as DecodedSequence
 from vllm.sequence import SequenceGroup, SequenceGroupOutput, SequenceStatus
 from vllm.transformers_utils.detokenizer import Detokenizer
+from vllm.transformers_utils.tokenizer import AnyTokenizer
 from vllm.utils import Counter
 
 logger = init_logger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What hooks need to know of the engine around the processor."""
+
+    tokenizer: AnyTokenizer | None = None
+    vocab_size: int | None = None
+    """Tokens; None where it isn't known."""
+
+    complete_params: Complete = lambda params, seq: params
 
 
 class SequenceHookOutputProcessor(SingleStepOutputProcessor):
@@ -35,7 +53,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         seq_counter: Counter,
         stop_checker: StopChecker,
         special_kwargs: SpecialKwargs,
+        facts: EngineFacts,
     ) -> None:
+        stop_checker = HookStopChecker(stop_checker._max_model_len, stop_checker.get_tokenizer_for_seq)
         super().__init__(scheduler_config, detokenizer, scheduler, seq_counter, stop_checker)
         if special_kwargs.merge_separator and detokenizer is None:
             raise ValueError(
@@ -43,8 +63,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 "tokenizer it has no tokens; set merge_separator='', or skip_tokenizer_init=False"
             )
         self.special_kwargs = special_kwargs
-        self.handlers = make_handlers(special_kwargs)
-        self._separators: dict[int, tuple[int, ...]] = {}
+        self.handlers = make_handlers(special_kwargs, facts.tokenizer)
+        self._facts = facts
         for each in scheduler:
             each.attach(self.join)
 
@@ -56,101 +76,164 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         The hook decides on the token before detokenization and stop checking. Nothing of it is done
         if the token ends its sequence.
         """
-        actions = self._decide(sequence_group, outputs[0].samples[0].output_token)
+        token_id = outputs[0].samples[0].output_token
+        handler = self.handlers.get(token_id)
+        actions = NOTHING if handler is None else self._decide(handler, token_id, ensure_branch(sequence_group))
         super().process_outputs(sequence_group, outputs, is_async)
         branch = branch_of(sequence_group)
         if branch is None:
             return
         if sequence_group.is_finished():
+            branch.ending = self._ending_of(branch)
             self._scheduler_of(sequence_group).end(branch)
-        elif actions is not NOTHING:
-            self._carry_out(actions, branch)
+        elif handler is not None and actions is not NOTHING:
+            self._carry_out(actions, handler, branch)
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream, but for a sequence that prefills what was merged: those tokens are no prompt."""
         if seq_group.first_seq.get_output_len() == 0:
             super().process_prompt_logprob(seq_group, outputs)
 
-    def join(self, branch: Branch) -> None:
+    def resume(self, request_id: str, text_or_token_ids: str | Sequence[int] | None) -> None:
+        """Let a sequence go on that waits for it; see `LLMEngine.resume_sequence`."""
+        waiting = {branch.seq_group.request_id: branch for branch in self.awaiting_resume()}
+        if request_id not in waiting:
+            raise ValueError(
+                f"resume_sequence: request_id is {request_id!r}, and no such sequence waits to be resumed; "
+                f"those that wait are {sorted(waiting)}"
+            )
+        branch = waiting[request_id]
+        given = text_or_token_ids
+        if isinstance(given, str):
+            given = self._encode(branch.seq, given)
+        branch.resumed_with = tuple(inserted(list(given or ()), self._facts.vocab_size).token_ids)
+        self._scheduler_of(branch.seq_group).resume(branch)
+
+    def awaiting_resume(self) -> Iterator[Branch]:
+        """The BLOCKED sequences that `resume` has to be called for."""
+        blocked = (branch_of(group) for scheduler in self.scheduler for group in scheduler.blocked)
+        return (branch for branch in blocked if branch is not None and branch.awaits_resume)
+
+    def join(self, branch: Branch) -> Join:
         """Splice the results of the children that aren't joined yet into their parent, in spawn order.
 
         A result that would pass the model's length is cut; a parent left without room has its
         ``end_status`` set to FINISHED_LENGTH_CAPPED.
         """
         children, branch.num_joined = branch.unjoined, len(branch.children)
-        merges = self.special_kwargs.child_merge_strategy == "concatenate"
-        self._splice(branch, concatenate(children, self._separator_for(branch)) if merges else [])
+        spans = merge(children, lambda text: self._encode(branch.seq, text), self._facts.vocab_size)
+        spans.spans.append(inserted(branch.resumed_with, None))
+        branch.resumed_with = ()
+        room = self._max_len(branch) - branch.seq.get_len()
+        fitting = spans.cut_to(room)
+        join = Join(
+            position=branch.seq.get_output_len(),
+            num_merged=len(fitting),
+            num_cut=len(spans) - len(fitting),
+            num_context=branch.seq.get_len() + len(fitting),
+            error=spans.error,
+        )
+        _log(branch, join)
+        self._splice(branch, fitting.spans)
+        if branch.end_status is None and len(fitting) == room:
+            branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
+        return join
 
-    def _decide(self, seq_group: SequenceGroup, token_id: int) -> Actions:
-        handler = self.handlers.get(token_id)
-        return NOTHING if handler is None else handler.on_token(ensure_branch(seq_group))
+    def _decide(self, handler: TokenHandler, token_id: int, branch: Branch) -> Actions:
+        event = TokenEvent(
+            token_id,
+            branch.seq_group.request_id,
+            branch.seq.prompt_token_ids,
+            branch.seq.get_output_token_ids(),
+            branch.depth,
+            branch.num_unfinished_children,
+        )
+        try:
+            actions = handler.on_token(event)
+        except Exception:
+            logger.exception("%s: the handler of token %d failed; it is an ordinary token", event.request_id, token_id)
+            return NOTHING
+        return actions if self._is_allowed(actions, branch) else NOTHING
 
-    def _carry_out(self, actions: Actions, branch: Branch) -> None:
-        scheduler = self._scheduler_of(branch.seq_group)
-        prefix = self.special_kwargs.child_prefix_token_ids
-        if actions.num_children and branch.seq.get_len() + len(prefix) >= self._max_len(branch):
+    def _is_allowed(self, actions: Actions, branch: Branch) -> bool:
+        """Whether the limits of the tree, and the length of the model, leave room for all children."""
+        if not actions.spawn:
+            return True
+        limits = self.special_kwargs
+        if branch.depth >= limits.max_child_depth:
+            return False
+        if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
+            return False
+        longest = max(len(spawn.prefix_token_ids) for spawn in actions.spawn)
+        # The promise itself, and a token of the child's own.
+        if branch.seq.get_len() + 1 + longest >= self._max_len(branch):
             logger.warning("%s: no room for a child in the model's length", branch.seq_group.request_id)
-            return
-        for _ in range(actions.num_children):
-            scheduler.spawn(make_child(branch, next(self.seq_counter), prefix))
+            return False
+        return True
+
+    def _carry_out(self, actions: Actions, handler: TokenHandler, branch: Branch) -> None:
+        scheduler = self._scheduler_of(branch.seq_group)
+        for spawn in actions.spawn:
+            params = child_params(branch, spawn.sampling_params, self._facts.complete_params)
+            scheduler.spawn(make_child(branch, next(self.seq_counter), spawn, handler, params))
         if actions.block:
+            branch.awaits_resume = actions.await_resume
             scheduler.block(branch)
 
     def _splice(self, branch: Branch, spans: list[Span]) -> None:
-        max_len = self._max_len(branch)
-        start = branch.seq.get_output_len()
-        wanted = sum(len(span.token_ids) for span in spans)
-        for span in cut_to_fit(spans, max_len - branch.seq.get_len()):
-            self._append(branch, span)
-        num_merged = branch.seq.get_output_len() - start
-        if num_merged < wanted:
-            logger.warning(
-                "%s: %d of %d merged tokens are cut to fit the model's length",
-                branch.seq_group.request_id,
-                wanted - num_merged,
-                wanted,
-            )
-        self._allow_for(branch, num_merged)
-        if branch.end_status is None and branch.seq.get_len() >= max_len:
-            branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
+        seq, group = branch.seq, branch.seq_group
+        group.sampling_params = params_after_join(branch)
+        if not any(span.token_ids for span in spans):
+            return
+        seq.data = MergedSequenceData.of(seq.data)
+        for span in spans:
+            start = seq.get_output_len()
+            for token_id, logprobs in zip(span.token_ids, span.logprobs, strict=True):
+                seq.output_logprobs.append(logprobs)
+                seq.data.append_merged(token_id)
+                # Decodes the last token alone, so merged tokens go through it one by one.
+                if group.sampling_params.detokenize and self.detokenizer:
+                    self.detokenizer.decode_sequence_inplace(seq, group.sampling_params)
+            origin = "inserted" if span.child is None else "merged"
+            branch.merged.append(Segment(start, seq.get_output_len(), origin, span.child))
+        branch.merged_text_end = len(seq.output_text)
 
-    def _append(self, branch: Branch, span: Span) -> None:
+    def _ending_of(self, branch: Branch) -> range:
+        """The output tokens that ended a sequence: the last one, or those of a stop string."""
+        seq, length = branch.seq, branch.seq.get_output_len()
+        if seq.status != SequenceStatus.FINISHED_STOPPED:
+            return range(0)
+        if isinstance(seq.stop_reason, str):
+            return range(self._tokens_for_text(branch), length)
+        return range(length - 1, length)
+
+    def _tokens_for_text(self, branch: Branch) -> int:
+        """How many output tokens begin within the text that a stop string has left."""
         seq, params = branch.seq, branch.seq_group.sampling_params
-        start = seq.get_output_len()
-        for token_id, logprobs in zip(span.token_ids, span.logprobs, strict=True):
-            seq.output_logprobs.append(logprobs)
-            seq.data.append_token_id(token_id, 0.0)
-            # Decodes the last token alone, so merged tokens go through it one by one.
-            if params.detokenize and self.detokenizer:
-                self.detokenizer.decode_sequence_inplace(seq, params)
-        child = None if span.child is None else span.child.seq_group.request_id
-        branch.merged.append(Segment(start, seq.get_output_len(), "merged" if child else "separator", child))
-
-    def _allow_for(self, branch: Branch, num_merged: int) -> None:
-        """Keep merged tokens out of the limits, which upstream tests on the length of the output."""
-        params = branch.seq_group.sampling_params.clone()
-        if params.max_tokens is not None:
-            params.max_tokens += num_merged
-        if params.min_tokens:
-            params.min_tokens += num_merged
-        # They were taken at the first prefill; a prefill that goes on behind the prompt has none.
-        params.prompt_logprobs = None
-        branch.seq_group.sampling_params = params
+        again = DecodedSequence(seq.seq_id, seq.inputs, seq.block_size, seq.eos_token_id, seq.lora_request)
+        for index, token_id in enumerate(seq.get_output_token_ids()):
+            start = len(again.output_text)
+            again.append_token_id(token_id, {token_id: seq.output_logprobs[index][token_id]})
+            self.detokenizer.decode_sequence_inplace(again, params)
+            if len(again.output_text) > len(seq.output_text):
+                return index if start >= len(seq.output_text) else index + 1
+        return seq.get_output_len()
 
     def _scheduler_of(self, seq_group: SequenceGroup) -> HookScheduler:
         if len(self.scheduler) == 1:
             return self.scheduler[0]
-        return next(scheduler for scheduler in self.scheduler if seq_group in scheduler.running)
+        return next(each for each in self.scheduler if seq_group in each.running or seq_group in each.blocked)
 
     def _max_len(self, branch: Branch) -> int:
         return self.stop_checker._get_max_model_len(branch.seq_group.lora_request)
 
-    def _separator_for(self, branch: Branch) -> tuple[int, ...]:
-        lora_id = branch.seq.lora_int_id
-        if not self.special_kwargs.merge_separator:
-            return ()
-        if lora_id not in self._separators:
-            tokenizer = self.stop_checker.get_tokenizer_for_seq(branch.seq)
-            ids = tokenizer.encode(self.special_kwargs.merge_separator, add_special_tokens=False)
-            self._separators[lora_id] = tuple(ids)
-        return self._separators[lora_id]
+    def _encode(self, seq: DecodedSequence, text: str) -> Sequence[int]:
+        return self.stop_checker.get_tokenizer_for_seq(seq).encode(text, add_special_tokens=False)
+
+
+def _log(branch: Branch, join: Join) -> None:
+    name = branch.seq_group.request_id
+    if join.num_cut:
+        logger.warning("%s: %d merged tokens are cut to fit the model's length", name, join.num_cut)
+    if join.error is not None:
+        logger.error("%s: a join function failed, and its children are merged as nothing: %s", name, join.error)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's V0 asynchronous engine, with `resume_sequence`."""
+
+import asyncio
+from collections.abc import Sequence
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.engine import async_llm_engine as upstream
+
+_IDLE_SECONDS = 0.001
+
+
+class AsyncLLMEngine(upstream.AsyncLLMEngine):
+    """Upstream's `AsyncLLMEngine`; the sequence hooks are the engine's own."""
+
+    async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
+        """`LLMEngine.resume_sequence`, between two steps.
+
+        Raises:
+            ValueError: no such sequence waits, or an id is not in the vocabulary.
+        """
+        self.engine.resume_sequence(request_id, text_or_token_ids)
+
+    async def sequences_awaiting_resume(self) -> list[str]:
+        """`LLMEngine.sequences_awaiting_resume`."""
+        return self.engine.sequences_awaiting_resume()
+
+    async def engine_step(self, virtual_engine: int) -> bool:
+        """Upstream's step. While all that is unfinished waits for a caller, it doesn't spin."""
+        in_progress = await super().engine_step(virtual_engine)
+        if self.engine.is_waiting_for_callers(virtual_engine):
+            await asyncio.sleep(_IDLE_SECONDS)
+        return in_progress
+
+
+__getattr__ = fall_back_to("vllm._upstream.engine.async_llm_engine")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the fields of `SpecialKwargs`. Each error names the field, its value and the way out."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from vllm.sampling_params import GuidedDecodingParams, SamplingParams
+
+
+def refuse(owner: object, name: str, way_out: str) -> NoReturn:
+    """Raise a `ValueError` for the value that ``owner`` has in the field ``name``."""
+    raise ValueError(f"special_kwargs: {name} is {getattr(owner, name)!r}; {way_out}")
+
+
+def check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
+    """The field is one of ``choices``."""
+    if getattr(owner, name) not in choices:
+        refuse(owner, name, "use " + " or ".join(repr(choice) for choice in choices))
+
+
+def check_at_least(owner: object, name: str, least: int) -> None:
+    """The field is an integer from ``least`` up."""
+    value = getattr(owner, name)
+    if type(value) is not int or value < least:
+        refuse(owner, name, f"use an integer from {least} up")
+
+
+def check_text(owner: object, name: str, optional: bool = False) -> None:
+    """The field is a string; None too where it is ``optional``."""
+    value = getattr(owner, name)
+    if not isinstance(value, str) and not (optional and value is None):
+        refuse(owner, name, "give a string")
+
+
+def check_ids(owner: object, name: str, ids: Iterable[Any], optional: bool = False) -> None:
+    """The ids of the field are integers; None too where they are ``optional``."""
+    for token_id in ids:
+        if type(token_id) is not int and not (optional and token_id is None):
+            refuse(owner, name, "give integers")
+
+
+def check_sampling_overrides(owner: object, name: str) -> None:
+    """The field is None, or could be the sampling parameters of one child."""
+    value = getattr(owner, name)
+    if value is None:
+        return
+    if not isinstance(value, (SamplingParams, Mapping)):
+        refuse(owner, name, "give a SamplingParams, or a dict of its fields")
+    try:
+        params = value if isinstance(value, SamplingParams) else SamplingParams(**sampling_fields(value))
+    except (TypeError, ValueError) as error:
+        refuse(owner, name, f"correct it: {error}")
+    if params.n != 1:
+        refuse(owner, name, "leave n at 1, and use children_per_promise")
+
+
+def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as `SamplingParams` takes them: JSON has guided decoding as an object of its own."""
+    guided = fields.get("guided_decoding")
+    return {**fields, "guided_decoding": GuidedDecodingParams(**guided)} if isinstance(guided, Mapping) else {**fields}

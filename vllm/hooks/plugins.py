@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own code, by qualified name: found when hooks are configured, not when they fire."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.utils import resolve_obj_by_qualname
+
+
+def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """The function or class ``name``, "package.module.name".
+
+    Args:
+        field: The field of `SpecialKwargs` that has the name.
+        built_in: What the field takes beside qualified names.
+
+    Raises:
+        ValueError: there is no such function or class; the message names field, value and way out.
+    """
+    choices = "".join(f"{choice!r} or " for choice in built_in)
+    way_out = f"use {choices}the qualified name of a function or class, 'package.module.name'"
+    if not isinstance(name, str) or "." not in name:
+        raise ValueError(f"special_kwargs: {field} has {name!r}; {way_out}")
+    try:
+        found = resolve_obj_by_qualname(name)
+    except Exception as error:
+        raise ValueError(
+            f"special_kwargs: {field} has {name!r}, which cannot be imported ({error}); {way_out}"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"special_kwargs: {field} has {name!r}, which is no function; {way_out}")
+    return found
