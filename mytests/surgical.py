@@ -11,7 +11,9 @@ from typing import Any
 
 from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
+from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.hooks.branch import Branch, branch_of
 from vllm.inputs import token_inputs
@@ -22,6 +24,7 @@ from vllm.sequence import (
     Logprob,
     Sequence,
     SequenceGroup,
+    SequenceGroupMetadata,
     SequenceOutput,
 )
 from vllm.utils import Counter
@@ -74,6 +77,13 @@ class SurgicalEngine:
     max_model_len: int = 128
     max_num_batched_tokens: int = 256
     prefix_caching: bool = False
+    facts: EngineFacts = field(default_factory=lambda: EngineFacts(CharTokenizer(), vocab_size=0x11000))
+    num_cpu_blocks: int = 0
+    """Swap space. With some, preemption swaps out instead of recomputing."""
+
+    model: Callable[[list[SequenceGroupMetadata], SchedulerOutputs], None] | None = None
+    """Called where the model would run, with what is scheduled."""
+
     outputs: dict[str, RequestOutput] = field(default_factory=dict)
     """The latest output of each request."""
 
@@ -84,9 +94,10 @@ class SurgicalEngine:
             max_num_seqs=self.max_num_seqs,
             max_model_len=self.max_model_len,
             enable_chunked_prefill=True,
+            preemption_mode="swap" if self.num_cpu_blocks else None,
         )
         cache_config = CacheConfig(block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching)
-        cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, 0
+        cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, self.num_cpu_blocks
         self.scheduler = HookScheduler(scheduler_config, cache_config, None)
         self.seq_counter = Counter()
         stop_checker = StopChecker(self.max_model_len, lambda seq: CharTokenizer())
@@ -98,6 +109,7 @@ class SurgicalEngine:
             stop_checker.get_tokenizer_for_seq,
             stop_checker,
             special_kwargs=self.special_kwargs,
+            facts=self.facts,
         )
 
     def add(self, request_id: str = "r", prompt: str = "prompt", **params: object) -> SequenceGroup:
@@ -116,6 +128,8 @@ class SurgicalEngine:
         choose = tokens if callable(tokens) else lambda group: tokens.get(group.request_id, ord("x"))
         metadata, outputs, _ = self.scheduler.schedule()
         self.scheduler.get_and_reset_finished_requests_ids()
+        if self.model is not None:
+            self.model(metadata, outputs)
         scheduled = []
         for meta, entry in zip(metadata, outputs.scheduled_seq_groups, strict=True):
             group = entry.seq_group
@@ -170,6 +184,7 @@ class SurgicalEngine:
         assert manager.block_tables == {}
         assert manager._computed_blocks_tracker._seq_id_to_blocks_hashes == {}
         assert self.num_free_blocks() == self.num_blocks
+        assert manager.get_num_free_cpu_blocks() == self.num_cpu_blocks
 
     def _sample(self, group: SequenceGroup, token_id: int) -> None:
         sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})

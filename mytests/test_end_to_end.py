@@ -64,12 +64,12 @@ def exact_match(llm: LLM, prompts: list[str]) -> float:
     return sum(map(is_correct, prompts, outputs)) / len(prompts)
 
 
-def expected_continuations(output: RequestOutput, prefix: tuple[int, ...]) -> list[Question]:
+def expected_continuations(output: RequestOutput) -> list[Question]:
     """What the oracle is asked about one request: its children, and what it sampled in each go."""
     completion = output.outputs[0]
     context = list(output.prompt_token_ids)
     found = [
-        (context + list(completion.token_ids[: child.spawn_position]) + list(prefix), child.token_ids)
+        (context + list(completion.token_ids[: child.spawn_position]) + list(child.prefix_token_ids), child.token_ids)
         for child in completion.children
     ]
     for segment in completion.segments:
@@ -104,8 +104,7 @@ def test_without_the_merge_it_is_not(mode: Mode) -> None:
 def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode) -> None:
     """Children and parents alike decode what a hook-free engine decodes from the same context."""
     outputs = engine.generate(held_out_prompts(24, 1, mode), GREEDY, use_tqdm=False)
-    prefix = hooks_for(mode).child_prefix_token_ids
-    questions = [question for output in outputs for question in expected_continuations(output, prefix)]
+    questions = [question for output in outputs for question in expected_continuations(output)]
     assert ask(plain, questions) == [tokens for _, tokens in questions]
     assert len(questions) > 24 * 4
 
@@ -136,10 +135,10 @@ def test_a_resume_computes_only_what_is_new(engine: LLM, mode: Mode) -> None:
     """Over the whole run each token is computed once: the model's own count of tokens says so."""
     computed = count_computed_tokens(engine)
     (output,) = engine.generate(held_out_prompts(1, 3, mode), GREEDY, use_tqdm=False)
-    completion, prefix = output.outputs[0], hooks_for(mode).child_prefix_token_ids
+    completion = output.outputs[0]
     # A sequence's last token is never computed; a child computes the promise again, and its prefix.
     parent = len(output.prompt_token_ids) + len(completion.token_ids) - 1
-    children = sum(1 + len(prefix) + len(child.token_ids) - 1 for child in completion.children)
+    children = sum(1 + len(child.prefix_token_ids) + len(child.token_ids) - 1 for child in completion.children)
     assert sum(computed) == parent + children
 
 

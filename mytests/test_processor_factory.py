@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which output processor, scheduler and engine a configuration gets."""
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,6 @@ from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcess
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.hooks.compatibility import prepare_args, resolve
-from vllm.hooks.tokens import check_vocabulary
 from vllm.utils import Counter
 
 
@@ -157,56 +155,3 @@ def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], m
     assert resolve(HOOKS, config_of()) == HOOKS
     with pytest.raises(ValueError, match=message):
         resolve(HOOKS, config_of(**fields))
-
-
-class TestSpecialKwargs:
-    @pytest.mark.parametrize(
-        ("fields", "message"),
-        [
-            ({}, "set sync_token_id, promise_token_id, or both"),
-            ({"sync_token_id": 5, "promise_token_id": 5}, "both 5; give each hook a token of its own"),
-            ({"sync_token_id": 5, "block_on": "never"}, "block_on is 'never'; use 'promise' or 'sync'"),
-            (
-                {"sync_token_id": 5, "child_merge_strategy": "sum"},
-                "child_merge_strategy is 'sum'; use 'concatenate' or 'none'",
-            ),
-            ({"sync_token_id": 5, "max_children": 0}, "max_children is 0; use an integer from 1 up"),
-            ({"sync_token_id": 5, "max_child_depth": -1}, "max_child_depth is -1; use an integer from 0"),
-            ({"sync_token_id": 5, "merge_separator": 7}, "merge_separator is 7; give a string"),
-            ({"sync_tokenid": 5}, "no field sync_tokenid; the fields are sync_token_id, "),
-        ],
-    )
-    def test_a_bad_value_is_refused(self, fields: dict[str, object], message: str) -> None:
-        """The error names field, value and way out."""
-        with pytest.raises(ValueError, match=message):
-            SpecialKwargs.of(fields)
-
-    @pytest.mark.parametrize("name", ["sync_token_id", "promise_token_id"])
-    @pytest.mark.parametrize("token_id", [-1, 128])
-    def test_a_token_outside_the_vocabulary_is_refused(self, name: str, token_id: int) -> None:
-        """Ids run from 0 to the size of the vocabulary less one."""
-        fields: dict[str, Any] = {name: token_id}
-        with pytest.raises(ValueError, match=f"{name} has {token_id}.*from 0 to 127"):
-            check_vocabulary(dataclasses.replace(SpecialKwargs(sync_token_id=1, promise_token_id=2), **fields), 128)
-
-    def test_a_child_prefix_outside_the_vocabulary_is_refused(self) -> None:
-        """Each of its tokens is checked."""
-        with pytest.raises(ValueError, match="child_prefix_token_ids has 500"):
-            check_vocabulary(SpecialKwargs(sync_token_id=1, child_prefix_token_ids=(3, 500)), 128)
-
-    @pytest.mark.parametrize("text", ["{", "[]", "5"])
-    def test_json_that_is_no_object_is_refused(self, text: str) -> None:
-        """The error quotes what was given."""
-        with pytest.raises(ValueError, match=r"special_kwargs: .*JSON"):
-            SpecialKwargs.from_json(text)
-
-    def test_a_dict_an_object_and_json_mean_the_same(self) -> None:
-        """And the result is hashable."""
-        given: list[Any] = [HOOKS, {"sync_token_id": 3, "promise_token_id": 2}]
-        parsed = SpecialKwargs.from_json('{"sync_token_id": 3, "promise_token_id": 2}')
-        assert {parsed, *map(SpecialKwargs.of, given)} == {HOOKS}
-
-    def test_anything_else_is_a_type_error(self) -> None:
-        """A string is no mapping: --special-kwargs parses it."""
-        with pytest.raises(TypeError, match="expected SpecialKwargs or a dict"):
-            SpecialKwargs.of("sync")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ def _no_tokens() -> array:
     return array(VLLM_TOKEN_ID_ARRAY_TYPE, [])
 
 
-class MergedSequenceData(SequenceData, omit_defaults=True):
+class MergedSequenceData(SequenceData):
     """Upstream's `SequenceData` of a sequence with merged tokens. The sampler and logits processors read
 
     - ``output_token_ids``, ``output_token_ids_array``: what the sequence sampled itself;

@@ -110,7 +110,8 @@ class SpecialKwargs:
     def _freeze(self) -> None:
         """Copy what the caller could change later."""
         prefix: Any = self.child_prefix_token_ids
-        if not isinstance(prefix, (tuple, list)):
+        nested = isinstance(prefix, (tuple, list)) and {isinstance(item, (tuple, list)) for item in prefix}
+        if nested is False or len(nested) > 1:
             refuse(self, "child_prefix_token_ids", "give a list of token ids, or a list of such lists")
         handlers = self.handlers.items() if isinstance(self.handlers, Mapping) else self.handlers
         frozen = {

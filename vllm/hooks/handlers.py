@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from vllm.hooks.checks import check_sampling_overrides
 from vllm.hooks.config import SpecialKwargs
 from vllm.hooks.plugins import load
 from vllm.hooks.results import ChildOutput
@@ -51,6 +52,9 @@ class Spawn:
     sampling_params: SamplingParams | Mapping[str, Any] | None = None
     """Instead of its parent's: all of a `SamplingParams`, or the named fields of it."""
 
+    def __post_init__(self) -> None:
+        check_sampling_overrides(self, "sampling_params")
+
 
 @dataclass(frozen=True)
 class Actions:
@@ -64,9 +68,6 @@ class Actions:
 
     await_resume: bool = False
     """It is BLOCKED until `LLMEngine.resume_sequence` is called for it, too."""
-
-
-NOTHING = Actions()
 
 
 @runtime_checkable

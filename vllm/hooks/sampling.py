@@ -19,13 +19,17 @@ _BECOME_PROCESSORS = ("guided_decoding", "logit_bias", "allowed_token_ids", "bad
 
 
 def child_params(
-    parent: Branch, overrides: SamplingParams | Mapping[str, Any] | None, complete: Complete
+    parent: Branch, overrides: SamplingParams | Mapping[str, Any] | None, index: int, complete: Complete
 ) -> SamplingParams:
-    """The parameters of the next child of ``parent``: its own copy, with a seed and processors of its own.
+    """The parameters of a child of ``parent``: its own copy, with a seed and processors of its own.
 
     Args:
         overrides: A `SamplingParams` replaces the parent's; a mapping replaces the fields that it names.
             If one of them becomes a logits processor, none of the parent's processors is inherited.
+        index: The child's place among its parent's children.
+
+    Raises:
+        ValueError: the overrides don't go together with the parent's parameters.
     """
     if overrides is None:
         params = parent.sampling_params.clone()
@@ -35,7 +39,7 @@ def child_params(
     # The parent's context is no prompt of the user's.
     params.prompt_logprobs = None
     if params.seed is not None:
-        params.seed = derive_seed(params.seed, parent.sampling_params.seed, len(parent.children))
+        params.seed = derive_seed(params.seed, parent.sampling_params.seed, index)
     return params
 
 

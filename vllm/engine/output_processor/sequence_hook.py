@@ -10,12 +10,13 @@ from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
-from vllm.hooks.handlers import NOTHING, Actions, TokenEvent, TokenHandler, make_handlers
+from vllm.hooks.handlers import Actions, TokenEvent, TokenHandler, make_handlers
 from vllm.hooks.merge import Span, inserted, merge
-from vllm.hooks.results import Join, Segment
+from vllm.hooks.results import Join, Origin, Segment
 from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.spawn import make_child
 from vllm.logger import init_logger
+from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence as DecodedSequence
 from vllm.sequence import SequenceGroup, SequenceGroupOutput, SequenceStatus
 from vllm.transformers_utils.detokenizer import Detokenizer
@@ -34,6 +35,16 @@ class EngineFacts:
     """Tokens; None where it isn't known."""
 
     complete_params: Complete = lambda params, seq: params
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a handler asks for, ready to be carried out."""
+
+    handler: TokenHandler
+    actions: Actions
+    child_params: tuple[SamplingParams, ...]
+    """One for each of ``actions.spawn``."""
 
 
 class SequenceHookOutputProcessor(SingleStepOutputProcessor):
@@ -78,7 +89,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         """
         token_id = outputs[0].samples[0].output_token
         handler = self.handlers.get(token_id)
-        actions = NOTHING if handler is None else self._decide(handler, token_id, ensure_branch(sequence_group))
+        decision = None if handler is None else self._decide(handler, token_id, ensure_branch(sequence_group))
         super().process_outputs(sequence_group, outputs, is_async)
         branch = branch_of(sequence_group)
         if branch is None:
@@ -86,8 +97,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if sequence_group.is_finished():
             branch.ending = self._ending_of(branch)
             self._scheduler_of(sequence_group).end(branch)
-        elif handler is not None and actions is not NOTHING:
-            self._carry_out(actions, handler, branch)
+        elif decision is not None:
+            self._carry_out(decision, branch)
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream, but for a sequence that prefills what was merged: those tokens are no prompt."""
@@ -139,7 +150,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
         return join
 
-    def _decide(self, handler: TokenHandler, token_id: int, branch: Branch) -> Actions:
+    def _decide(self, handler: TokenHandler, token_id: int, branch: Branch) -> Decision | None:
+        """What to do about a hook token; None for an ordinary one."""
         event = TokenEvent(
             token_id,
             branch.seq_group.request_id,
@@ -150,10 +162,16 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         )
         try:
             actions = handler.on_token(event)
+            if not self._is_allowed(actions, branch):
+                return None
+            params = tuple(
+                child_params(branch, spawn.sampling_params, index, self._facts.complete_params)
+                for index, spawn in enumerate(actions.spawn, len(branch.children))
+            )
         except Exception:
-            logger.exception("%s: the handler of token %d failed; it is an ordinary token", event.request_id, token_id)
-            return NOTHING
-        return actions if self._is_allowed(actions, branch) else NOTHING
+            logger.exception("%s: token %d spawns and blocks nothing, its hook failed", event.request_id, token_id)
+            return None
+        return Decision(handler, actions, params)
 
     def _is_allowed(self, actions: Actions, branch: Branch) -> bool:
         """Whether the limits of the tree, and the length of the model, leave room for all children."""
@@ -164,6 +182,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             return False
         if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
             return False
+        for spawn in actions.spawn:
+            inserted(spawn.prefix_token_ids, self._facts.vocab_size)
         longest = max(len(spawn.prefix_token_ids) for spawn in actions.spawn)
         # The promise itself, and a token of the child's own.
         if branch.seq.get_len() + 1 + longest >= self._max_len(branch):
@@ -171,12 +191,11 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             return False
         return True
 
-    def _carry_out(self, actions: Actions, handler: TokenHandler, branch: Branch) -> None:
-        scheduler = self._scheduler_of(branch.seq_group)
-        for spawn in actions.spawn:
-            params = child_params(branch, spawn.sampling_params, self._facts.complete_params)
-            scheduler.spawn(make_child(branch, next(self.seq_counter), spawn, handler, params))
-        if actions.block:
+    def _carry_out(self, decision: Decision, branch: Branch) -> None:
+        scheduler, actions = self._scheduler_of(branch.seq_group), decision.actions
+        for spawn, params in zip(actions.spawn, decision.child_params, strict=True):
+            scheduler.spawn(make_child(branch, next(self.seq_counter), spawn, decision.handler, params))
+        if actions.block or actions.await_resume:
             branch.awaits_resume = actions.await_resume
             scheduler.block(branch)
 
@@ -194,7 +213,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 # Decodes the last token alone, so merged tokens go through it one by one.
                 if group.sampling_params.detokenize and self.detokenizer:
                     self.detokenizer.decode_sequence_inplace(seq, group.sampling_params)
-            origin = "inserted" if span.child is None else "merged"
+            origin: Origin = "inserted" if span.child is None else "merged"
             branch.merged.append(Segment(start, seq.get_output_len(), origin, span.child))
         branch.merged_text_end = len(seq.output_text)
 
