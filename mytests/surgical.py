@@ -77,6 +77,8 @@ class SurgicalEngine:
     max_model_len: int = 128
     max_num_batched_tokens: int = 256
     prefix_caching: bool = False
+    tokenizer: Any = field(default_factory=CharTokenizer)
+    detokenizer: Any = field(default_factory=CharDetokenizer)
     facts: EngineFacts = field(default_factory=lambda: EngineFacts(CharTokenizer(), vocab_size=0x11000))
     num_cpu_blocks: int = 0
     """Swap space. With some, preemption swaps out instead of recomputing."""
@@ -100,10 +102,10 @@ class SurgicalEngine:
         cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, self.num_cpu_blocks
         self.scheduler = HookScheduler(scheduler_config, cache_config, None)
         self.seq_counter = Counter()
-        stop_checker = StopChecker(self.max_model_len, lambda seq: CharTokenizer())
+        stop_checker = StopChecker(self.max_model_len, lambda seq: self.tokenizer)
         self.processor = SequenceGroupOutputProcessor.create_output_processor(
             scheduler_config,
-            CharDetokenizer(),
+            self.detokenizer,
             [self.scheduler],
             self.seq_counter,
             stop_checker.get_tokenizer_for_seq,

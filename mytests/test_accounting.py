@@ -66,3 +66,33 @@ class TestAccounting:
         engine.run(plan(r="a!zz", r_child_0="BXY"))
         assert finished(engine).text == "aBXYzz"
         engine.assert_empty()
+
+    @pytest.mark.parametrize(("room", "num_cut"), [(9, 0), (8, 0), (7, 1), (3, 5)])
+    def test_a_merge_is_cut_to_the_models_length_and_marked(self, room: int, num_cut: int) -> None:
+        """Two results and a separator are 8 tokens; a parent left without room ends with "length"."""
+        engine = SurgicalEngine(SYNC_HOOKS, max_model_len=4 + 3 + room)
+        engine.add(prompt="p" * 4)
+        engine.run(plan(r="!!.z", r_child_0="A" * 4, r_child_1="B" * 3))
+        (join,) = finished(engine).joins
+        assert (join.num_merged, join.num_cut) == (8 - num_cut, num_cut)
+        assert join.num_context == 4 + 3 + join.num_merged
+        assert finished(engine).finish_reason == "length"
+        assert len(finished(engine).token_ids) == 3 + room
+        engine.assert_empty()
+
+    def test_a_stop_token_that_is_merged_does_not_stop_the_parent(self) -> None:
+        """Only a sampled one does: here the parent's own parameters know a token that its child's don't."""
+        hooks = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"stop_token_ids": []})
+        engine = SurgicalEngine(hooks)
+        engine.add(stop_token_ids=[ord("#")])
+        engine.run(plan(r="!.yz#", r_child_0="A#B#"))
+        assert (finished(engine).text, finished(engine).stop_reason) == ("A#B#yz", ord("#"))
+        engine.assert_empty()
+
+    def test_two_joins_add_up(self) -> None:
+        """Limits are moved on by all that was merged so far."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add(max_tokens=7)
+        engine.run(plan(r="!.a!.b" + "z" * 9, r_child_0="AAAA", r_child_1="BB"))
+        assert finished(engine).text == "AAAAaBBbz"
+        engine.assert_empty()

@@ -75,9 +75,9 @@ class SpecialKwargs:
     """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync waits for
     `LLMEngine.resume_sequence` too."""
 
-    handlers: tuple[tuple[int | str, str], ...] = ()
+    handlers: Mapping[int | str, str] | tuple[tuple[int | str, str], ...] = ()
     """Hooks of one's own: tokens, by id or text, and the qualified names of what makes their handlers
-    (see `vllm.hooks.handlers.TokenHandler`). A dict may be given."""
+    (see `vllm.hooks.handlers.TokenHandler`). Kept as a tuple of pairs."""
 
     def __post_init__(self) -> None:
         self._freeze()
@@ -96,7 +96,7 @@ class SpecialKwargs:
             refuse(self, "child_prefix_token_ids", f"give one tuple of ids, or {self.children_per_promise} of them")
         if self.child_merge_strategy not in BUILT_IN_MERGES:
             load("child_merge_strategy", self.child_merge_strategy, BUILT_IN_MERGES)
-        for _, name in self.handlers:
+        for _, name in self.named_handlers:
             load("handlers", name)
 
     @property
@@ -106,6 +106,12 @@ class SpecialKwargs:
         if given and isinstance(given[0], tuple):
             return given
         return (given,) * self.children_per_promise
+
+    @property
+    def named_handlers(self) -> tuple[tuple[int | str, str], ...]:
+        """Tokens and qualified names, in the order given."""
+        assert isinstance(self.handlers, tuple)
+        return self.handlers
 
     def _freeze(self) -> None:
         """Copy what the caller could change later."""
@@ -131,7 +137,7 @@ class SpecialKwargs:
         for prefix in self.child_prefixes:
             check_ids(self, "child_prefix_token_ids", prefix)
         tokens = [self.sync_token_id, self.sync_token, self.promise_token_id, self.promise_token]
-        hooks = [token for token in tokens if token is not None] + [token for token, _ in self.handlers]
+        hooks = [token for token in tokens if token is not None] + [token for token, _ in self.named_handlers]
         if not hooks:
             raise ValueError("special_kwargs: set sync_token_id, promise_token_id, handlers, or several of them")
         twice = [token for token in hooks if hooks.count(token) > 1]

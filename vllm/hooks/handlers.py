@@ -144,7 +144,7 @@ def make_handlers(special_kwargs: SpecialKwargs, tokenizer: AnyTokenizer | None)
         handlers[special_kwargs.promise_token_id] = PromiseHandler(special_kwargs)
     if special_kwargs.sync_token_id is not None:
         handlers[special_kwargs.sync_token_id] = SyncHandler(special_kwargs)
-    for token, name in special_kwargs.handlers:
+    for token, name in special_kwargs.named_handlers:
         assert isinstance(token, int)
         handlers[token] = _make_named(name, tokenizer)
     return handlers

@@ -9,7 +9,7 @@ from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 def needs_tokenizer(special_kwargs: SpecialKwargs) -> bool:
     """Whether a hook token is given by its text."""
-    texts = [special_kwargs.sync_token, special_kwargs.promise_token, *(token for token, _ in special_kwargs.handlers)]
+    texts = [special_kwargs.sync_token, special_kwargs.promise_token, *(token for token, _ in special_kwargs.named_handlers)]
     return any(isinstance(text, str) for text in texts)
 
 
@@ -26,7 +26,7 @@ def with_token_ids(special_kwargs: SpecialKwargs, tokenizer: AnyTokenizer) -> Sp
             changes |= {name: None, f"{name}_id": _token_id(name, text, tokenizer)}
     changes["handlers"] = tuple(
         (_token_id("handlers", token, tokenizer) if isinstance(token, str) else token, handler)
-        for token, handler in special_kwargs.handlers
+        for token, handler in special_kwargs.named_handlers
     )
     return dataclasses.replace(special_kwargs, **changes)  # type: ignore[arg-type]
 
@@ -35,7 +35,7 @@ def check_vocabulary(special_kwargs: SpecialKwargs, vocab_size: int) -> None:
     """Raise a `ValueError` if a token id lies outside a vocabulary of ``vocab_size`` tokens."""
     ids = [("sync_token_id", special_kwargs.sync_token_id), ("promise_token_id", special_kwargs.promise_token_id)]
     ids += [("child_prefix_token_ids", token_id) for prefix in special_kwargs.child_prefixes for token_id in prefix]
-    ids += [("handlers", token) for token, _ in special_kwargs.handlers if isinstance(token, int)]
+    ids += [("handlers", token) for token, _ in special_kwargs.named_handlers if isinstance(token, int)]
     for name, token_id in ids:
         if token_id is not None and not 0 <= token_id < vocab_size:
             raise ValueError(

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``sync_resume="manual"``: a sequence waits at its sync token until a caller lets it go on."""
+
+import dataclasses
+
+import pytest
+
+from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from vllm.hooks.results import Segment
+
+MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
+
+
+def waiting_engine(script: str = "a.z", **texts: str) -> SurgicalEngine:
+    """An engine whose request "r" waits for a caller."""
+    engine = SurgicalEngine(MANUAL)
+    engine.add()
+    for _ in range(12):
+        engine.step(plan(r=script, **texts))
+    assert engine.statuses() == {"r": "BLOCKED"}
+    return engine
+
+
+class TestResume:
+    def test_it_waits_without_an_end(self) -> None:
+        """Unfinished, and nothing to schedule: a caller is awaited."""
+        engine = waiting_engine()
+        assert [branch.seq_group.request_id for branch in engine.processor.awaiting_resume()] == ["r"]
+        assert engine.scheduler.is_waiting_for_callers()
+        assert engine.step({}) == []
+
+    @pytest.mark.parametrize(("given", "text"), [(None, "az"), ("tool", "atoolz"), ([ord("!")], "a!z"), ([], "az")])
+    def test_it_goes_on_with_what_it_is_given(self, given: str | list[int] | None, text: str) -> None:
+        """A text, token ids, or nothing."""
+        engine = waiting_engine()
+        engine.processor.resume("r", given)
+        assert not engine.scheduler.is_waiting_for_callers()
+        engine.run(plan(r="a.z"))
+        assert finished(engine).text == text
+        engine.assert_empty()
+
+    def test_what_it_is_given_stands_behind_its_childrens_results(self) -> None:
+        """And is "inserted": nobody sampled it."""
+        engine = waiting_engine("!.z", r_child_0="BC")
+        engine.processor.resume("r", "tool")
+        engine.run(plan(r="!.z"))
+        assert finished(engine).text == "BCtoolz"
+        assert finished(engine).segments[1:3] == (Segment(2, 4, "merged", "r_child_0"), Segment(4, 8, "inserted"))
+        engine.assert_empty()
+
+    def test_resumed_early_it_still_waits_for_its_children(self) -> None:
+        """Both are needed, in either order."""
+        engine, script = SurgicalEngine(MANUAL), plan(r="!.z", r_child_0="BCDEF")
+        engine.add()
+        for _ in range(3):
+            engine.step(script)
+        engine.processor.resume("r", "tool")
+        assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING"}
+        engine.run(script)
+        assert finished(engine).text == "BCDEFtoolz"
+        engine.assert_empty()
+
+    def test_a_child_is_resumed_by_its_own_id(self) -> None:
+        """Its parent waits for it meanwhile."""
+        engine, script = SurgicalEngine(MANUAL), plan(r="!y", r_child_0="B.C")
+        engine.add()
+        for _ in range(8):
+            engine.step(script)
+        engine.processor.resume("r_child_0", "tool")
+        engine.run(script)
+        assert finished(engine).text == "yBtoolC"
+        engine.assert_empty()
+
+    def test_it_waits_at_each_sync(self) -> None:
+        """One call for one sync."""
+        engine = waiting_engine("a.b.c")
+        for text in ("1", "2"):
+            engine.processor.resume("r", text)
+            for _ in range(3):
+                engine.step(plan(r="a.b.c"))
+        engine.run(plan(r="a.b.c"))
+        assert finished(engine).text == "a1b2c"
+        engine.assert_empty()
+
+    def test_a_parent_at_its_end_waits_for_its_children_alone(self) -> None:
+        """Only a sync token waits for callers."""
+        engine = SurgicalEngine(MANUAL)
+        engine.add()
+        engine.run(plan(r="!a", r_child_0="BCDEF"))
+        assert finished(engine).text == "aBCDEF"
+        engine.assert_empty()
+
+    def test_an_abort_ends_the_wait(self) -> None:
+        """Nothing is left behind."""
+        engine = waiting_engine()
+        engine.scheduler.abort_seq_group("r")
+        engine.run({})
+        engine.assert_empty()
+
+
+class TestErrors:
+    @pytest.mark.parametrize("request_id", ["s", "r_child_0"])
+    def test_an_id_that_does_not_wait_is_refused(self, request_id: str) -> None:
+        """The error names it, and those that wait."""
+        engine = waiting_engine()
+        with pytest.raises(ValueError, match=f"request_id is '{request_id}', .* those that wait are \\['r'\\]"):
+            engine.processor.resume(request_id, None)
+
+    def test_a_second_call_is_refused(self) -> None:
+        """What the first one gave isn't lost."""
+        engine = waiting_engine()
+        engine.processor.resume("r", "one")
+        with pytest.raises(ValueError, match=r"no such sequence waits .*those that wait are \[\]"):
+            engine.processor.resume("r", "two")
+        engine.run(plan(r="a.z"))
+        assert finished(engine).text == "aonez"
+
+    def test_a_token_outside_the_vocabulary_is_refused(self) -> None:
+        """And the sequence waits on."""
+        engine = waiting_engine()
+        with pytest.raises(ValueError, match="token id -1 is not in the model's vocabulary"):
+            engine.processor.resume("r", [-1])
+        assert engine.statuses() == {"r": "BLOCKED"}
+        assert engine.scheduler.is_waiting_for_callers()

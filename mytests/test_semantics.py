@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of docs/semantics.md that are stated nowhere else, one class a rule."""
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mytests.surgical import (
+    EOS,
+    PROMISE,
+    SYNC,
+    SYNC_HOOKS,
+    SurgicalEngine,
+    child_of,
+    finished,
+    ids,
+    plan,
+)
+from vllm.hooks.branch import branch_of
+from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutputFactory
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
+
+NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
+
+
+class TestStopWinsOverAHook:
+    @pytest.mark.parametrize("params", [{"stop_token_ids": [PROMISE]}, {"max_tokens": 2}])
+    def test_a_promise_that_ends_its_sequence_spawns_nothing(self, params: dict[str, Any]) -> None:
+        """Whatever ended it."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add(**params)
+        engine.run(plan(r="a!"))
+        assert finished(engine).children == ()
+        engine.assert_empty()
+
+    def test_a_sync_that_ends_its_sequence_joins_at_its_end(self) -> None:
+        """The children are not lost."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add(stop_token_ids=[SYNC])
+        engine.run(plan(r="!a.", r_child_0="BCD"))
+        assert (finished(engine).text, finished(engine).stop_reason) == ("aBCD", SYNC)
+        engine.assert_empty()
+
+
+class TestTheEndsOfAChild:
+    @pytest.mark.parametrize(
+        ("params", "script", "reason", "text"),
+        [
+            ({}, "AB", "stop", "ABz"),
+            ({"stop_token_ids": [ord("#")]}, "AB#", "stop", "ABz"),
+            ({"stop": ["##"]}, "AB##", "stop", "ABz"),
+            ({"max_tokens": 4}, "ABCDEFG", "length", "ABCDz"),
+        ],
+        ids=["eos", "stop-token", "stop-string", "max-tokens"],
+    )
+    def test_its_result_is_what_it_sampled_before_its_end(
+        self, params: dict[str, Any], script: str, reason: str, text: str
+    ) -> None:
+        """And its parent goes on, whatever ended the child."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add(**params)
+        engine.run(plan(r="!.z", r_child_0=script))
+        assert (finished(engine).text, finished(engine).children[0].finish_reason) == (text, reason)
+        engine.assert_empty()
+
+    def test_a_child_may_fill_the_models_length(self) -> None:
+        """It ends with "length"; its parent, which is shorter, gets what fits."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=(4,) * 4), max_model_len=20)
+        engine.add(prompt="p" * 10)
+        engine.run(plan(r="!.z", r_child_0="B" * 30))
+        (child,) = finished(engine).children
+        assert (child.finish_reason, len(child.token_ids), child.failed) == ("length", 5, False)
+        assert finished(engine).text == "BBBBBz"
+        engine.assert_empty()
+
+    def test_ignore_eos_is_of_the_childs_too(self) -> None:
+        """Then an EOS is a token like any other, and part of the result."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add(ignore_eos=True, max_tokens=3)
+        engine.run(plan(r="!.z", r_child_0=f"A{chr(EOS)}B"))
+        assert finished(engine).token_ids == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("depth", [0, 1, 2, 3])
+    def test_a_promise_spawns_down_to_max_child_depth(self, depth: int) -> None:
+        """Each level joins the one below it."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=depth))
+        engine.add()
+        names = ["r" + "_child_0" * level for level in range(5)]
+        engine.run(plan(**{name: f"{level}!.{level}" for level, name in enumerate(names)}))
+        numbers = "".join(map(str, range(depth + 1)))
+        assert finished(engine).text == numbers + numbers[::-1]
+        engine.assert_empty()
+
+
+class TestTheImplicitJoin:
+    @pytest.mark.parametrize(
+        ("params", "script", "ended"),
+        [
+            ({"max_tokens": 3}, "!aa", ("aaBCD", "length", None)),
+            ({"stop_token_ids": [ord("#")]}, "!a#", ("aBCD", "stop", ord("#"))),
+            ({"stop": ["##"]}, "!a##", ("aBCD", "stop", "##")),
+        ],
+        ids=["max-tokens", "stop-token", "stop-string"],
+    )
+    def test_the_reason_is_the_one_it_ended_with(
+        self, params: dict[str, Any], script: str, ended: tuple[str, str, object]
+    ) -> None:
+        """Its children's results come behind what it sampled."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add(**params)
+        engine.run(plan(r=script, r_child_0="BCD"))
+        completion = finished(engine)
+        assert (completion.text, completion.finish_reason, completion.stop_reason) == ended
+        assert [(join.num_merged, join.num_prefill) for join in completion.joins] == [(3, 0)]
+        engine.assert_empty()
+
+
+class TestFailures:
+    @pytest.mark.parametrize("status", ["WAITING", "RUNNING", "BLOCKED"])
+    @pytest.mark.parametrize("target", ["r", "r_child_0", "r_child_0_child_0"])
+    def test_an_abort_from_every_status_of_every_generation(self, status: str, target: str) -> None:
+        """The root takes all along; of a descendant's abort its ancestors go on with what they have."""
+        engine = SurgicalEngine(NESTED)
+        engine.add()
+        script = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9)
+        groups = run_until(engine, script, target, status)
+        engine.scheduler.abort_seq_group(target)
+        engine.run(script)
+        if target != "r":
+            marked = branch_of(groups[target])
+            assert marked is not None and marked.has_failed
+            assert finished(engine).finish_reason == "stop"
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("target", ["r", "r_child_0"])
+    def test_an_abort_of_a_swapped_sequence(self, target: str) -> None:
+        """Its blocks in the swap space are free again, too."""
+        engine = SurgicalEngine(SYNC_HOOKS, num_blocks=9, num_cpu_blocks=32, max_model_len=32)
+        for name in ("q", "r"):
+            engine.add(name, prompt="p" * 8)
+        script = plan(q="x" * 20, r="!" + "y" * 20 + ".z", r_child_0="C" * 20)
+        run_until(engine, script, target, "SWAPPED")
+        engine.scheduler.abort_seq_group(target)
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_a_failed_child_is_marked_in_the_tree(self) -> None:
+        """It has no result, whatever it had sampled."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add()
+        script = plan(r="!.z", r_child_0="ABCDE")
+        for _ in range(4):
+            engine.step(script)
+        engine.scheduler.abort_seq_group("r_child_0")
+        engine.run(script)
+        (child,) = finished(engine).children
+        assert (child.failed, child.text, child.result_token_ids) == (True, "ABC", ())
+        engine.assert_empty()
+
+
+def run_until(engine: SurgicalEngine, script: Any, target: str, status: str) -> dict[str, SequenceGroup]:
+    """Steps until ``target`` has ``status``; all groups by id."""
+    for _ in range(60):
+        groups = {group.request_id: group for group in engine.queued()}
+        if target in groups and groups[target].first_seq.status.name == status:
+            return groups
+        engine.step(script)
+    raise AssertionError(f"{target} is never {status}")
+
+
+class TestInheritance:
+    def test_a_child_has_its_parents_lora_priority_and_headers(self) -> None:
+        """And its arrival time, which fair scheduling goes by."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        group = engine.add()
+        lora = LoRARequest("adapter", 1, "nowhere")
+        group.priority, group.trace_headers, group.lora_request = 7, {"traceparent": "0"}, lora
+        group.first_seq.lora_request = lora
+        engine.step({"r": PROMISE})
+        child = child_of(group)
+        inherited = (child.priority, child.trace_headers, child.lora_request, child.arrival_time)
+        assert inherited == (7, {"traceparent": "0"}, lora, group.arrival_time)
+        assert child.first_seq.lora_request is lora
+
+    def test_a_lora_with_a_length_of_its_own_limits_its_merges(self) -> None:
+        """As it limits what is sampled."""
+        engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14)
+        group = engine.add(prompt="p" * 10)
+        group.lora_request = LoRARequest("adapter", 1, "nowhere", long_lora_max_len=18)
+        engine.run(plan(r="!.z", r_child_0="B" * 9))
+        assert len(finished(engine).token_ids) == 8
+        engine.assert_empty()
+
+    def test_each_of_n_samples_has_its_own_tree(self) -> None:
+        """One output with n completions; an abort of the request reaches every branch of every sample."""
+        engine, samples = sampling_engine(n=2)
+        script = plan(
+            r_parallel_sample_0="!.z",
+            r_parallel_sample_1="!.y",
+            r_parallel_sample_0_child_0="A",
+            r_parallel_sample_1_child_0="BCDEFG",
+        )
+        output = None
+        while engine.scheduler.has_unfinished_seqs():
+            groups = {group.request_id: group for group in engine.queued()}
+            engine.step(script)
+            made = [RequestOutputFactory.create(group, samples) for group in groups.values() if group.is_finished()]
+            output = next((each for each in made if each is not None), output)
+        assert output is not None
+        assert [completion.text for completion in output.outputs] == ["Az", "BCDEFGy"]
+        assert [len(completion.children) for completion in output.outputs] == [1, 1]
+        assert samples == {}
+        engine.assert_empty()
+
+    def test_an_abort_of_a_request_with_n_samples_reaches_every_branch(self) -> None:
+        """Samples have ids of their own; the request's is that of their group."""
+        engine, samples = sampling_engine(n=2)
+        engine.step(lambda group: PROMISE)
+        engine.step({})
+        engine.scheduler.abort_seq_group("r", samples)
+        engine.run({})
+        assert samples == {}
+        engine.assert_empty()
+
+
+def sampling_engine(n: int) -> tuple[SurgicalEngine, dict[str, Any]]:
+    """An engine with one request "r" of n samples, and upstream's map of their groups."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    samples: dict[str, Any] = {}
+
+    def add(request_id: str, params: SamplingParams, **kwargs: Any) -> SequenceGroup:
+        group = engine.add(request_id)
+        group.sampling_params = params
+        return group
+
+    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=samples)
+    ParallelSampleSequenceGroup.add_request("r", facade, SamplingParams(n=n, max_tokens=50, logprobs=1))
+    return engine, samples
+
+
+def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
+    """Its context is its parent's, whoever wrote it."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    parent = engine.add(prompt="p")
+    engine.run(plan(r="!.!.z", r_child_0="AB", r_child_1="C"))
+    assert child_of(parent, 1).prompt_token_ids == [*ids("p"), PROMISE, SYNC, *ids("AB"), PROMISE]
+    engine.assert_empty()
