@@ -2,7 +2,7 @@
 """The tiny fork-join model on the engine: its hooks, its sampling parameters, its answers."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def hooks_for(mode: Mode, **fields: Any) -> SpecialKwargs:
     return SpecialKwargs(**defaults | fields)
 
 
-def open_engine(special_kwargs: SpecialKwargs | None, **engine_args: Any) -> LLM:
+def open_engine(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, **engine_args: Any) -> LLM:
     """An engine for the model; None runs it without hooks."""
     defaults = {
         "dtype": "float32",

@@ -37,8 +37,9 @@ class TokenizerGroup:
         tokenizer = Tokenizer(models.BPE(vocab, []))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        self.tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
-        self.tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL[2:]})
+        fast: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+        fast.add_special_tokens({"additional_special_tokens": SPECIAL[2:]})
+        self.tokenizer = fast
 
     def get_lora_tokenizer(self, lora_request: object = None) -> Any:
         return self.tokenizer
