@@ -165,8 +165,8 @@ class TestCommandLine:
         """Argparse prints what `SpecialKwargs` says."""
         parser = args_cls.add_cli_args(FlexibleArgumentParser())
         with pytest.raises(SystemExit):
-            parser.parse_args(["--special-kwargs", '{"sync_token": 3}'])
-        assert "special_kwargs: no field sync_token" in capsys.readouterr().err
+            parser.parse_args(["--special-kwargs", '{"sync_tokenid": 3}'])
+        assert "special_kwargs: no field sync_tokenid" in capsys.readouterr().err
 
 
 def test_only_overlay_modules_import_upstream() -> None:

@@ -21,11 +21,15 @@ _MEMBERS = {
     "FINISHED_IGNORED": 6,
 }
 
-# Upstream's scheduler and metrics are written against these very members.
-_found = {status.name: int(status) for status in upstream.SequenceStatus if status.name != "BLOCKED"}
-if _found != _MEMBERS:
-    raise ImportError(f"upstream's SequenceStatus has changed: {_found}, expected {_MEMBERS}")
 
+def _check_members(status: type[enum.IntEnum]) -> None:
+    """Raise an `ImportError` unless ``status`` has the members that upstream's other code is written against."""
+    found = {member.name: int(member) for member in status if member.name != "BLOCKED"}
+    if found != _MEMBERS:
+        raise ImportError(f"upstream's SequenceStatus has changed: {found}, expected {_MEMBERS}")
+
+
+_check_members(upstream.SequenceStatus)
 
 _is_finished = upstream.SequenceStatus.is_finished
 _get_finished_reason = upstream.SequenceStatus.get_finished_reason

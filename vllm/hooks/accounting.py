@@ -8,16 +8,10 @@ processors. Here those see what the sequence sampled itself; merged tokens count
 import copy
 from array import array
 
-import msgspec
-
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, Sequence, SequenceData
-
-
-def _no_tokens() -> array:
-    return array(VLLM_TOKEN_ID_ARRAY_TYPE, [])
+from vllm.sequence import Sequence, SequenceData
 
 
 class MergedSequenceData(SequenceData):
@@ -29,8 +23,9 @@ class MergedSequenceData(SequenceData):
     Lengths, positions and `get_output_token_ids` are those of all tokens, as ever.
     """
 
-    _sampled: array = msgspec.field(default_factory=_no_tokens)
-    _context: array = msgspec.field(default_factory=_no_tokens)
+    # Behind fields with defaults; `of` gives both.
+    _sampled: array | None = None
+    _context: array | None = None
 
     @classmethod
     def of(cls, data: SequenceData) -> "MergedSequenceData":

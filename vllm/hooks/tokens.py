@@ -9,7 +9,11 @@ from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 def needs_tokenizer(special_kwargs: SpecialKwargs) -> bool:
     """Whether a hook token is given by its text."""
-    texts = [special_kwargs.sync_token, special_kwargs.promise_token, *(token for token, _ in special_kwargs.named_handlers)]
+    texts = [
+        special_kwargs.sync_token,
+        special_kwargs.promise_token,
+        *(token for token, _ in special_kwargs.named_handlers),
+    ]
     return any(isinstance(text, str) for text in texts)
 
 

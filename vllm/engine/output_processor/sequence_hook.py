@@ -133,8 +133,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         """
         children, branch.num_joined = branch.unjoined, len(branch.children)
         spans = merge(children, lambda text: self._encode(branch.seq, text), self._facts.vocab_size)
-        spans.spans.append(inserted(branch.resumed_with, None))
-        branch.resumed_with = ()
+        if branch.resumed_with:
+            spans.spans.append(inserted(branch.resumed_with, None))
+            branch.resumed_with = ()
         room = self._max_len(branch) - branch.seq.get_len()
         fitting = spans.cut_to(room)
         join = Join(

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of the tests: no network, no usage reports, a small KV cache, examples importable.
+
+To be imported before vllm is. One thread is enough for the tiny models, and is not slowed down by
+whatever else the machine does.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["VLLM_NO_USAGE_STATS"] = "1"
+os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the engines' own classes hand over to the hooks, without a model behind them."""
+
+import asyncio
+import enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from forkjoin_engine import MODEL_FOLDER
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator
+
+from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
+from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
+from vllm.config import SpecialKwargs
+from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.engine.llm_engine import LLMEngine
+from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
+from vllm.entrypoints.llm import LLM
+from vllm.inputs import token_inputs
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import Sequence, SequenceStatus, _check_members
+
+MANUAL = SpecialKwargs(sync_token_id=3, sync_resume="manual")
+
+
+def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs | None, **fields: Any) -> LLMEngine:
+    """An `LLMEngine` over a surgical engine's scheduler, as upstream's constructor would leave it."""
+    surgical = SurgicalEngine(special_kwargs or HOOKS)
+
+    def construct(self: LLMEngine, vllm_config: Any, **kwargs: Any) -> None:
+        self.vllm_config = vllm_config
+        self.output_processor = SimpleNamespace(stop_checker=surgical.processor.stop_checker)
+        self.scheduler_config, self.detokenizer = surgical.scheduler.scheduler_config, surgical.detokenizer
+        self.scheduler, self.seq_counter = [surgical.scheduler], surgical.seq_counter
+        self.tokenizer = SimpleNamespace(get_lora_tokenizer=lambda request: surgical.tokenizer)
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 128)
+        self.generation_config_fields = {"eos_token_id": [9]}
+
+    monkeypatch.setattr(LLMEngine.__bases__[0], "__init__", construct)
+    engine = LLMEngine(SimpleNamespace(special_kwargs=special_kwargs), **fields)
+    engine.surgical = surgical
+    return engine
+
+
+class TestLLMEngine:
+    def test_with_hooks_it_has_their_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And the scheduler joins through it."""
+        engine = bare_engine(monkeypatch, HOOKS)
+        assert type(engine.output_processor) is SequenceHookOutputProcessor
+        assert engine.scheduler[0]._join == engine.output_processor.join
+
+    def test_without_hooks_nothing_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Upstream's processor stays, and nothing can be resumed."""
+        engine = bare_engine(monkeypatch, None)
+        assert type(engine.output_processor) is SimpleNamespace
+        assert not engine.is_waiting_for_callers()
+        with pytest.raises(ValueError, match="special_kwargs is None"):
+            engine.sequences_awaiting_resume()
+
+    def test_it_resumes_what_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By the id of the sequence."""
+        engine = bare_engine(monkeypatch, MANUAL)
+        surgical = engine.surgical
+        surgical.processor = engine.output_processor
+        surgical.add()
+        surgical.step(plan(r="."))
+        surgical.step({})
+        assert engine.sequences_awaiting_resume() == ["r"]
+        assert engine.is_waiting_for_callers()
+        engine.resume_sequence("r", "tool")
+        surgical.run(plan(r=".z"))
+        surgical.assert_empty()
+
+    def test_childrens_parameters_are_completed_as_a_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The EOS tokens of the model's generation config stop children, too."""
+        engine = bare_engine(monkeypatch, HOOKS)
+        params = engine._complete_params(SamplingParams(), Sequence(0, token_inputs([1]), 4, 1))
+        assert params.stop_token_ids == [9]
+        assert params.all_stop_token_ids == {1, 9}
+
+
+class TestAsyncLLMEngine:
+    def test_it_passes_calls_on(self) -> None:
+        """Between two steps of the event loop."""
+        engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
+        calls: list[Any] = []
+        engine.engine = SimpleNamespace(
+            resume_sequence=lambda *args: calls.append(args), sequences_awaiting_resume=lambda: ["r"]
+        )
+        asyncio.run(engine.resume_sequence("r", [1]))
+        assert calls == [("r", [1])]
+        assert asyncio.run(engine.sequences_awaiting_resume()) == ["r"]
+
+    @pytest.mark.parametrize("waiting", [True, False])
+    def test_it_does_not_spin_while_a_caller_is_awaited(self, waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Then each step sleeps a little."""
+        engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
+        engine.engine = SimpleNamespace(is_waiting_for_callers=lambda virtual_engine: waiting)
+        slept: list[float] = []
+
+        async def step(self: AsyncLLMEngine, virtual_engine: int) -> bool:
+            return True
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        monkeypatch.setattr(AsyncLLMEngine.__bases__[0], "engine_step", step)
+        monkeypatch.setattr("vllm.engine.async_llm_engine.asyncio.sleep", sleep)
+        assert asyncio.run(engine.engine_step(0)) is True
+        assert bool(slept) is waiting
+
+
+class TestLLM:
+    @pytest.mark.parametrize("hooks", [None, SYNC_HOOKS, MANUAL])
+    def test_only_what_nobody_could_resume_is_refused(
+        self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`LLM` blocks its caller until all is finished."""
+        llm, added = LLM.__new__(LLM), []
+        llm.llm_engine = SimpleNamespace(vllm_config=SimpleNamespace(special_kwargs=hooks))
+        monkeypatch.setattr(LLM.__bases__[0], "_validate_and_add_requests", lambda self, prompt: added.append(prompt))
+        if hooks is MANUAL:
+            with pytest.raises(ValueError, match='sync_resume is "manual"'):
+                llm._validate_and_add_requests("p")
+        else:
+            llm._validate_and_add_requests("p")
+            assert added == ["p"]
+
+
+class TestEngineArgs:
+    def test_the_config_has_the_hooks_with_their_ids(self) -> None:
+        """Texts are resolved by the model's own tokenizer, and V0 is chosen."""
+        args = EngineArgs(str(MODEL_FOLDER), special_kwargs={"sync_token": "<sync>", "promise_token": "<promise>"})
+        config = args.create_engine_config()
+        assert config.special_kwargs == SpecialKwargs(sync_token_id=4, promise_token_id=3)
+        assert config.scheduler_config.chunked_prefill_enabled
+        assert not args._is_v1_supported_oracle(config.model_config)
+        assert "special_kwargs=SpecialKwargs(sync_token_id=4" in str(config)
+
+    def test_without_hooks_the_config_is_upstreams(self) -> None:
+        """Whichever engine that chooses."""
+        assert EngineArgs(str(MODEL_FOLDER)).create_engine_config().special_kwargs is None
+
+
+def test_a_changed_enum_of_upstreams_fails_at_import() -> None:
+    """And not in a scheduler."""
+    changed = enum.IntEnum("changed", {**{s.name: int(s) for s in SequenceStatus}, "PAUSED": 9})
+    with pytest.raises(ImportError, match=r"upstream's SequenceStatus has changed: .*PAUSED"):
+        _check_members(changed)
+
+
+def test_a_compiled_model_may_be_inlined_with_more_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Today's dynamo passes more by name than upstream's stand-in takes."""
+    taken: list[tuple[Any, ...]] = []
+
+    def compiled() -> Any:
+        return InliningInstructionTranslator.inline_call("parent", "func", (), {}, more=1)
+
+    def construct(self: Any) -> None:
+        self.compiled_callable = compiled
+
+    monkeypatch.setattr(InliningInstructionTranslator, "inline_call", lambda *args: taken.append(args))
+    monkeypatch.setattr(TorchCompileWrapperWithCustomDispatcher.__bases__[0], "__init__", construct)
+    wrapper = type("Wrapper", (TorchCompileWrapperWithCustomDispatcher,), {"forward": None})()
+    wrapper.compiled_callable()
+    assert taken == [("parent", "func", (), {})]
