@@ -3,6 +3,7 @@
 # PYTHON        the interpreter to build on: 3.10, 3.11 or 3.12
 # VENV          the virtual environment
 # TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
+# FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` tries histories, and which
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
 VENV ?= .venv
@@ -14,11 +15,14 @@ UPSTREAM := vllm/_upstream/.build-key
 INPUTS := $(wildcard requirements/*.txt build_tools/*.py) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m pip install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
+FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 0
+
 export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock check-upstream train clean
+.PHONY: help setup demo test lint lock check-upstream fuzz train clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -66,6 +70,9 @@ lock: setup ## renew requirements/constraints-*.txt
 
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
+
+fuzz: setup ## random histories on a real engine, against transformers
+	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 train: setup ## train examples/forkjoin-tiny anew
 	@$(BIN)/python examples/train_forkjoin.py

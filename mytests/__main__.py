@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the surgical suite, and reports what each test states.
 
-Tests that need a model, or minutes, are left out unless asked for: by --all, or by their file. What
-else is given goes to pytest: `python -m mytests -k abort`, `python -m mytests mytests/test_setup.py`.
+Tests marked "model" are left out without --all. What else is given goes to pytest:
+`python -m mytests -k abort`, `python -m mytests --all mytests/test_setup.py`.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import shlex
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -22,14 +21,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-LEFT_OUT = {
-    "test_cpu_attention.py",
-    "test_end_to_end.py",
-    "test_engine.py",
-    "test_entry_points.py",
-    "test_fuzz.py",
-    "test_setup.py",
-}
 MARKS = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "skipped": ("-", "yellow"), "": (" ", "")}
 MAX_MESSAGE_LINES = 12
 
@@ -80,11 +71,10 @@ class Section:
 class Report:
     """A pytest plugin that prints a section as soon as its file is through, and the failures at the end."""
 
-    def __init__(self, console: Console, with_all: bool) -> None:
+    def __init__(self, console: Console) -> None:
         self.own_words = io.StringIO()
         """What pytest's own reporter says: shown where no test ran."""
         self._console = console
-        self._with_all = with_all
         self._sections: dict[str, Section] = {}
         self._lines: dict[str, TestLine] = {}
         self._failures: list[tuple[str, str, str]] = []
@@ -119,12 +109,6 @@ class Report:
         plugins = config.pluginmanager
         plugins.unregister(name="terminalreporter")
         plugins.register(TerminalReporter(config, self.own_words), "terminalreporter")
-
-    def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
-        """Leave a file out, unless the command names it."""
-        named = {Path(argument.split("::")[0]).name for argument in config.args}
-        is_left_out = collection_path.name in LEFT_OUT - named and not self._with_all
-        return True if is_left_out else None
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take a file that cannot be imported for a failure."""
@@ -208,11 +192,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mytests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--all", action="store_true", help=f"run these too: {', '.join(sorted(LEFT_OUT))}")
+    parser.add_argument("--all", action="store_true", help="run those too that need a model")
     arguments, for_pytest = parser.parse_known_args()
     console = _open_console()
-    report = Report(console, arguments.all)
-    code = int(pytest.main(for_pytest, plugins=[report]))
+    report = Report(console)
+    selected = [] if arguments.all else ["-m", "not model"]
+    code = int(pytest.main([*selected, *for_pytest], plugins=[report]))
     if report.ran:
         report.print_summary()
     if not report.ran or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mytests.cpu_generate import generate, generate_in_subprocess, save_tiny_llama
 from mytests.cpu_steps import Heads, Step
+from vllm.attention import AttentionType
 from vllm.attention.backends import torch_sdpa
 from vllm.attention.backends.torch_sdpa import TorchSDPABackend, TorchSDPABackendImpl
 from vllm.attention.ops import cpu_context_plan
@@ -161,6 +162,20 @@ class TestUpstreamsPath:
         step.assert_matches(step.forward(metadata))
         assert len(calls) == 1 and calls[0][6] is metadata
 
+    def test_attention_that_is_not_a_decoders_is_upstreams(self) -> None:
+        """It has no causal mask and no context."""
+        impl: Any = Heads().impl()
+        impl.attn_type = AttentionType.ENCODER_ONLY
+        assert not impl._needs_plan(Step(prefills=[(20, 5)]).v0_metadata())
+
+    @pytest.mark.parametrize(("window", "planned"), [(None, False), (64, False), (20, True)])
+    def test_v1_decodes_past_a_window_are_ours(self, window: int | None, planned: bool) -> None:
+        """V1 hands the whole table over; the others stay with upstream's kernel."""
+        step = Step(prefills=[], decodes=[(29, 1), (40, 1)], heads=Heads(sliding_window=window))
+        impl: Any = step.heads.impl()
+        assert impl._needs_plan(step.v1_metadata()) is planned
+        step.assert_matches(step.forward(step.v1_metadata()))
+
     def test_warm_up_has_no_metadata(self) -> None:
         """Upstream answers a warm-up with the query."""
         query = torch.zeros(2, 128)
@@ -168,6 +183,7 @@ class TestUpstreamsPath:
         assert impl.forward(None, query, query, query, query, None) is query
 
 
+@pytest.mark.model
 def test_engines_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunked prefill and cached prefixes, in V0 and in V1, give the plain path's greedy tokens."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")

@@ -14,6 +14,8 @@ from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, 
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 from vllm.hooks.results import ChildOutput
 
+pytestmark = pytest.mark.model
+
 NUM_HELD_OUT = 500
 NUM_WITHOUT_MERGE = 50
 """Fewer: a parent that misses its results goes on spawning to its last token."""

@@ -16,6 +16,8 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
 
+pytestmark = pytest.mark.model
+
 ARGS: dict[str, Any] = {"model": str(MODEL_FOLDER), "dtype": "float32", "enforce_eager": True, "max_model_len": 512}
 MANUAL = {"sync_token": "<sync>", "sync_resume": "manual"}
 

@@ -16,6 +16,8 @@ import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import expected_output, held_out_prompts
 
+pytestmark = pytest.mark.model
+
 PROMPT = held_out_prompts(1, 8, "sync")[0]
 MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256"]
 EAGER = "--enforce-eager"

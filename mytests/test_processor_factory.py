@@ -83,6 +83,12 @@ def test_hooks_choose_their_scheduler_and_chunked_prefill() -> None:
     assert args.enable_chunked_prefill is True
 
 
+def test_what_is_set_already_stays() -> None:
+    """Chunked prefill by hand, and asynchronous output processing switched off."""
+    args = prepared(enable_chunked_prefill=True, disable_async_output_proc=True)
+    assert (args.enable_chunked_prefill, args.disable_async_output_proc) == (True, True)
+
+
 def test_without_hooks_the_arguments_stay_upstreams() -> None:
     """Nothing is chosen for an engine without hooks."""
     args = EngineArgs(model="m")

@@ -30,6 +30,8 @@ from build_tools.release import (
 from build_tools.sources import index_urls, parse_pip_options
 from build_tools.tree import KEY_FILE, built_tree, place
 
+pytestmark = pytest.mark.model
+
 ROOT = Path(__file__).parent.parent
 FILENAME = "vllm-0.9.2.tar.gz"
 UNREACHABLE = "http://127.0.0.1:9/simple"

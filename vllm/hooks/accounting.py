@@ -23,9 +23,9 @@ class MergedSequenceData(SequenceData):
     Lengths, positions and `get_output_token_ids` are those of all tokens, as ever.
     """
 
-    # Behind fields with defaults; `of` gives both.
-    _sampled: array | None = None
-    _context: array | None = None
+    # Behind fields with defaults, they need one; `of` gives both.
+    _sampled: array = None  # type: ignore[assignment]
+    _context: array = None  # type: ignore[assignment]
 
     @classmethod
     def of(cls, data: SequenceData) -> "MergedSequenceData":

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rare configurations: no text, no limit, several schedulers, a full batch at a resume."""
+
+import dataclasses
+
+from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from vllm.sequence import CompletionSequenceGroupOutput, Logprob
+
+MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
+
+
+def test_without_detokenization_tokens_are_merged_all_the_same() -> None:
+    """There is no text anywhere."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    engine.add(detokenize=False)
+    engine.run(plan(r="!.z", r_child_0="BC"))
+    assert finished(engine).text == ""
+    assert finished(engine).token_ids[2:5] == (ord("B"), ord("C"), ord("z"))
+    engine.assert_empty()
+
+
+def test_without_max_tokens_the_models_length_is_the_limit() -> None:
+    """Merged tokens take of it."""
+    engine = SurgicalEngine(SYNC_HOOKS, max_model_len=20)
+    engine.add(prompt="p" * 6, max_tokens=None)
+    engine.run(plan(r="!." + "z" * 30, r_child_0="BCD"))
+    assert finished(engine).text == "BCD" + "z" * 9
+    engine.assert_empty()
+
+
+def test_resumed_together_sequences_share_the_slots() -> None:
+    """With one slot they go on one after the other."""
+    engine = SurgicalEngine(MANUAL, max_num_seqs=1)
+    names = ["r", "s", "t"]
+    for name in names:
+        engine.add(name)
+    script = plan(r=".abc", s=".abc", t=".abc")
+    for _ in range(5):
+        engine.step(script)
+    assert engine.statuses() == dict.fromkeys(names, "BLOCKED")
+    for name in names:
+        engine.processor.resume(name, name)
+    while engine.scheduler.has_unfinished_seqs():
+        assert len(engine.step(script)) <= 1
+    assert [finished(engine, name).text for name in names] == ["rabc", "sabc", "tabc"]
+    engine.assert_empty()
+
+
+def test_a_prompt_that_never_fits_is_ignored_as_upstream_does() -> None:
+    """No hook was there, so there is no tree."""
+    engine = SurgicalEngine(SYNC_HOOKS, num_blocks=4, block_size=4)
+    engine.add(prompt="p" * 40)
+    engine.run({})
+    assert (finished(engine).finish_reason, finished(engine).segments) == ("length", ())
+    engine.assert_empty()
+
+
+def test_each_sequence_stays_with_its_scheduler() -> None:
+    """With pipeline parallelism there is one for each stage; children go to their parent's."""
+    engine, other = SurgicalEngine(MANUAL), SurgicalEngine(MANUAL)
+    engine.processor.scheduler = [other.scheduler, engine.scheduler]
+    engine.add()
+    script = plan(r="!.z", r_child_0="BC")
+    for _ in range(6):
+        engine.step(script)
+    engine.processor.resume("r", None)
+    engine.run(script)
+    assert finished(engine).text == "BCz"
+    engine.assert_empty()
+    other.assert_empty()
+
+
+def test_prompt_logprobs_are_of_the_first_prefill() -> None:
+    """A prefill with output behind the prompt is a resume, and its logprobs are no prompt's."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    group = engine.add(prompt="ab", prompt_logprobs=0, detokenize=False)
+    engine.processor.detokenizer = None
+    output = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{98: Logprob(-1.0)}])
+    engine.processor.process_prompt_logprob(group, [output])
+    engine.step(plan(r="x"))
+    engine.processor.process_prompt_logprob(group, [output])
+    assert group.prompt_logprobs == [None, {98: Logprob(-1.0)}]
