@@ -29,7 +29,7 @@ from vllm.sequence import (
 )
 from vllm.utils import Counter
 
-EOS, PROMISE, SYNC, CHILD = 1, 2, 3, 4
+EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
 SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
 
@@ -42,10 +42,10 @@ def ids(text: str) -> list[int]:
 
 
 class CharTokenizer:
-    """One token a character."""
+    """One token a character, and one that begins a prompt."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return ids(text)
+        return [BEGIN, *ids(text)] if add_special_tokens else ids(text)
 
 
 class CharDetokenizer:
@@ -102,7 +102,13 @@ class SurgicalEngine:
         cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, self.num_cpu_blocks
         self.scheduler = HookScheduler(scheduler_config, cache_config, None)
         self.seq_counter = Counter()
-        stop_checker = StopChecker(self.max_model_len, lambda seq: self.tokenizer)
+        self.copies: list[tuple[int, int]] = []
+        """Blocks copied on write so far, from and to."""
+
+        self.finished_ids: list[str] = []
+        """What the worker was told of the ends of groups."""
+
+        stop_checker = StopChecker(self.max_model_len, self._tokenizer_of)
         self.processor = SequenceGroupOutputProcessor.create_output_processor(
             scheduler_config,
             self.detokenizer,
@@ -129,7 +135,8 @@ class SurgicalEngine:
         """
         choose = tokens if callable(tokens) else lambda group: tokens.get(group.request_id, ord("x"))
         metadata, outputs, _ = self.scheduler.schedule()
-        self.scheduler.get_and_reset_finished_requests_ids()
+        self.copies += outputs.blocks_to_copy
+        self.finished_ids += self.scheduler.get_and_reset_finished_requests_ids()
         if self.model is not None:
             self.model(metadata, outputs)
         scheduled = []
@@ -188,10 +195,54 @@ class SurgicalEngine:
         assert self.num_free_blocks() == self.num_blocks
         assert manager.get_num_free_cpu_blocks() == self.num_cpu_blocks
 
+    def _tokenizer_of(self, seq: Sequence) -> Any:
+        assert seq.lora_int_id == 0, "one tokenizer for all, and no adapters with their own"
+        return self.tokenizer
+
     def _sample(self, group: SequenceGroup, token_id: int) -> None:
         sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})
         output = CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
         self.processor.process_outputs(group, [output], False)
+
+
+class PretendedKV:
+    """What the worker's caches would hold: in each slot the whole context up to its token. A ``model``."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.blocks: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {}
+
+    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
+        """Move and compute as the worker does, and check all that attention would read."""
+        self._copy("cpu", "gpu", outputs.blocks_to_swap_in)
+        self._copy("gpu", "cpu", outputs.blocks_to_swap_out)
+        self._copy("gpu", "gpu", outputs.blocks_to_copy)
+        # All write before one reads: a batch is computed layer by layer.
+        for context, table in [self._compute(meta) for meta in metadata]:
+            for position in range(len(context)):
+                block = self.blocks[("gpu", table[position // self.block_size])]
+                assert block.get(position % self.block_size) == context[: position + 1], (position, context)
+
+    def _compute(self, meta: SequenceGroupMetadata) -> tuple[tuple[int, ...], list[int]]:
+        """Write a group's chunk; its context and its block table."""
+        [(seq_id, data)] = meta.seq_data.items()
+        table, start = meta.block_tables[seq_id], data.get_num_computed_tokens()
+        end = start + meta.token_chunk_size
+        if meta.is_prompt:
+            start = max(start, min(len(meta.computed_block_nums) * self.block_size, end - 1))
+        context = tuple(data.get_token_ids()[:end])
+        for position in range(start, end):
+            block = self.blocks.setdefault(("gpu", table[position // self.block_size]), {})
+            block[position % self.block_size] = context[: position + 1]
+        return context, table
+
+    def _copy(self, source: str, destination: str, pairs: list[tuple[int, int]]) -> None:
+        read, written = [block for block, _ in pairs], [block for _, block in pairs]
+        assert len(written) == len(set(written)), pairs
+        # The pairs run in no order.
+        assert source != destination or not set(read) & set(written), pairs
+        copied = {(destination, to): dict(self.blocks.get((source, block), {})) for block, to in pairs}
+        self.blocks.update(copied)
 
 
 def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:

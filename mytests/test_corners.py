@@ -78,5 +78,6 @@ def test_prompt_logprobs_are_of_the_first_prefill() -> None:
     output = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{98: Logprob(-1.0)}])
     engine.processor.process_prompt_logprob(group, [output])
     engine.step(plan(r="x"))
-    engine.processor.process_prompt_logprob(group, [output])
+    later = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{99: Logprob(-2.0)}])
+    engine.processor.process_prompt_logprob(group, [later])
     assert group.prompt_logprobs == [None, {98: Logprob(-1.0)}]

@@ -117,13 +117,15 @@ class TestEnds:
         assert 10 + len(completion.token_ids) == 24
         engine.assert_empty()
 
-    def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self) -> None:
-        """A child's context must leave room for a token of its own."""
-        hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(4,) * 20)
+    @pytest.mark.parametrize(("num_prefix", "is_spawned"), [(12, True), (13, False), (20, False)])
+    def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self, num_prefix: int, is_spawned: bool) -> None:
+        """A child's context must leave room for a token of its own: here 10, the promise, and 24 in all."""
+        hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(4,) * num_prefix)
         engine = SurgicalEngine(hooks, max_model_len=24)
         engine.add(prompt="p" * 10)
-        engine.run(plan(r="!z"))
-        assert engine.outputs["r"].outputs[0].text == "z"
+        engine.run(plan(r="!z", r_child_0="B"))
+        completion = engine.outputs["r"].outputs[0]
+        assert (bool(completion.children), completion.text.endswith("z")) == (is_spawned, True)
         engine.assert_empty()
 
 

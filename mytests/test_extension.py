@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code of a user's own: join functions and handlers, and what happens when they fail."""
+"""Handlers of a user's own, and what happens when they fail."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,44 +7,30 @@ from typing import Any
 
 import pytest
 
-from mytests.surgical import HOOKS, PROMISE, SYNC_HOOKS, CharTokenizer, SurgicalEngine, child_of, finished, ids, plan
+from mytests.surgical import (
+    HOOKS,
+    PROMISE,
+    SYNC_HOOKS,
+    CharTokenizer,
+    SurgicalEngine,
+    child_of,
+    finished,
+    ids,
+    plan,
+)
 from vllm.config import SpecialKwargs
+from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.hooks.handlers import Actions, Merged, PromiseHandler, Spawn, SyncHandler, TokenEvent, TokenHandler
-from vllm.hooks.results import ChildOutput, Segment
+from vllm.hooks.results import ChildOutput
 
 FORK = ord("*")
-
-
-def shout(children: Sequence[ChildOutput]) -> str:
-    """The texts in capitals."""
-    return "+".join(child.text.upper() for child in children)
-
-
-def backwards(children: Sequence[ChildOutput]) -> list[int]:
-    """The result tokens of the last child, reversed."""
-    return list(children[-1].result_token_ids)[::-1]
-
-
-def mixed(children: Sequence[ChildOutput]) -> Merged:
-    """Texts, ids, and a child's own tokens."""
-    return ["<", children[1], ord("|"), ord("|"), children[0], ">"]
-
-
-def fail(children: Sequence[ChildOutput]) -> str:
-    """A join function with a fault."""
-    raise KeyError("no such child")
-
-
-def outside(children: Sequence[ChildOutput]) -> list[int]:
-    """An id that no model has."""
-    return [-7]
 
 
 class Fork:
     """Spawns a child for each digit since the last fork, and reports how many came back."""
 
     def __init__(self, tokenizer: CharTokenizer) -> None:
-        self._prefix = tuple(tokenizer.encode("#"))
+        self._prefix = tuple(tokenizer.encode("#", add_special_tokens=False))
 
     def on_token(self, event: TokenEvent) -> Actions:
         digits = [token for token in event.output_token_ids if chr(token).isdigit()]
@@ -60,6 +46,15 @@ class Failing(Fork):
 
     def on_token(self, event: TokenEvent) -> Actions:
         raise RuntimeError("broken")
+
+
+class Prefixed(Fork):
+    """Gives its child a prefix of the test's."""
+
+    prefix: tuple[int, ...] = ()
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions((Spawn(self.prefix),))
 
 
 class Outside(Fork):
@@ -87,54 +82,12 @@ def own(name: str) -> str:
     return f"{__name__}.{name}"
 
 
-class TestJoinFunctions:
-    @pytest.mark.parametrize(("name", "text"), [("shout", "AB+CDz"), ("backwards", "dcz"), ("mixed", "<cd||ab>z")])
-    def test_a_join_function_says_what_is_merged(self, name: str, text: str) -> None:
-        """It gets the children in spawn order, and gives a text, token ids, or a mix with children."""
-        engine = SurgicalEngine(hooks_with(child_merge_strategy=own(name)))
-        engine.add()
-        engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
-        assert finished(engine).text == text
-        engine.assert_empty()
-
-    def test_only_a_childs_own_tokens_are_merged_from_it(self) -> None:
-        """What a function adds is "inserted", in one segment."""
-        engine = SurgicalEngine(hooks_with(child_merge_strategy=own("mixed")))
-        engine.add()
-        engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
-        assert finished(engine).segments[1:-1] == (
-            Segment(3, 4, "inserted"),
-            Segment(4, 6, "merged", "r_child_1"),
-            Segment(6, 8, "inserted"),
-            Segment(8, 10, "merged", "r_child_0"),
-            Segment(10, 11, "inserted"),
-        )
-        engine.assert_empty()
-
-    @pytest.mark.parametrize(
-        ("name", "error"),
-        [
-            ("fail", "KeyError: 'no such child'"),
-            ("outside", "ValueError: token id -7 is not in the model's vocabulary"),
-        ],
-    )
-    def test_a_join_function_that_fails_merges_nothing(self, name: str, error: str) -> None:
-        """The request goes on, others are not touched, and the join says what happened."""
-        engine = SurgicalEngine(hooks_with(child_merge_strategy=own(name)))
-        engine.add()
-        engine.add("s")
-        engine.run(plan(r="!.z", r_child_0="ab", s="xyz"))
-        assert (finished(engine).text, finished(engine, "s").text) == ("z", "xyz")
-        assert finished(engine).joins[0].error.startswith(error)
-        engine.assert_empty()
-
-
 class TestHandlers:
     def test_promise_and_sync_are_handlers_like_any_other(self) -> None:
-        """Both have the public interface, and nothing more."""
+        """Two classes with the public interface, and nothing behind it."""
         for handler in (PromiseHandler(HOOKS), SyncHandler(HOOKS)):
             assert isinstance(handler, TokenHandler)
-            assert {name for name in dir(handler) if not name.startswith("_")} == {"on_token", "join"}
+            assert type(handler).__bases__ == (object,)
         assert SyncHandler(HOOKS).join([]) == ()
 
     def test_a_handler_for_another_token(self) -> None:
@@ -145,6 +98,18 @@ class TestHandlers:
         assert finished(engine).text == "23*2:abghiz"
         assert child_of(parent, 1).prompt_token_ids == ids("prompt23*#3")
         assert [child.prefix_token_ids for child in finished(engine).children] == [tuple(ids("#2")), tuple(ids("#3"))]
+        engine.assert_empty()
+
+    def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:
+        """Not the token itself: nothing is done with it yet."""
+        engine = SurgicalEngine(hooks_with(handlers={FORK: own("Seeing")}, max_child_depth=2))
+        engine.add(prompt="p")
+        Seeing.events.clear()
+        engine.run(plan(r="a!*.z", r_child_0="b*"))
+        assert Seeing.events == [
+            TokenEvent(FORK, "r", (ord("p"),), (ord("a"), PROMISE), 0, 1),
+            TokenEvent(FORK, "r_child_0", (*ids("pa"), PROMISE), (ord("b"),), 1, 0),
+        ]
         engine.assert_empty()
 
     def test_children_are_joined_by_the_handler_that_spawned_them(self) -> None:
@@ -162,6 +127,17 @@ class TestHandlers:
         engine.run(plan(r="123*z"))
         assert finished(engine).text == "123*z"
         assert finished(engine).children == ()
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(("prefix", "is_spawned"), [((0,), True), ((99,), True), ((100,), False)])
+    def test_a_childs_prefix_lies_in_the_vocabulary(self, prefix: tuple[int, ...], is_spawned: bool) -> None:
+        """Else its token is an ordinary one."""
+        Prefixed.prefix = prefix
+        facts = EngineFacts(CharTokenizer(), vocab_size=100)
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Prefixed")}), facts=facts)
+        engine.add()
+        engine.run(plan(r="*", r_child_0="a"))
+        assert bool(finished(engine).children) is is_spawned
         engine.assert_empty()
 
     @pytest.mark.parametrize("name", ["Failing", "Outside"])
@@ -203,6 +179,16 @@ class TestHandlers:
         engine.run(plan(r="*z"))
         assert finished(engine).text == "*toolz"
         engine.assert_empty()
+
+
+class Seeing(Fork):
+    """Remembers what it was shown."""
+
+    events: list[TokenEvent] = []
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        self.events.append(dataclasses.replace(event, prompt_token_ids=tuple(event.prompt_token_ids)))
+        return Actions()
 
 
 class Wait(Fork):

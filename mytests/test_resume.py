@@ -118,7 +118,8 @@ class TestErrors:
     def test_a_token_outside_the_vocabulary_is_refused(self) -> None:
         """And the sequence waits on."""
         engine = waiting_engine()
-        with pytest.raises(ValueError, match="token id -1 is not in the model's vocabulary"):
-            engine.processor.resume("r", [-1])
+        for token_id in (-1, 0x11000):
+            with pytest.raises(ValueError, match=f"token id {token_id} is not in the model's vocabulary"):
+                engine.processor.resume("r", [token_id])
         assert engine.statuses() == {"r": "BLOCKED"}
         assert engine.scheduler.is_waiting_for_callers()

@@ -9,10 +9,13 @@ import torch
 
 from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, ids, plan
 from vllm.engine.output_processor.sequence_hook import EngineFacts
+from vllm.hooks.sampling import derive_seed
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.model_executor.layers.sampler import _apply_min_tokens_penalty
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 from vllm.sequence import SequenceGroup
+
+SEED_OF_123 = 3751671686878481423
 
 
 class Counting:
@@ -58,6 +61,7 @@ class TestChildren:
         params = child_params_of({"temperature": 0.25, "stop": ["abc"]}, temperature=0.5, max_tokens=7, stop=["x"])
         assert (params.temperature, params.max_tokens, params.stop) == (0.25, 7, ["abc"])
         assert params.output_text_buffer_length == 2
+        assert params.n == 1
 
     def test_an_object_replaces_all(self) -> None:
         """Whatever the parent has."""
@@ -78,14 +82,14 @@ class TestChildren:
         asked = []
 
         def complete(params: SamplingParams, seq: object) -> SamplingParams:
-            asked.append((params.guided_decoding, params.logits_processors))
+            asked.append((params.guided_decoding, params.logits_processors, seq))
             return params
 
         hooks = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"guided_decoding": {"choice": ["a"]}})
         engine = SurgicalEngine(hooks, facts=EngineFacts(complete_params=complete))
-        engine.add(logits_processors=[Counting()], guided_decoding=None)
+        parent = engine.add(logits_processors=[Counting()], guided_decoding=None)
         engine.step({"r": PROMISE})
-        assert asked == [(GuidedDecodingParams(choice=["a"]), None)]
+        assert asked == [(GuidedDecodingParams(choice=["a"]), None, parent.first_seq)]
 
     def test_overrides_without_processors_keep_their_parents(self) -> None:
         """Each child its own state."""
@@ -157,9 +161,17 @@ class TestSeeds:
     def test_a_resumed_parent_draws_other_numbers(self) -> None:
         """A prefill restarts the random stream, so it must not be the same one."""
         _, parent = joined()
-        _, again = joined()
-        assert parent.sampling_params.seed not in (5, None)
-        assert parent.sampling_params.seed == again.sampling_params.seed
+        assert parent.sampling_params.seed == derive_seed(5, "join", 0)
+
+    def test_seeds_are_the_same_in_every_process(self) -> None:
+        """A digest of what they are derived from; upstream takes 63 bits."""
+        assert derive_seed(1, 2, 3) == SEED_OF_123
+        assert 0 <= derive_seed("x") < 2**63
+
+    def test_a_childs_seed_is_of_its_own_its_parents_and_its_number(self) -> None:
+        """Overridden or not."""
+        assert child_params_of(None, seed=5).seed == derive_seed(5, 5, 0)
+        assert child_params_of({"seed": 7}, seed=5).seed == derive_seed(7, 5, 0)
 
     def test_without_a_seed_there_is_none(self) -> None:
         """Neither for children nor after a join."""

@@ -2,7 +2,7 @@
 """The rules of docs/semantics.md that are stated nowhere else, one class a rule."""
 
 import dataclasses
-from types import SimpleNamespace
+import time
 from typing import Any
 
 import pytest
@@ -19,10 +19,7 @@ from mytests.surgical import (
     plan,
 )
 from vllm.hooks.branch import branch_of
-from vllm.lora.request import LoRARequest
-from vllm.outputs import RequestOutputFactory
-from vllm.sampling_params import SamplingParams
-from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
+from vllm.sequence import SequenceGroup
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
@@ -173,74 +170,17 @@ def run_until(engine: SurgicalEngine, script: Any, target: str, status: str) -> 
     raise AssertionError(f"{target} is never {status}")
 
 
-class TestInheritance:
-    def test_a_child_has_its_parents_lora_priority_and_headers(self) -> None:
-        """And its arrival time, which fair scheduling goes by."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        group = engine.add()
-        lora = LoRARequest("adapter", 1, "nowhere")
-        group.priority, group.trace_headers, group.lora_request = 7, {"traceparent": "0"}, lora
-        group.first_seq.lora_request = lora
-        engine.step({"r": PROMISE})
-        child = child_of(group)
-        inherited = (child.priority, child.trace_headers, child.lora_request, child.arrival_time)
-        assert inherited == (7, {"traceparent": "0"}, lora, group.arrival_time)
-        assert child.first_seq.lora_request is lora
-
-    def test_a_lora_with_a_length_of_its_own_limits_its_merges(self) -> None:
-        """As it limits what is sampled."""
-        engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14)
-        group = engine.add(prompt="p" * 10)
-        group.lora_request = LoRARequest("adapter", 1, "nowhere", long_lora_max_len=18)
-        engine.run(plan(r="!.z", r_child_0="B" * 9))
-        assert len(finished(engine).token_ids) == 8
-        engine.assert_empty()
-
-    def test_each_of_n_samples_has_its_own_tree(self) -> None:
-        """One output with n completions; an abort of the request reaches every branch of every sample."""
-        engine, samples = sampling_engine(n=2)
-        script = plan(
-            r_parallel_sample_0="!.z",
-            r_parallel_sample_1="!.y",
-            r_parallel_sample_0_child_0="A",
-            r_parallel_sample_1_child_0="BCDEFG",
-        )
-        output = None
-        while engine.scheduler.has_unfinished_seqs():
-            groups = {group.request_id: group for group in engine.queued()}
-            engine.step(script)
-            made = [RequestOutputFactory.create(group, samples) for group in groups.values() if group.is_finished()]
-            output = next((each for each in made if each is not None), output)
-        assert output is not None
-        assert [completion.text for completion in output.outputs] == ["Az", "BCDEFGy"]
-        assert [len(completion.children) for completion in output.outputs] == [1, 1]
-        assert samples == {}
-        engine.assert_empty()
-
-    def test_an_abort_of_a_request_with_n_samples_reaches_every_branch(self) -> None:
-        """Samples have ids of their own; the request's is that of their group."""
-        engine, samples = sampling_engine(n=2)
-        engine.step(lambda group: PROMISE)
-        engine.step({})
-        engine.scheduler.abort_seq_group("r", samples)
-        engine.run({})
-        assert samples == {}
-        engine.assert_empty()
-
-
-def sampling_engine(n: int) -> tuple[SurgicalEngine, dict[str, Any]]:
-    """An engine with one request "r" of n samples, and upstream's map of their groups."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    samples: dict[str, Any] = {}
-
-    def add(request_id: str, params: SamplingParams, **kwargs: Any) -> SequenceGroup:
-        group = engine.add(request_id)
-        group.sampling_params = params
-        return group
-
-    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=samples)
-    ParallelSampleSequenceGroup.add_request("r", facade, SamplingParams(n=n, max_tokens=50, logprobs=1))
-    return engine, samples
+def test_a_child_in_the_tree_tells_all_of_itself() -> None:
+    """Its own segments, joins and children, and when it ran."""
+    engine = SurgicalEngine(NESTED)
+    engine.add()
+    before = time.time()
+    engine.run(plan(r="!.z", r_child_0="a!.b", r_child_0_child_0="C"))
+    (child,) = finished(engine).children
+    assert [segment.origin for segment in child.segments] == ["sampled", "merged", "sampled"]
+    assert [join.num_merged for join in child.joins] == [1]
+    assert before <= child.spawn_time <= child.children[0].spawn_time <= child.finished_time <= time.time()
+    engine.assert_empty()
 
 
 def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:

@@ -13,7 +13,7 @@ from vllm.config import SpecialKwargs
 from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.sampling_params import SamplingParams
 
-JOIN = "mytests.test_extension.shout"
+JOIN = "mytests.test_join_functions.shout"
 HANDLER = "mytests.test_extension.Fork"
 NOT_CALLABLE = "mytests.test_extension.FORK"
 

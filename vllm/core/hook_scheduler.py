@@ -49,7 +49,9 @@ class HookScheduler(Scheduler):
         self.blocked: deque[SequenceGroup] = deque()
         self.spawned: deque[SequenceGroup] = deque()
         """Children with forked block tables, until there is a free slot among the running."""
-        self._unsettled: dict[Branch, None] = {}
+        self._unsettled: dict[Branch, bool] = {}
+        """An ordered set: parents to look at in the next `schedule`."""
+
         self._finished_at_join: list[SequenceGroup] = []
         self._join: Callable[[Branch], Join]
 
@@ -74,12 +76,12 @@ class HookScheduler(Scheduler):
     def block(self, branch: Branch) -> None:
         """Set a running parent aside until all its children have finished."""
         self._move(branch.seq_group, SequenceStatus.BLOCKED)
-        self._unsettled[branch] = None
+        self._look_at(branch)
 
     def resume(self, branch: Branch) -> None:
         """Let a parent go on that was blocked until a caller resumes it, once its children have finished."""
         branch.awaits_resume = False
-        self._unsettled[branch] = None
+        self._look_at(branch)
 
     def end(self, branch: Branch) -> None:
         """Note that a sequence has finished. With unjoined children it is BLOCKED until they have too."""
@@ -88,7 +90,7 @@ class HookScheduler(Scheduler):
             branch.end_status = branch.seq.status
             self.block(branch)
         elif branch.parent is not None:
-            self._unsettled[branch.parent] = None
+            self._look_at(branch.parent)
 
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
         """Upstream's `schedule`, after joining the parents and admitting the children that can go on."""
@@ -108,18 +110,20 @@ class HookScheduler(Scheduler):
         request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
         samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
         queues = chain(self.waiting, self.running, self.swapped, self.blocked, self.spawned)
-        doomed = [group for group in queues if _is_below(group, request_ids, samples)]
-        for group in doomed:
+        branches = [branch for branch in map(branch_of, queues) if branch is not None]
+        doomed = [branch for branch in branches if _is_below(branch, request_ids, samples)]
+        for branch in doomed:
+            group = branch.seq_group
             if group in self.blocked or group in self.spawned:
                 self._move(group, SequenceStatus.FINISHED_ABORTED)
                 self._release(group)
                 samples.pop(group.request_id, None)
-        super().abort_seq_group(request_ids | {group.request_id for group in doomed}, samples)
-        for branch in filter(None, map(branch_of, doomed)):
+        super().abort_seq_group(request_ids | {branch.seq_group.request_id for branch in doomed}, samples)
+        for branch in doomed:
             branch.note_end()
             self._unsettled.pop(branch, None)
             if branch.parent is not None and not branch.parent.seq.is_finished():
-                self._unsettled[branch.parent] = None
+                self._look_at(branch.parent)
 
     def has_unfinished_seqs(self) -> bool:
         return super().has_unfinished_seqs() or bool(self.blocked or self.spawned)
@@ -152,6 +156,10 @@ class HookScheduler(Scheduler):
                 return True
         return False
 
+    def _look_at(self, branch: Branch) -> None:
+        """Have the next `schedule` see whether ``branch`` can go on."""
+        self._unsettled[branch] = True
+
     def _settle(self) -> None:
         unsettled, self._unsettled = self._unsettled, {}
         for branch in unsettled:
@@ -159,7 +167,7 @@ class HookScheduler(Scheduler):
             if branch.seq.status != SequenceStatus.BLOCKED or waits:
                 continue
             if self._has_blocks(branch.seq_group) and not self._has_free_slot():
-                self._unsettled[branch] = None
+                self._look_at(branch)
             else:
                 self._resume(branch)
 
@@ -237,13 +245,12 @@ def _last_copy_into_each(copies: list[tuple[int, int]]) -> list[tuple[int, int]]
     return [(source, destination) for destination, source in {d: s for s, d in copies}.items()]
 
 
-def _is_below(group: SequenceGroup, request_ids: set[str], samples: Mapping[str, Any]) -> bool:
-    """Whether the group or an ancestor has one of the ids, or is a sample (n > 1) of such a request."""
-    branch = branch_of(group)
-    line = [group] if branch is None else []
-    while branch is not None:
-        line.append(branch.seq_group)
-        branch = branch.parent
-    ids = {member.request_id for member in line}
-    ids |= {samples[name].group_id for name in ids if name in samples}
-    return bool(ids & request_ids)
+def _is_below(branch: Branch, request_ids: set[str], samples: Mapping[str, Any]) -> bool:
+    """Whether the branch or an ancestor has one of the ids, or is a sample (n > 1) of such a request."""
+    ancestor: Branch | None = branch
+    while ancestor is not None:
+        name = ancestor.seq_group.request_id
+        if name in request_ids or (name in samples and samples[name].group_id in request_ids):
+            return True
+        ancestor = ancestor.parent
+    return False

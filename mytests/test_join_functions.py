@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Join functions of a user's own, and what happens when they fail."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from mytests.surgical import EOS, PROMISE, SYNC, CharTokenizer, SurgicalEngine, finished, plan
+from mytests.test_extension import hooks_with
+from vllm.config import SpecialKwargs
+from vllm.engine.output_processor.sequence_hook import EngineFacts
+from vllm.hooks.handlers import Merged
+from vllm.hooks.results import ChildOutput, Segment
+
+
+def joined_by(name: str) -> SpecialKwargs:
+    """Hooks with a join function of this module."""
+    return hooks_with(child_merge_strategy=f"{__name__}.{name}")
+
+
+def shout(children: Sequence[ChildOutput]) -> str:
+    """The texts in capitals."""
+    return "+".join(child.text.upper() for child in children)
+
+
+def backwards(children: Sequence[ChildOutput]) -> list[int]:
+    """The result tokens of the last child, reversed."""
+    return list(children[-1].result_token_ids)[::-1]
+
+
+def mixed(children: Sequence[ChildOutput]) -> Merged:
+    """Texts, ids, and a child's own tokens."""
+    return ["<", children[1], ord("|"), ord("|"), children[0], ">"]
+
+
+def fail(children: Sequence[ChildOutput]) -> str:
+    """A join function with a fault."""
+    raise KeyError("no such child")
+
+
+def edges(children: Sequence[ChildOutput]) -> list[int]:
+    """The first and the last id of the vocabulary."""
+    return [0, 99]
+
+
+def past_the_end(children: Sequence[ChildOutput]) -> list[int]:
+    """The first id that is outside."""
+    return [100]
+
+
+def unspeakable(children: Sequence[ChildOutput]) -> str:
+    """A text whose tokens lie outside."""
+    return "\u1000"
+
+
+def outside(children: Sequence[ChildOutput]) -> list[int]:
+    """An id that no model has."""
+    return [-7]
+
+
+class TestJoinFunctions:
+    @pytest.mark.parametrize(("name", "text"), [("shout", "AB+CDz"), ("backwards", "dcz"), ("mixed", "<cd||ab>z")])
+    def test_a_join_function_says_what_is_merged(self, name: str, text: str) -> None:
+        """It gets the children in spawn order, and gives a text, token ids, or a mix with children."""
+        engine = SurgicalEngine(joined_by(name))
+        engine.add()
+        engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
+        assert finished(engine).text == text
+        engine.assert_empty()
+
+    def test_only_a_childs_own_tokens_are_merged_from_it(self) -> None:
+        """What a function adds is "inserted", in one segment."""
+        engine = SurgicalEngine(joined_by("mixed"))
+        engine.add()
+        engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
+        assert finished(engine).segments[1:-1] == (
+            Segment(3, 4, "inserted"),
+            Segment(4, 6, "merged", "r_child_1"),
+            Segment(6, 8, "inserted"),
+            Segment(8, 10, "merged", "r_child_0"),
+            Segment(10, 11, "inserted"),
+        )
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(
+        ("name", "merged"), [("edges", (0, 99)), ("past_the_end", ()), ("outside", ()), ("unspeakable", ())]
+    )
+    def test_merged_ids_lie_in_the_vocabulary(self, name: str, merged: tuple[int, ...]) -> None:
+        """An id outside would fail in the model, for all requests of the batch."""
+        hooks = joined_by(name)
+        engine = SurgicalEngine(hooks, facts=EngineFacts(CharTokenizer(), vocab_size=100))
+        engine.add(detokenize=False)
+        engine.run(plan(r="!.", r_child_0="a"))
+        assert finished(engine).token_ids == (PROMISE, SYNC, *merged, EOS)
+        assert (finished(engine).joins[0].error is None) is bool(merged)
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(
+        ("name", "error"),
+        [("fail", "KeyError: 'no such child'"), ("outside", "ValueError: token id -7 is not in the model's")],
+    )
+    def test_a_join_function_that_fails_merges_nothing(self, name: str, error: str) -> None:
+        """The request goes on, others are not touched, and the join says what happened."""
+        engine = SurgicalEngine(joined_by(name))
+        engine.add()
+        engine.add("s")
+        engine.run(plan(r="!.z", r_child_0="ab", s="xyz"))
+        assert (finished(engine).text, finished(engine, "s").text) == ("z", "xyz")
+        assert finished(engine).joins[0].error.startswith(error)
+        engine.assert_empty()

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator reads when a request does not get all it could: which sequence, how much, and why."""
+
+import pytest
+
+from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.test_extension import FORK, hooks_with, own
+from mytests.test_join_functions import joined_by
+from vllm.config import SpecialKwargs
+
+
+@pytest.mark.parametrize(
+    ("hooks", "script", "message"),
+    [
+        (SYNC_HOOKS, "!" + "a" * 9 + ".z", "r: 4 merged tokens are cut to fit the model's length"),
+        (hooks_with(child_prefix_token_ids=(4,) * 20), "!z", "r: no room for a child in the model's length"),
+        (
+            joined_by("fail"),
+            "!.z",
+            "r: a join function failed, and its children are merged as nothing: KeyError: 'no such child'",
+        ),
+        (
+            SpecialKwargs(handlers={FORK: own("Failing")}),
+            "*z",
+            f"r: token {FORK} spawns and blocks nothing, its hook failed",
+        ),
+        (SYNC_HOOKS, "!.z", None),
+    ],
+    ids=["cut", "no-room", "join-failed", "handler-failed", "nothing"],
+)
+def test_what_is_missing_is_logged(
+    hooks: SpecialKwargs, script: str, message: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the id of the sequence; and nothing where nothing is missing."""
+    engine = SurgicalEngine(hooks, max_model_len=24)
+    engine.add(prompt="p" * 8)
+    engine.run(plan(r=script, r_child_0="B" * 9))
+    logged = [record.getMessage() for record in caplog.records if "sequence_hook" in record.name]
+    assert logged == ([] if message is None else [message])
+    engine.assert_empty()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`HookScheduler`: who waits for whom, who gives up KV, what the worker is told."""
+
+import dataclasses
+
+import pytest
+
+from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from vllm.core.hook_scheduler import IllegalTransition
+from vllm.hooks.branch import ensure_branch
+from vllm.sequence import SequenceStatus
+
+MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
+
+
+class TestBlocks:
+    def test_a_shared_block_is_copied_by_the_first_to_write(self) -> None:
+        """The worker is told to copy it, from the one to the other's."""
+        engine = SurgicalEngine(SYNC_HOOKS, block_size=4)
+        parent = engine.add(prompt="abcdef")
+        engine.step({"r": PROMISE})
+        shared = engine.block_table(parent)[-1]
+        engine.step({})
+        ours, its = engine.block_table(parent)[1], engine.block_table(child_of(parent))[1]
+        assert {ours, its} != {shared}
+        assert engine.copies == [(shared, its if ours == shared else ours)]
+
+    def test_blocked_parents_keep_their_blocks_while_anything_else_can_run(self) -> None:
+        """Even if somebody waits for blocks."""
+        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=10)
+        parent = engine.add("r", prompt="p" * 7)
+        engine.add("s", prompt="p" * 7)
+        script = plan(r=".z", s="a" * 6, t="b")
+        engine.step(script)
+        engine.add("t", prompt="p" * 30)
+        for _ in range(4):
+            engine.step(script)
+        assert engine.statuses() == {"t": "WAITING", "s": "RUNNING", "r": "BLOCKED"}
+        assert len(engine.block_table(parent)) == 2
+
+    def test_no_more_is_given_up_than_is_needed_and_the_latest_first(self) -> None:
+        """A prompt of three blocks takes those of one parent."""
+        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
+        first, second = engine.add("r", prompt="p" * 8), engine.add("s", prompt="p" * 8)
+        for _ in range(2):
+            engine.step(plan(r=".z", s=".z"))
+        engine.add("t", prompt="p" * 10)
+        engine.step({})
+        manager = engine.scheduler.block_manager
+        assert [group.first_seq.seq_id in manager.block_tables for group in (first, second)] == [True, False]
+        assert engine.statuses()["t"] == "RUNNING"
+
+    def test_a_step_that_fails_a_prompt_is_no_reason_to_give_anything_up(self) -> None:
+        """It did something: the next one may go on."""
+        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
+        parent = engine.add("r", prompt="p" * 8)
+        engine.step(plan(r=".z"))
+        engine.add("s", prompt="p" * 100)
+        engine.step({})
+        assert finished(engine, "s").finish_reason == "length"
+        assert len(engine.block_table(parent)) == 2
+
+    def test_a_parent_that_gave_up_its_blocks_is_recomputed_in_its_turn(self) -> None:
+        """From WAITING, with what was merged, and nothing twice."""
+        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
+        engine.add("r", prompt="p" * 8)
+        engine.step(plan(r=".z"))
+        engine.add("s", prompt="p" * 20)
+        engine.step(plan(s="ab"))
+        engine.processor.resume("r", "tool")
+        engine.step(plan(s="ab"))
+        assert engine.statuses()["r"] == "WAITING"
+        engine.run(plan(r=".z", s="ab"))
+        assert finished(engine).text == "toolz"
+        assert finished(engine).joins[0].num_prefill == 8 + 1 + 4
+        engine.assert_empty()
+
+
+class TestQueues:
+    @pytest.mark.parametrize("length", [1, 2, 3])
+    def test_a_resume_prefills_in_one_step(self, length: int) -> None:
+        """What was merged and the last token of its own, however few."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add()
+        script = plan(r="!.z", r_child_0="B" * length)
+        steps = [engine.step(script) for _ in range(length + 4)]
+        prefills = [
+            entry.num_tokens for step in steps[1:] for entry in step if entry.request_id == "r" and entry.is_prefill
+        ]
+        assert prefills == [length + 1]
+
+    def test_one_parent_that_must_wait_does_not_hold_up_another(self) -> None:
+        """Both were touched by the same step; only the second can go on."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add("r")
+        engine.add("s")
+        script = plan(r="!.z", s=".z", r_child_0="B" * 9)
+        for _ in range(2):
+            engine.step(script)
+        assert {entry.request_id for entry in engine.step(script)} == {"r_child_0", "s"}
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_it_waits_for_callers_only_if_nobody_else_can_go_on(self) -> None:
+        """A request that waits, runs or is just spawned can."""
+        engine = SurgicalEngine(MANUAL)
+        assert not engine.scheduler.is_waiting_for_callers()
+        engine.add("r")
+        engine.step(plan(r="."))
+        engine.step({})
+        assert engine.scheduler.is_waiting_for_callers()
+        engine.add("s")
+        assert not engine.scheduler.is_waiting_for_callers()
+        engine.step(plan(s="ab"))
+        assert not engine.scheduler.is_waiting_for_callers()
+        while not engine.scheduler.is_waiting_for_callers():
+            engine.step(plan(s="ab"))
+        assert engine.statuses() == {"r": "BLOCKED"}
+
+    def test_the_worker_learns_who_has_finished(self) -> None:
+        """Its state of a sequence, such as a generator, goes with it: aborted and joined at its end."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add("r")
+        engine.add("s")
+        script = plan(r="!a", s="!.z", r_child_0="BCD", s_child_0="B" * 9)
+        engine.step(script)
+        engine.step(script)
+        engine.scheduler.abort_seq_group("s")
+        assert {"s", "s_child_0"} <= set(engine.scheduler.get_and_reset_finished_requests_ids())
+        engine.run(script)
+        assert engine.finished_ids[-2:] == ["r_child_0", "r"]
+
+    def test_an_abort_reaches_a_child_that_was_preempted(self) -> None:
+        """It waits to be recomputed, with no blocks."""
+        engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=7)
+        engine.add(prompt="p" * 10)
+        script = plan(r="!" + "a" * 30, r_child_0="B" * 30)
+        while engine.statuses().get("r_child_0") != "WAITING" or engine.scheduler.num_cumulative_preemption == 0:
+            engine.step(script)
+        engine.scheduler.abort_seq_group("r")
+        assert engine.statuses() == {}
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("status", ["SWAPPED", "FINISHED_ABORTED", "WAITING"])
+    def test_an_illegal_transition_names_both_states(self, status: str) -> None:
+        """From whatever status."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        group = engine.add()
+        group.first_seq.status = SequenceStatus[status]
+        with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
+            engine.scheduler.block(ensure_branch(group))
