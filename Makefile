@@ -22,7 +22,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock check-upstream fuzz train clean
+.PHONY: help setup demo test lint lock mutate check-upstream fuzz train clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -53,8 +53,9 @@ $(UPSTREAM): | $(READY)
 demo: setup ## forks and joins of a tiny model on a real engine
 	@$(BIN)/python examples/demo.py
 
-test: setup ## all tests
-	@$(BIN)/python -m pytest
+test: setup ## all tests; the surgical ones cover every line and branch of ours
+	@$(BIN)/python -m pytest -m "not model" --cov
+	@$(BIN)/python -m pytest -m model
 
 lint: setup ## ruff and mypy on our code
 	@$(BIN)/ruff check .
@@ -68,6 +69,11 @@ lock: setup ## renew requirements/constraints-*.txt
 	    --output-file requirements/constraints-$$target.txt || exit 1; \
 	done
 
+mutate: setup ## mutation score of the modules that hold the rules
+	@rm -rf mutants
+	@$(BIN)/mutmut run
+	@$(BIN)/mutmut results
+
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
 
@@ -78,4 +84,4 @@ train: setup ## train examples/forkjoin-tiny anew
 	@$(BIN)/python examples/train_forkjoin.py
 
 clean: ## remove the virtual environment and what was built here; the user's cache stays
-	@rm -rf $(VENV) .venv-upstream build *.egg-info vllm/_upstream
+	@rm -rf $(VENV) .venv-upstream build mutants *.egg-info vllm/_upstream

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation points at exists: tests by node id, and files by link."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mytests.surgical import CharTokenizer
+from vllm.hooks.handlers import TokenHandler
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "TODO.md", ROOT / "mytests" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NODE = re.compile(r"(mytests/\w+\.py)((?:::\w+)+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def names_in(path: Path) -> set[str]:
+    """ "::test" and "::Class::test" for every function of a file."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(f"::{node.name}")
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"::{node.name}::{item.name}" for item in node.body if isinstance(item, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_points_at_exists(page: Path) -> None:
+    """A renamed test or a moved file takes its references along."""
+    text = page.read_text()
+    missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    missing += [file + name for file, name in NODE.findall(text) if name not in names_in(ROOT / file)]
+    assert missing == []
+
+
+def test_every_rule_names_its_tests() -> None:
+    """Rules 0 to 10, each with a test at least."""
+    rules = re.split(r"^## ", (ROOT / "docs" / "semantics.md").read_text(), flags=re.M)
+    named = {int(rule.split(".")[0]): len(NODE.findall(rule)) for rule in rules if rule[:1].isdigit()}
+    assert sorted(named) == list(range(11))
+    assert all(named.values())
+
+
+def test_the_code_of_extending_is_what_it_says() -> None:
+    """A join function, and a handler with the public interface."""
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), flags=re.S):
+        exec(block, names)
+    assert names["numbered"]([]) == []
+    assert isinstance(names["Tool"](CharTokenizer()), TokenHandler)
