@@ -6,7 +6,8 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, plan
-from vllm.core.hook_scheduler import IllegalTransition, _last_copy_into_each
+from vllm.core.hook_scheduler import IllegalTransition
+from vllm.core.shared_blocks import last_copy_into_each
 from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 
@@ -219,7 +220,7 @@ class TestMemory:
 
     def test_a_block_is_copied_into_once_a_step(self) -> None:
         """A block that was given back and taken again keeps its last owner's content alone."""
-        assert _last_copy_into_each([(1, 7), (2, 8), (3, 7)]) == [(3, 7), (2, 8)]
+        assert last_copy_into_each([(1, 7), (2, 8), (3, 7)]) == [(3, 7), (2, 8)]
 
 
 class TestTransitions:

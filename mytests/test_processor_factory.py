@@ -127,6 +127,9 @@ def test_v1_asked_for_by_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         prepared()
 
 
+PREFIX_CACHING = {"enable_prefix_caching": True}
+
+
 def config_of(**fields: object) -> Any:
     """A config as far as hooks look at it; ``fields`` replace those that hooks can work with."""
     good = {
@@ -137,6 +140,10 @@ def config_of(**fields: object) -> Any:
         "chunked_prefill_enabled": True,
         "enable_prompt_embeds": False,
         "send_delta_data": False,
+        "enable_prefix_caching": False,
+        "preemption_mode": None,
+        "max_num_batched_tokens": 16,
+        "block_size": 16,
         "get_vocab_size": lambda: 128,
     }
     everything = SimpleNamespace(**good | fields)
@@ -151,6 +158,11 @@ def config_of(**fields: object) -> Any:
         ({"has_inner_state": True}, "a model with recurrent state; use a model whose state is its KV cache"),
         ({"sliding_window": 64}, "a sliding window.*set disable_sliding_window=True"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds=True.*leave it unset"),
+        (PREFIX_CACHING | {"preemption_mode": "swap"}, "preemption_mode='swap' and prefix caching.*leave one"),
+        (
+            PREFIX_CACHING | {"max_num_batched_tokens": 15},
+            "max_num_batched_tokens=15 .*to a block's 16 tokens",
+        ),
         ({"send_delta_data": True}, "Ray's SPMD workers.*unset VLLM_USE_RAY_SPMD_WORKER"),
         ({"chunked_prefill_enabled": False}, "without chunked prefill; use another model"),
         ({"get_vocab_size": lambda: 3}, "sync_token_id has 3, .*from 0 to 2"),
@@ -158,6 +170,6 @@ def config_of(**fields: object) -> Any:
 )
 def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], message: str) -> None:
     """At start-up, with the way out."""
-    assert resolve(HOOKS, config_of()) == HOOKS
+    assert resolve(HOOKS, config_of()) == resolve(HOOKS, config_of(**PREFIX_CACHING)) == HOOKS
     with pytest.raises(ValueError, match=message):
         resolve(HOOKS, config_of(**fields))

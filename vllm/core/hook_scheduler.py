@@ -13,15 +13,16 @@ scheduled; once its children have finished it is joined and scheduled again:
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from vllm.core.scheduler import Scheduler, SchedulerOutputs
+from vllm.core.scheduler import Scheduler, SchedulerOutputs, SchedulerSwappedInOutputs, SchedulingBudget
+from vllm.core.shared_blocks import SharedBlocks, last_copy_into_each
 from vllm.hooks.branch import Branch, branch_of
 from vllm.hooks.results import Join
-from vllm.sequence import SequenceGroup, SequenceStatus
+from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
 _LEGAL = {
     SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.FINISHED_ABORTED},
@@ -46,6 +47,7 @@ class HookScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._blocks = SharedBlocks(self.block_manager)
         self.blocked: deque[SequenceGroup] = deque()
         self.spawned: deque[SequenceGroup] = deque()
         """Children with forked block tables, until there is a free slot among the running."""
@@ -68,9 +70,7 @@ class HookScheduler(Scheduler):
         assert child.parent is not None
         if not self._has_blocks(child.parent.seq_group):
             raise IllegalTransition(f"{child.parent.seq_group.request_id} spawns without a block table")
-        self.fork_seq(child.parent.seq, child.seq)
-        # Registers the child with the tracker of cached blocks, from which `free` removes it.
-        self.block_manager.get_num_cached_tokens(child.seq)
+        self._blocks.fork(child.parent.seq, child.seq)
         self.spawned.append(child.seq_group)
 
     def block(self, branch: Branch) -> None:
@@ -111,7 +111,7 @@ class HookScheduler(Scheduler):
         samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
         queues = chain(self.waiting, self.running, self.swapped, self.blocked, self.spawned)
         branches = [branch for branch in map(branch_of, queues) if branch is not None]
-        doomed = [branch for branch in branches if _is_below(branch, request_ids, samples)]
+        doomed = [branch for branch in branches if branch.is_below(request_ids, samples)]
         for branch in doomed:
             group = branch.seq_group
             if group in self.blocked or group in self.spawned:
@@ -136,13 +136,41 @@ class HookScheduler(Scheduler):
         can_go_on = self.waiting or self.running or self.swapped or self.spawned or self._unsettled
         return bool(self.blocked) and not can_go_on
 
+    def free_seq(self, seq: Sequence) -> None:
+        """Give back the blocks of a sequence."""
+        self._blocks.free(seq)
+
     def _schedule(self) -> SchedulerOutputs:
         outputs = super()._schedule()
         # What can't be scheduled may wait for the blocks of a BLOCKED parent, which waits for it.
         while self._is_stuck(outputs) and self._give_up_kv_of_one_blocked():
             outputs = super()._schedule()
-        outputs.blocks_to_copy = _last_copy_into_each(outputs.blocks_to_copy)
+        self._blocks.release_sources()
+        outputs.blocks_to_copy = last_copy_into_each(outputs.blocks_to_copy)
         return outputs
+
+    def _schedule_swapped(
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
+    ) -> SchedulerSwappedInOutputs:
+        # Upstream leaves chunks out here, and a prefill that is longer than the budget never comes back.
+        self._blocks.keep_sources()
+        return super()._schedule_swapped(budget, curr_loras, enable_chunking)
+
+    def _can_append_slots(self, seq_group: SequenceGroup, enable_chunking: bool) -> bool:
+        """Whether a running group has room; BLOCKED parents give theirs up before one is preempted."""
+        self._blocks.keep_sources()
+        while not self._blocks.can_append(seq_group.seqs):
+            if not self._give_up_kv_of_one_blocked():
+                return False
+            self._blocks.keep_sources()
+        return True
+
+    def _append_slots(
+        self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
+    ) -> None:
+        num_before = len(blocks_to_copy)
+        super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
+        self._blocks.note_copies(blocks_to_copy[num_before:])
 
     def _is_stuck(self, outputs: SchedulerOutputs) -> bool:
         idle = outputs.is_empty() and not outputs.ignored_seq_groups
@@ -173,6 +201,8 @@ class HookScheduler(Scheduler):
 
     def _resume(self, branch: Branch) -> None:
         group = branch.seq_group
+        # A child that ended in the same round may have asked for another look.
+        self._unsettled.pop(branch, None)
         join = self._join(branch)
         if branch.end_status is not None:
             branch.joins.append(join)
@@ -234,23 +264,3 @@ def _make_prefill(group: SequenceGroup) -> None:
         num_computed = seq.get_num_computed_tokens()
         seq.reset_state_for_recompute()
         seq.data.update_num_computed_tokens(num_computed)
-
-
-def _last_copy_into_each(copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The copies (source, destination) less those into a block that is copied into again.
-
-    A copied block is given back when prefix caching finds its like, and may be taken again in the same
-    step. The copies of a step run in no order.
-    """
-    return [(source, destination) for destination, source in {d: s for s, d in copies}.items()]
-
-
-def _is_below(branch: Branch, request_ids: set[str], samples: Mapping[str, Any]) -> bool:
-    """Whether the branch or an ancestor has one of the ids, or is a sample (n > 1) of such a request."""
-    ancestor: Branch | None = branch
-    while ancestor is not None:
-        name = ancestor.seq_group.request_id
-        if name in request_ids or (name in samples and samples[name].group_id in request_ids):
-            return True
-        ancestor = ancestor.parent
-    return False

@@ -2,12 +2,13 @@
 """One sequence of a request's tree: its parent, its children, and what was merged into it."""
 
 import time
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from vllm.hooks.handlers import TokenHandler
 from vllm.hooks.results import ChildOutput, Join, Segment
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceStatus
+from vllm.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
 
 @dataclass(eq=False)
@@ -70,6 +71,16 @@ class Branch:
     @property
     def num_unfinished_children(self) -> int:
         return sum(not child.seq.is_finished() for child in self.unjoined)
+
+    def is_below(self, request_ids: Set[str], samples: Mapping[str, SequenceGroupBase]) -> bool:
+        """Whether it or an ancestor has one of the ids, or is a sample (n > 1) of such a request."""
+        branch: Branch | None = self
+        while branch is not None:
+            name = branch.seq_group.request_id
+            if name in request_ids or (name in samples and samples[name].group_id in request_ids):
+                return True
+            branch = branch.parent
+        return False
 
     def note_end(self) -> None:
         """Record that the sequence has finished now: for good, or but for what its children still bring."""

@@ -61,20 +61,25 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
 
 
 def _check_config(config: VllmConfig) -> None:
-    model_config = config.model_config
+    model_config, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     if model_config.runner_type != "generate":
         _refuse(f"a model that runs as {model_config.runner_type!r}", "use a model that generates text")
     if model_config.is_encoder_decoder:
         _refuse("an encoder-decoder model", "use a decoder-only model")
     if model_config.has_inner_state:
         _refuse("a model with recurrent state", "use a model whose state is its KV cache")
-    if config.cache_config.sliding_window is not None:
+    if cache.sliding_window is not None:
         _refuse("a sliding window, where blocks are dropped", "set disable_sliding_window=True")
-    if not config.scheduler_config.chunked_prefill_enabled:
+    if not scheduler.chunked_prefill_enabled:
         _refuse("a model or platform without chunked prefill", "use another model")
     if model_config.enable_prompt_embeds:
         _refuse("enable_prompt_embeds=True", "a child's prompt is made of token ids; leave it unset")
-    if config.scheduler_config.send_delta_data:
+    if cache.enable_prefix_caching and scheduler.preemption_mode == "swap":
+        _refuse("preemption_mode='swap' and prefix caching together", "leave one of them out")
+    if cache.enable_prefix_caching and scheduler.max_num_batched_tokens < cache.block_size:
+        least = f"a block's {cache.block_size} tokens"
+        _refuse(f"max_num_batched_tokens={scheduler.max_num_batched_tokens} and prefix caching", f"raise it to {least}")
+    if scheduler.send_delta_data:
         _refuse("Ray's SPMD workers, which see sampled tokens alone", "unset VLLM_USE_RAY_SPMD_WORKER")
 
 

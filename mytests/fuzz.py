@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random histories on a real engine with sequence hooks, against transformers: `make fuzz`.
+
+A history says how the engine is set up, which requests come in when, and what is aborted when. Hook
+tokens are forced by plans (`mytests.fuzz_oracle.Plan`), all other tokens are the model's own.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+import mytests.environment  # noqa: F401  Before the engine is imported.
+from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.cpu_generate import save_tiny_llama
+from mytests.fuzz_oracle import LONGEST, Model, Plan, Rules, fill_with_noise, tree_of
+from vllm import RequestOutput, SamplingParams
+from vllm.config import SpecialKwargs
+from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.llm_engine import LLMEngine
+from vllm.sequence import SequenceGroup
+
+BLOCK_SIZE = 16
+PATIENCE = 150
+"""Steps in which no sequence gets a token: a hang."""
+
+HISTORIES_PER_ROUND = 200
+SEPARATORS: dict[str, tuple[int, ...]] = {"": (), "w7": (7,)}
+MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
+"""A token's chances of being a promise, and of spawning children, all depths together."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The engine of a history."""
+
+    block_on: Literal["promise", "sync"] = "promise"
+    prefix_caching: bool = False
+    max_model_len: int = 256
+    spare_blocks: int = 40
+    """KV beyond that of one longest sequence."""
+
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 64
+    """With prefix caching a block at least."""
+
+    max_child_depth: int = 1
+    max_children: int = 8
+    prefixes: tuple[tuple[int, ...], ...] = ((),)
+    """One for each child of a promise."""
+
+    separator: str = ""
+    merges: bool = True
+    child_max_tokens: int | None = None
+
+    def hooks(self) -> SpecialKwargs:
+        """The hooks of the engine."""
+        same = len(set(self.prefixes)) == 1
+        return SpecialKwargs(
+            promise_token_id=3,
+            sync_token_id=4,
+            block_on=self.block_on,
+            children_per_promise=len(self.prefixes),
+            child_prefix_token_ids=self.prefixes[0] if same else self.prefixes,
+            child_sampling_params=self.child_max_tokens and {"max_tokens": self.child_max_tokens},
+            child_merge_strategy="concatenate" if self.merges else "none",
+            merge_separator=self.separator,
+            max_child_depth=self.max_child_depth,
+            max_children=self.max_children,
+        )
+
+    def open(self) -> LLMEngine:
+        """A new engine; what its KV cache holds at first is noise that no sequence may read."""
+        args = EngineArgs(
+            str(model_folder()),
+            dtype="float32",
+            enforce_eager=True,
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            enable_prefix_caching=self.prefix_caching,
+            max_model_len=self.max_model_len,
+            num_gpu_blocks_override=-(-self.max_model_len // BLOCK_SIZE) + self.spare_blocks,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            special_kwargs=self.hooks(),
+        )
+        engine = LLMEngine.from_engine_args(args)
+        for layer in engine.model_executor.driver_worker.worker.cpu_cache[0]:
+            fill_with_noise(layer)
+        return engine
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; those with the same ``topic`` begin alike."""
+
+    prompt_length: int = 10
+    max_tokens: int = LONGEST
+    plan_seed: int = 0
+    topic: int = 0
+    arrival: int = 0
+    """The step before which it comes in."""
+
+    @property
+    def prompt(self) -> list[int]:
+        draw = Random(self.topic)
+        return [draw.randrange(VOCABULARY) for _ in range(self.prompt_length)]
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Before this step the one of all live sequences is aborted that has this place among their sorted ids."""
+
+    step: int
+    place: int
+
+
+@dataclass(frozen=True)
+class History:
+    """What happens to an engine. Its repr is code."""
+
+    setup: Setup
+    requests: tuple[Request, ...]
+    aborts: tuple[Abort, ...] = ()
+
+    def plan(self, request: Request) -> Plan:
+        """The plan of a request and all that descends from it."""
+        promise_rate = MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth
+        return Plan(request.plan_seed, min(MOST_PROMISES, promise_rate))
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    histories: int = 0
+    sequences: int = 0
+    joins: int = 0
+    preemptions: int = 0
+    given_up: int = 0
+    """Joins of parents that had to give up their KV."""
+
+    aborted: int = 0
+    steps: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, f.name)} {f.name.replace('_', ' ')}" for f in fields(self))
+
+
+class Failure(Exception):
+    """A history that fails, as small as it could be made."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.script = f"from mytests.fuzz import Abort, History, Request, Setup, replay\n\nreplay({history!r})"
+
+
+@cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()
+    save_tiny_llama(Path(folder.name))
+    return folder
+
+
+def model_folder() -> Path:
+    """The tiny random Llama, until the process ends."""
+    return Path(_temporary_folder().name)
+
+
+@cache
+def _model() -> Model:
+    return Model(model_folder())
+
+
+class Run:
+    """One history on an engine of its own."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.engine = history.setup.open()
+        self.outputs: dict[str, RequestOutput] = {}
+        self.aborted: list[str] = []
+        self.steps = 0
+        self._lengths: list[tuple[str, int]] = []
+        self._last_progress = 0
+
+    @cached_property
+    def requests(self) -> dict[str, Request]:
+        """By request id."""
+        return {f"r{index}": request for index, request in enumerate(self.history.requests)}
+
+    def finish(self) -> None:
+        """Step until all is done.
+
+        Raises:
+            AssertionError: it hangs, something is left in the engine, or an output is missing.
+        """
+        last_arrival = max(request.arrival for request in self.history.requests)
+        while self.steps <= last_arrival or self.engine.has_unfinished_requests():
+            self._step()
+            self._check_progress()
+        assert_empty(self.engine)
+        assert set(self.outputs) - set(self.aborted) == set(self.requests) - set(self.aborted)
+
+    def _step(self) -> None:
+        for request_id, request in self.requests.items():
+            if request.arrival == self.steps:
+                self._add(request_id, request)
+        for abort in self.history.aborts:
+            if abort.step == self.steps and (live := self._live()):
+                self.aborted.append(live[abort.place % len(live)].request_id)
+                self.engine.abort_request(self.aborted[-1])
+        for output in self.engine.step():
+            if output.finished:
+                self.outputs[output.request_id] = output
+        self.steps += 1
+
+    def _check_progress(self) -> None:
+        lengths = [(group.request_id, group.first_seq.get_len()) for group in self._live()]
+        if lengths != self._lengths:
+            self._lengths, self._last_progress = lengths, self.steps
+        assert self.steps - self._last_progress < PATIENCE, f"no token in {PATIENCE} steps; lengths are {lengths}"
+
+    def _add(self, request_id: str, request: Request) -> None:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=request.max_tokens,
+            logprobs=1,
+            logits_processors=[self.history.plan(request)],
+            skip_special_tokens=False,
+        )
+        self.engine.add_request(request_id, {"prompt_token_ids": request.prompt}, params)
+
+    def _live(self) -> list[SequenceGroup]:
+        scheduler = self.engine.scheduler[0]
+        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+        return sorted((group for queue in queues for group in queue), key=lambda group: group.request_id)
+
+
+def assert_empty(engine: LLMEngine) -> None:
+    """Nothing is left in any queue or map, and every block is free."""
+    (scheduler,) = engine.scheduler
+    manager = scheduler.block_manager
+    tracker = manager._computed_blocks_tracker
+    queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+    assert [list(queue) for queue in queues] == [[]] * 5
+    assert (engine.seq_id_to_seq_group, manager.block_tables, scheduler._unsettled) == ({}, {}, {})
+    assert (tracker._seq_id_to_blocks_hashes, tracker._seq_id_to_num_tokens_computed) == ({}, {})
+    assert scheduler._finished_at_join == []
+    assert manager.get_num_free_gpu_blocks() == manager.num_total_gpu_blocks
+
+
+def replay(history: History) -> Tally:
+    """Run a history and check all of it; what was seen."""
+    run = Run(history)
+    run.finish()
+    setup, roots, hooks = history.setup, [], history.setup.hooks()
+    for request_id in set(run.outputs) - set(run.aborted):
+        request, root = run.requests[request_id], tree_of(run.outputs[request_id])
+        rules = Rules(
+            hooks, setup.max_model_len, SEPARATORS[setup.separator], request.max_tokens, setup.child_max_tokens
+        )
+        rules.check(root)
+        roots.append((root, history.plan(request)))
+    joins = [join for root, _ in roots for node in root.walk() for join in node.output.joins]
+    return Tally(
+        histories=1,
+        sequences=_model().check(roots),
+        joins=sum(join.num_merged > 0 for join in joins),
+        preemptions=run.engine.scheduler[0].num_cumulative_preemption,
+        given_up=sum(join.num_prefill > join.num_merged + 1 for join in joins),
+        aborted=len(run.aborted),
+        steps=run.steps,
+    )
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> Setup:
+    """Engines; what a sequence has at most fits into the KV cache of each."""
+    max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.booleans())
+    prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
+    return Setup(
+        block_on=draw(st.sampled_from(["promise", "sync"])),
+        prefix_caching=prefix_caching,
+        max_model_len=draw(st.integers(100, 320)),
+        spare_blocks=draw(st.integers(0, 24)),
+        max_num_seqs=draw(st.integers(1, 8)),
+        max_num_batched_tokens=draw(st.integers(BLOCK_SIZE if prefix_caching else 8, 96)),
+        max_child_depth=draw(st.integers(1, 3)),
+        max_children=max_children,
+        prefixes=tuple(draw(st.lists(prefix, min_size=1, max_size=min(3, max_children)))),
+        separator=draw(st.sampled_from(list(SEPARATORS))),
+        merges=draw(st.sampled_from([True, True, True, False])),
+        child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
+    )
+
+
+def histories() -> st.SearchStrategy[History]:
+    """All of them."""
+    request = st.builds(
+        Request,
+        prompt_length=st.integers(1, 90),
+        max_tokens=st.integers(1, LONGEST),
+        plan_seed=st.integers(0, 1000),
+        topic=st.integers(0, 2),
+        arrival=st.integers(0, 30),
+    )
+    abort = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
+    return st.builds(
+        History,
+        setups(),
+        st.lists(request, min_size=1, max_size=6).map(tuple),
+        st.lists(abort, max_size=3).map(tuple),
+    )
+
+
+def fuzz(seconds: float, first_seed: int, max_histories: int = sys.maxsize, shrinks: bool = True) -> Tally:
+    """Try histories until the time or their number is out; what was seen.
+
+    Raises:
+        Failure: for the first that fails, made as small as it can be if ``shrinks``.
+    """
+    deadline, total = time.monotonic() + seconds, Tally()
+    failed: list[History] = []
+
+    def attempt(history: History) -> None:
+        nonlocal total
+        if not failed and (time.monotonic() > deadline or total.histories >= max_histories):
+            return
+        try:
+            total += replay(history)
+        except Exception:
+            failed.append(history)
+            raise
+
+    number = 0
+    while time.monotonic() < deadline and total.histories < max_histories:
+        try:
+            _round(attempt, first_seed * 1_000_003 + number, shrinks)
+        except BaseException as error:
+            raise (Failure(failed[-1]) if failed else error) from error
+        number += 1
+    return total
+
+
+def _round(attempt: Any, number: int, shrinks: bool) -> None:
+    configured = settings(
+        max_examples=HISTORIES_PER_ROUND,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(number)(configured(given(histories())(attempt)))()
+
+
+def main() -> int:
+    """The exit code: 1 if a history failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    try:
+        print(fuzz(options.seconds, options.seed))
+    except Failure as failure:
+        print(f"{type(failure.__cause__).__name__}: {failure.__cause__}\n\n{failure.script}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a finished request of the fuzzer must be: told from its sampled tokens, the rules and the model.
+
+The model is run by transformers, without a cache: one forward pass over each sequence's whole context.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM
+
+from vllm import CompletionOutput, RequestOutput
+from vllm.config import SpecialKwargs
+from vllm.hooks.results import ChildOutput, Join, Segment
+
+EOS, PROMISE, SYNC = 2, 3, 4
+LONGEST = 24
+"""Tokens that a sequence samples, at most."""
+
+LEAST_GAP = 1e-3
+"""A token whose logprob is closer to the best one's may be sampled instead."""
+
+LOGPROB_TOLERANCE = 1e-2
+BATCH = 32
+EOS_RATE, SYNC_RATE = 0.04, 0.12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stateless logits processor: forces hook tokens and EOS at some positions, and forbids them elsewhere.
+
+    Which positions depends on the sequence's prompt, so every child has its own.
+    """
+
+    seed: int
+    promise_rate: float
+
+    def __call__(self, prompt_token_ids: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        forced = self.forced(tuple(prompt_token_ids), len(past))
+        if forced is None:
+            return masked(logits)
+        only = torch.full_like(logits, -torch.inf)
+        only[forced] = 0.0
+        return only
+
+    def forced(self, prompt: tuple[int, ...], num_sampled: int) -> int | None:
+        """The token to sample behind ``num_sampled`` others, None for the model's own."""
+        script = _script(self.seed, self.promise_rate, prompt)
+        return script[num_sampled] if num_sampled < LONGEST else None
+
+
+@lru_cache(maxsize=4096)
+def _script(seed: int, promise_rate: float, prompt: tuple[int, ...]) -> list[int | None]:
+    draw = random.Random(f"{seed} {prompt}")
+    rates = [EOS_RATE, SYNC_RATE, promise_rate, 1 - EOS_RATE - SYNC_RATE - promise_rate]
+    return draw.choices([EOS, SYNC, PROMISE, None], rates, k=LONGEST)
+
+
+def masked(logits: torch.Tensor) -> torch.Tensor:
+    """A copy without the tokens that only a plan may give."""
+    allowed = logits.clone()
+    allowed[..., [EOS, PROMISE, SYNC]] = -torch.inf
+    return allowed
+
+
+def fill_with_noise(values: torch.Tensor) -> None:
+    """The same numbers each time, larger than any that the model makes."""
+    values.normal_(0, 10, generator=torch.Generator().manual_seed(0))
+
+
+@dataclass(frozen=True)
+class Node:
+    """One sequence of a finished request's tree."""
+
+    name: str
+    prompt: tuple[int, ...]
+    output: CompletionOutput | ChildOutput
+    depth: int
+    children: tuple["Node", ...]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(self.output.token_ids)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """As told; a sequence that never met a hook tells none."""
+        if not self.tokens:
+            return ()
+        return self.output.segments or (Segment(0, len(self.tokens), "sampled"),)
+
+    @property
+    def sampled(self) -> list[int]:
+        """The positions that it sampled itself."""
+        return [p for s in self.segments if s.origin == "sampled" for p in range(s.start, s.end)]
+
+    @property
+    def result(self) -> list[int]:
+        """The positions that its parent gets: all but the EOS, and none if it was aborted."""
+        if self.output.finish_reason == "abort":
+            return []
+        ending = self.sampled[-1] if self.output.finish_reason == "stop" else None
+        return [position for position in range(len(self.tokens)) if position != ending]
+
+    def walk(self) -> Iterator["Node"]:
+        """The node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def tree_of(output: RequestOutput) -> Node:
+    """The tree of a finished request."""
+    return _node(output.request_id, tuple(output.prompt_token_ids), output.outputs[0], 0)
+
+
+def _node(name: str, prompt: tuple[int, ...], output: CompletionOutput | ChildOutput, depth: int) -> Node:
+    context = prompt + tuple(output.token_ids)
+    children = tuple(
+        _node(
+            child.request_id,
+            context[: len(prompt) + child.spawn_position] + child.prefix_token_ids,
+            child,
+            depth + 1,
+        )
+        for child in output.children
+    )
+    return Node(name, prompt, output, depth, children)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a tree has to obey."""
+
+    hooks: SpecialKwargs
+    max_model_len: int
+    separator: tuple[int, ...]
+    max_tokens: int
+    """Of a root."""
+
+    child_max_tokens: int | None = None
+
+    def check(self, root: Node) -> None:
+        """Spawns, joins, segments, limits and ends of all sequences are those that the sampled tokens ask for."""
+        for node in root.walk():
+            _Replay(node, self).check()
+            _check_unfinished_children(node, self.hooks.max_children)
+
+    def max_tokens_of(self, node: Node) -> int:
+        """Tokens that the node may sample."""
+        return self.max_tokens if node.depth == 0 or self.child_max_tokens is None else self.child_max_tokens
+
+
+@dataclass
+class _Replay:
+    """Goes through a sequence's sampled tokens, and works out what each of them does."""
+
+    node: Node
+    rules: Rules
+    position: int = 0
+    num_sampled: int = 0
+    num_children: int = 0
+    unjoined: list[Node] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    num_joins: int = 0
+
+    def check(self) -> None:
+        """Raise an `AssertionError` where the output is another."""
+        node, ending = self.node, None
+        while ending is None and self.position < len(node.tokens):
+            ending = self._sample()
+        name = node.name
+        assert node.output.finish_reason == (ending or "abort"), f"{name} ended with {node.output.finish_reason}"
+        assert self.position == len(node.tokens), f"{name} has tokens behind its end at {self.position}"
+        assert self.num_children == len(node.children), f"{name} has children that no promise spawned"
+        assert self.num_joins == len(node.output.joins), f"{name} has joins that nothing asked for"
+        assert self._merged_runs() == list(node.segments), f"{name}: {node.segments} should be {self._merged_runs()}"
+        words = [f"w{token}" for token in node.tokens if token != EOS]
+        assert node.output.text.split() == words, f"{name}: {node.output.text!r} should be {words}"
+        if isinstance(node.output, ChildOutput):
+            expected = tuple(node.tokens[position] for position in node.result)
+            assert node.output.result_token_ids == expected, f"{name} has another result"
+            assert node.output.failed == (ending in (None, "abort")), f"{name}: failed is {node.output.failed}"
+
+    def _sample(self) -> str | None:
+        token = self.node.tokens[self.position]
+        self._extend(1, "sampled")
+        self.num_sampled += 1
+        ending = self._ending(token)
+        spawns = self._spawn(token, ending)
+        blocks = ending is None and (token == SYNC or (spawns and self.rules.hooks.block_on == "promise"))
+        if not blocks and not (ending and self.unjoined):
+            return ending
+        joins = self.node.output.joins
+        if self.num_joins == len(joins):
+            return "abort"
+        is_full = self._join(joins[self.num_joins], ending)
+        return ending or ("length" if is_full else None)
+
+    def _ending(self, token: int) -> str | None:
+        if token == EOS:
+            return "stop"
+        is_full = len(self.node.prompt) + self.position >= self.rules.max_model_len
+        return "length" if is_full or self.num_sampled == self.rules.max_tokens_of(self.node) else None
+
+    def _spawn(self, token: int, ending: str | None) -> bool:
+        name, hooks, prefixes = self.node.name, self.rules.hooks, self.rules.hooks.child_prefixes
+        room = self.rules.max_model_len - len(self.node.prompt) - self.position - max(map(len, prefixes))
+        may_spawn = token == PROMISE and ending is None and self.node.depth < hooks.max_child_depth and room > 0
+        must_spawn = may_spawn and len(self.unjoined) + len(prefixes) <= hooks.max_children
+        spawned = [child for child in self.node.children if child.output.spawn_position == self.position]
+        choices = {len(prefixes)} if must_spawn else {0, len(prefixes)} if may_spawn else {0}
+        assert len(spawned) in choices, f"{name} spawns {len(spawned)} at {self.position}, not {choices}"
+        if spawned:
+            first = self.num_children
+            self.num_children += len(spawned)
+            assert spawned == list(self.node.children[first : self.num_children])
+            assert [child.output.prefix_token_ids for child in spawned] == list(prefixes)
+            assert [c.name for c in spawned] == [f"{name}_child_{first + i}" for i in range(len(spawned))]
+        self.unjoined += spawned
+        return bool(spawned)
+
+    def _join(self, join: Join, ending: str | None) -> bool:
+        """Whether it fills the model's length."""
+        start, num_cut = self.position, 0
+        room = self.rules.max_model_len - len(self.node.prompt) - self.position
+        for tokens, child in self._pieces():
+            kept = tokens[: room - (self.position - start)]
+            num_cut += len(tokens) - len(kept)
+            found = self.node.tokens[self.position : self.position + len(kept)]
+            assert found == kept, f"{self.node.name}: {found} at {self.position} should be {kept} of {child}"
+            self._extend(len(kept), "inserted" if child is None else "merged", child)
+        num_merged = self.position - start
+        ends = ending is not None or num_merged == room
+        num_context = len(self.node.prompt) + self.position
+        prefills = {0} if ends else {num_merged + 1, num_context}
+        assert join.num_prefill in prefills, f"{self.node.name}: {join} should prefill {prefills}"
+        assert join == Join(start, num_merged, num_cut, num_context, join.num_prefill), f"{self.node.name}: {join}"
+        self.num_joins += 1
+        self.unjoined = []
+        return num_merged == room
+
+    def _pieces(self) -> Iterator[tuple[tuple[int, ...], str | None]]:
+        if self.rules.hooks.child_merge_strategy == "none":
+            return
+        for child in self.unjoined:
+            if child is not self.unjoined[0]:
+                yield self.rules.separator, None
+            yield tuple(child.tokens[position] for position in child.result), child.name
+
+    def _extend(self, length: int, origin: str, child: str | None = None) -> None:
+        if length:
+            self.segments.append(Segment(self.position, self.position + length, origin, child))  # type: ignore[arg-type]
+        self.position += length
+
+    def _merged_runs(self) -> list[Segment]:
+        runs: list[Segment] = []
+        for segment in self.segments:
+            if runs and runs[-1].origin == segment.origin == "sampled":
+                runs[-1] = Segment(runs[-1].start, segment.end, "sampled")
+            else:
+                runs.append(segment)
+        return runs
+
+
+def _check_unfinished_children(node: Node, limit: int) -> None:
+    for index, child in enumerate(node.output.children):
+        earlier = node.output.children[:index]
+        unfinished = sum(sibling.finished_time > child.spawn_time for sibling in earlier)
+        assert unfinished < limit, f"{node.name} had {unfinished + 1} unfinished children"
+
+
+class Model:
+    """The reference: which tokens the model gives in each context, and with what logprobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+
+    def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:
+        """Every sampled token is the plan's, or else the model's best one; the number of sequences."""
+        jobs = [(node, plan) for root, plan in roots for node in root.walk()]
+        logits = self._logits([node.prompt + node.tokens for node, _ in jobs])
+        logprobs = {n.name: _check_tokens(n, plan, rows) for (n, plan), rows in zip(jobs, logits, strict=True)}
+        for root, _ in roots:
+            _check_logprobs(root, logprobs)
+        return len(jobs)
+
+    def _logits(self, contexts: list[tuple[int, ...]]) -> Iterator[torch.Tensor]:
+        for start in range(0, len(contexts), BATCH):
+            batch = contexts[start : start + BATCH]
+            width = max(map(len, batch))
+            padded = torch.tensor([context + (0,) * (width - len(context)) for context in batch])
+            with torch.inference_mode():
+                yield from self._model(padded, use_cache=False).logits
+
+
+def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> dict[int, float]:
+    """The logprob that each sampled position must have."""
+    positions = node.sampled
+    rows = masked(logits[[len(node.prompt) - 1 + position for position in positions]]).log_softmax(-1)
+    logprobs: dict[int, float] = {}
+    for num_sampled, (position, row) in enumerate(zip(positions, rows, strict=True)):
+        token, forced = node.tokens[position], plan.forced(node.prompt, num_sampled)
+        if forced is not None:
+            assert token == forced, f"{node.name}: {token} at {position}, and the plan has {forced}"
+            logprobs[position] = 0.0
+            continue
+        gap = (row.max() - row[token]).item()
+        assert gap < LEAST_GAP, f"{node.name}: {token} at {position}, and the model has {row.argmax()} ({gap:.4f})"
+        logprobs[position] = row[token].item()
+    return logprobs
+
+
+def _check_logprobs(root: Node, sampled: dict[str, dict[int, float]]) -> None:
+    assert isinstance(root.output, CompletionOutput)
+    told = [entry[token].logprob for entry, token in zip(root.output.logprobs, root.tokens, strict=True)]
+    expected = _expected_logprobs(root, sampled)
+    for position, (ours, theirs) in enumerate(zip(told, expected, strict=True)):
+        difference = abs(ours - theirs)
+        assert difference < LOGPROB_TOLERANCE, f"{root.name}: logprob {ours} at {position} should be {theirs}"
+    total = sum(sampled[root.name].values())
+    assert abs(root.output.cumulative_logprob - total) < len(told) * LOGPROB_TOLERANCE
+
+
+def _expected_logprobs(node: Node, sampled: dict[str, dict[int, float]]) -> list[float]:
+    """One a token: its own, its child's, or certainty."""
+    logprobs: list[float] = []
+    children = {child.name: child for child in node.children}
+    for segment in node.segments:
+        length = segment.end - segment.start
+        if segment.origin == "sampled":
+            logprobs += (sampled[node.name][position] for position in range(segment.start, segment.end))
+        elif segment.child is None:
+            logprobs += [0.0] * length
+        else:
+            child = children[segment.child]
+            of_child = _expected_logprobs(child, sampled)
+            logprobs += [of_child[position] for position in child.result[:length]]
+    return logprobs

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What forks ask of the block manager: each test fails on upstream's own way of doing it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, PretendedKV, SurgicalEngine, child_of, finished, plan
+
+
+def engine_with_kv(hooks: Any = SYNC_HOOKS, block_size: int = 8, **sizes: Any) -> SurgicalEngine:
+    """An engine whose attention is checked: each sequence must read its own context."""
+    return SurgicalEngine(hooks, block_size=block_size, model=PretendedKV(block_size), **sizes)
+
+
+def test_a_block_that_is_copied_from_is_not_copied_into_in_the_same_step() -> None:
+    """The copies of a step run in no order: here a preemption frees the source of one of them."""
+    engine = engine_with_kv(num_blocks=4, max_num_seqs=4)
+    engine.add("r", "rrrr")
+    engine.add("s", "ss")
+    for tokens in ({"r": PROMISE}, {"r": PROMISE, "s": PROMISE}, {}):
+        before = len(engine.copies)
+        engine.step(tokens)
+        copies = engine.copies[before:]
+        assert not {source for source, _ in copies} & {target for _, target in copies}
+    engine.run(lambda group: EOS)
+    engine.assert_empty()
+
+
+def test_blocked_parents_give_way_to_children_that_preempt_each_other() -> None:
+    """Every step does something, and nothing comes of it: not being stuck is not getting on."""
+    hooks = dataclasses.replace(HOOKS, children_per_promise=2)
+    engine = engine_with_kv(hooks, num_blocks=6, max_model_len=40, max_num_batched_tokens=16, max_num_seqs=4)
+    engine.add("q", "q" * 6)
+    engine.add("r", "p" * 17)
+    for tokens in ({}, {}, {"r": PROMISE}, {}):
+        engine.step(tokens)
+    engine.run(lambda group: EOS, max_steps=40)
+    engine.assert_empty()
+
+
+def test_a_sequence_may_fill_the_last_block() -> None:
+    """Upstream wants a free block for each that is written to, and preempts it again and again."""
+    engine = engine_with_kv(num_blocks=4, max_model_len=32)
+    engine.add(prompt="p" * 20)
+    engine.run(plan(r="a" * 30), max_steps=20)
+    assert finished(engine).finish_reason == "length"
+    assert engine.scheduler.num_cumulative_preemption == 0
+    engine.assert_empty()
+
+
+def test_a_childs_promise_is_computed_though_the_cache_knows_it() -> None:
+    """A sibling left the full block of the same context behind; it may be gone before the child runs."""
+    engine = engine_with_kv(HOOKS, block_size=4, num_blocks=16, prefix_caching=True, max_num_seqs=2)
+    parent = engine.add(prompt="abc")
+    engine.step({"r": PROMISE})
+    child = child_of(parent)
+    tracker = engine.scheduler.block_manager._computed_blocks_tracker
+    assert tracker.get_num_cached_tokens(child.first_seq) == 0
+    engine.run(plan(r="!z", r_child_0="BCDE"))
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_an_aborted_prefill_leaves_nothing_uncomputed_in_the_cache(num_steps: int) -> None:
+    """A later request with the same prompt computes what the first one had not."""
+    engine = engine_with_kv(block_size=4, num_blocks=32, prefix_caching=True, max_num_batched_tokens=8, max_num_seqs=2)
+    engine.add("r", "abcdefghijklmnopqrstuvwxyz")
+    for _ in range(num_steps):
+        engine.step({})
+    engine.scheduler.abort_seq_group("r")
+    engine.add("s", "abcdefghijklmnopqrstuvwxyz")
+    scheduled = engine.step({})
+    assert [(entry.request_id, entry.num_tokens) for entry in scheduled] == [("s", 8 * num_steps + 8)]
+    engine.run(lambda group: EOS)
+    engine.assert_empty()
+
+
+def test_a_swapped_prefill_comes_back_in_chunks() -> None:
+    """It has more tokens left than fit into a step."""
+    engine = engine_with_kv(
+        num_blocks=6, num_cpu_blocks=32, max_model_len=48, max_num_batched_tokens=16, max_num_seqs=4
+    )
+    engine.add("r", "r" * 8)
+    engine.add("s", "s" * 40)
+    script = plan(r="a" * 38, s="b")
+    engine.run(script, max_steps=120)
+    assert (finished(engine, "r").text, finished(engine, "s").text) == ("a" * 38, "b")
+    engine.assert_empty()

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random walks over the real scheduler and block manager: whatever comes in whatever order, the tree is sound.
+
+After each step of a walk queues, blocks and segments are checked, and a pretended KV cache; at the end of
+each request its tokens, against a reference that knows nothing of scheduling.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_walks
+
+from mytests.surgical import EOS, PROMISE, SYNC, PretendedKV, SurgicalEngine, ids
+from vllm.config import SpecialKwargs
+from vllm.hooks.branch import Branch, branch_of
+from vllm.sequence import SequenceGroup, SequenceStatus
+
+QUEUES = {
+    "waiting": SequenceStatus.WAITING,
+    "running": SequenceStatus.RUNNING,
+    "swapped": SequenceStatus.SWAPPED,
+    "blocked": SequenceStatus.BLOCKED,
+    "spawned": SequenceStatus.WAITING,
+}
+TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, EOS])
+SEPARATOR = ids("\n")
+MUST_ARISE = {
+    *("RUNNING to WAITING", "RUNNING to SWAPPED", "SWAPPED to RUNNING", "WAITING to FINISHED_IGNORED"),
+    *("BLOCKED without KV", "BLOCKED to WAITING", "BLOCKED to RUNNING", "BLOCKED to FINISHED_STOPPED", "resumed"),
+    *(f"abort {queue} at depth 0" for queue in ("waiting", "running", "swapped", "blocked")),
+    *("abort running at depth 1", "abort spawned at depth 1"),
+}
+"""What the walks have to reach: changes of status within a step, and aborts."""
+
+MAX_QUEUED = 8
+MAX_IDLE_STEPS = 6
+"""Joins of a whole line of ended parents, one a step, and a preemption of all that runs."""
+
+
+class Reference:
+    """What finished sequences must hold, from the tokens fed to them and the rules of merging alone."""
+
+    def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
+        self.hooks = hooks
+        self.max_len = max_len
+        self.fed: dict[str, list[int]] = {}
+        self.given: dict[str, list[list[int]]] = {}
+        """What each sequence was resumed with."""
+
+    def feed(self, group: SequenceGroup, token: int) -> int:
+        """The token, which the group samples now."""
+        self.fed.setdefault(group.request_id, []).append(token)
+        return token
+
+    def output(self, group: SequenceGroup, with_ending: bool = True) -> list[int]:
+        """The tokens of a finished sequence, with or without the EOS that ended it."""
+        fed, given = self.fed.get(group.request_id, []), iter(self.given.get(group.request_id, []))
+        out: list[int] = []
+        pending: list[Branch] = []
+        children = list(getattr(branch_of(group), "children", ()))
+        for position, token in enumerate(fed):
+            out.append(token)
+            while children and children[0].spawn_position == len(out):
+                pending.append(children.pop(0))
+            end = len(out)
+            is_last = position == len(fed) - 1
+            if is_last or token == SYNC or self.hooks.block_on == "promise":
+                merged = self._merged(pending) + (next(given, []) if token == SYNC else [])
+                out += merged[: self.max_len - group.first_seq.get_prompt_len() - len(out)]
+                pending = []
+        if fed and fed[-1] == EOS and not with_ending:
+            del out[end - 1]
+        assert not children and not pending
+        return out
+
+    def _merged(self, children: list[Branch]) -> list[int]:
+        if self.hooks.child_merge_strategy == "none":
+            return []
+        results = [[] if child.has_failed else self.output(child.seq_group, False) for child in children]
+        return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]
+
+
+class Trees(RuleBasedStateMachine):
+    """Requests that come, spawn, block, join, are resumed, preempted, aborted and end."""
+
+    seen: Counter[str] = Counter()
+    """What has arisen, over all walks."""
+
+    engine: SurgicalEngine
+    hooks: SpecialKwargs
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        """An engine with little of everything."""
+
+        def draw(*choices: Any) -> Any:
+            return data.draw(st.sampled_from(choices))
+
+        children = draw(1, 2, 3)
+        self.hooks = SpecialKwargs(
+            promise_token_id=PROMISE,
+            sync_token_id=SYNC,
+            block_on=draw("promise", "sync"),
+            sync_resume=draw("auto", "manual"),
+            max_child_depth=draw(3, 2, 1, 0),
+            children_per_promise=children,
+            max_children=draw(*range(children, 9)),
+            child_merge_strategy=draw("concatenate", "none"),
+        )
+        self.engine = _tight_engine(self.hooks, draw)
+        self.reference = Reference(self.hooks, self.engine.max_model_len)
+        self.roots: list[SequenceGroup] = []
+        self.idle_steps = 0
+
+    @precondition(lambda self: len(self.engine.queued()) < MAX_QUEUED)
+    @rule(length=st.integers(1, 30), letter=st.sampled_from("pq"), max_tokens=st.sampled_from([100, 20, 5]))
+    def add(self, length: int, letter: str, max_tokens: int) -> None:
+        """A request; few letters, so that prefixes are alike."""
+        prompt = letter * min(length, self.engine.max_model_len - 1)
+        self.roots.append(self.engine.add(f"r{len(self.roots)}", prompt, max_tokens=max_tokens))
+
+    @precondition(lambda self: self.roots)
+    @rule(tokens=st.lists(TOKENS, min_size=5, max_size=5))
+    def step(self, tokens: list[int]) -> None:
+        """One step, in which each group that samples gets the next of the tokens."""
+        drawn = iter(tokens)
+        self._step(lambda group: self.reference.feed(group, next(drawn)))
+
+    @precondition(lambda self: self.roots)
+    @rule(steps=st.integers(2, 12))
+    def decode(self, steps: int) -> None:
+        """Steps of ordinary tokens, which fill blocks."""
+        for _ in range(steps):
+            self._step(lambda group: self.reference.feed(group, ord("x")))
+
+    @precondition(lambda self: self.engine.queued())
+    @rule(index=st.integers(0, 63))
+    def abort(self, index: int) -> None:
+        """Any sequence that lives, with all below it."""
+        queued = self.engine.queued()
+        group = queued[index % len(queued)]
+        branch = branch_of(group)
+        queue = next(name for name in QUEUES if group in getattr(self.engine.scheduler, name))
+        self.seen[f"abort {queue} at depth {branch.depth if branch else 0}"] += 1
+        self.engine.scheduler.abort_seq_group(group.request_id)
+
+    @precondition(lambda self: any(self.engine.processor.awaiting_resume()))
+    @rule(index=st.integers(0, 63), text=st.sampled_from(["", "r", "rs" * 10]))
+    def resume(self, index: int, text: str) -> None:
+        """A sequence that waits for its caller."""
+        waiting = list(self.engine.processor.awaiting_resume())
+        self._resume(waiting[index % len(waiting)], text)
+
+    @invariant()
+    def queues_fit(self) -> None:
+        """Who is unfinished is in one queue, that of its status; who has finished is in none."""
+        for group in self._all():
+            seq = group.first_seq
+            places = [name for name in QUEUES if group in getattr(self.engine.scheduler, name)]
+            assert len(places) == (not seq.is_finished()), (group.request_id, seq.status, places)
+            assert all(QUEUES[name] == seq.status for name in places), (group.request_id, seq.status, places)
+        assert len(self.engine.queued()) == sum(not group.first_seq.is_finished() for group in self._all())
+        assert len(self.engine.scheduler.running) <= self.engine.max_num_seqs
+
+    @invariant()
+    def blocks_add_up(self) -> None:
+        """Tables are where they should be, cover what is computed, and account for every block."""
+        scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
+        must = {g.first_seq.seq_id for g in [*scheduler.running, *scheduler.swapped, *scheduler.spawned]}
+        may = must | {g.first_seq.seq_id for g in scheduler.blocked}
+        assert must <= manager.block_tables.keys() <= may
+        assert set(manager._computed_blocks_tracker._seq_id_to_blocks_hashes) <= may
+        seqs = {group.first_seq.seq_id: group.first_seq for group in self._all()}
+        tables = manager.block_tables
+        for seq_id, table in tables.items():
+            assert seqs[seq_id].get_num_computed_tokens() <= table.num_full_slots <= seqs[seq_id].get_len()
+        # CPU blocks are numbered behind the GPU's.
+        users = Counter(block for table in tables.values() for block in table.physical_block_ids)
+        on_gpu = {block: count for block, count in users.items() if block < self.engine.num_blocks}
+        assert manager.get_num_free_gpu_blocks() == self.engine.num_blocks - len(on_gpu)
+        for block, allocator in ((b, manager.block_allocator._block_ids_to_allocator[b]) for b in users):
+            assert allocator._refcounter.get(block) == users[block]
+        assert manager.get_num_free_cpu_blocks() == self.engine.num_cpu_blocks - (len(users) - len(on_gpu))
+
+    @invariant()
+    def trees_are_sound(self) -> None:
+        """Segments cover each output without gap; only the ended are joined; limits hold."""
+        for branch in filter(None, map(branch_of, self._all())):
+            ends = [0]
+            for segment in branch.segments():
+                assert segment.start == ends[-1] < segment.end
+                ends.append(segment.end)
+            assert ends[-1] == branch.seq.get_output_len()
+            assert all(child.seq.is_finished() for child in branch.children[: branch.num_joined])
+            assert branch.num_unfinished_children <= self.hooks.max_children
+            assert branch.depth <= self.hooks.max_child_depth
+
+    def teardown(self) -> None:
+        """All that lives comes to its end, and leaves nothing."""
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(400):
+            if not self.engine.scheduler.has_unfinished_seqs():
+                break
+            for branch in list(self.engine.processor.awaiting_resume()):
+                self._resume(branch, "")
+            self._step(lambda group: self.reference.feed(group, EOS))
+        self.engine.assert_empty()
+        for group in self.roots:
+            if group.first_seq.status != SequenceStatus.FINISHED_ABORTED:
+                output = self.engine.outputs[group.request_id]
+                assert output.finished
+                assert list(output.outputs[0].token_ids) == self.reference.output(group)
+
+    def _step(self, tokens: Any) -> None:
+        scheduler = self.engine.scheduler
+        before = {group.request_id: group.first_seq.status for group in self.engine.queued()}
+        scheduled = self.engine.step(tokens)
+        waits = scheduler.is_waiting_for_callers() or not self.engine.queued()
+        self.idle_steps = 0 if scheduled or waits else self.idle_steps + 1
+        assert self.idle_steps <= MAX_IDLE_STEPS, self.engine.statuses()
+        for group in self._all():
+            was, now = before.get(group.request_id), group.first_seq.status
+            if was is not None and was != now:
+                self.seen[f"{was.name} to {now.name}"] += 1
+        for group in scheduler.blocked:
+            self.seen["BLOCKED without KV"] += group.first_seq.seq_id not in scheduler.block_manager.block_tables
+
+    def _resume(self, branch: Branch, text: str) -> None:
+        name = branch.seq_group.request_id
+        self.reference.given.setdefault(name, []).append(ids(text))
+        self.engine.processor.resume(name, text)
+        self.seen["resumed"] += 1
+
+    def _all(self) -> Iterator[SequenceGroup]:
+        """Every group of every tree."""
+        groups = list(getattr(self, "roots", ()))
+        for group in groups:
+            yield group
+            groups += [child.seq_group for child in getattr(branch_of(group), "children", ())]
+
+
+def _tight_engine(hooks: SpecialKwargs, draw: Callable[..., Any]) -> SurgicalEngine:
+    """One with little of everything. Swap space without prefix caching: upstream cannot have both."""
+    block_size, num_blocks, prefix_caching = draw(8, 16, 32), draw(*range(2, 10)), draw(False, True)
+    num_cpu_blocks = 0 if prefix_caching else draw(512, 0)
+    # Where swapped sequences can outgrow the GPU upstream doesn't start; where others can, they fail.
+    can_outgrow = not num_cpu_blocks and draw(False, True)
+    return SurgicalEngine(
+        hooks,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=draw(2, 1, 3, 5),
+        max_model_len=128 if can_outgrow else min(128, num_blocks * block_size),
+        max_num_batched_tokens=draw(block_size if prefix_caching else 16, 32, 512),
+        prefix_caching=prefix_caching,
+        num_cpu_blocks=num_cpu_blocks,
+        model=PretendedKV(block_size),
+    )
+
+
+def test_random_walks() -> None:
+    """All invariants hold, and the walks have been where they should."""
+    Trees.seen.clear()
+    run_walks(
+        Trees,
+        settings=settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+    )
+    missing = {name for name in MUST_ARISE if not Trees.seen[name]}
+    assert not missing, Trees.seen

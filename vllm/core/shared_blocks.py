@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's block manager, as far as forked sequences ask more of it than upstream's own do.
+
+Sequences that share a partial block make copies in every step, give back blocks that somebody copies
+from, and are prefills whose context was never prefilled as such. Each method says what goes wrong without
+it. Nothing here decides; the scheduler does.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from vllm.core.block_manager import SelfAttnBlockSpaceManager
+from vllm.sequence import Sequence
+from vllm.utils import Device
+
+
+class SharedBlocks:
+    """Works on the tables and allocators of one block manager. Counts are blocks on the device."""
+
+    def __init__(self, manager: SelfAttnBlockSpaceManager) -> None:
+        self._manager = manager
+        allocator = manager.block_allocator._allocators[Device.GPU]
+        self._cache = allocator if manager.enable_caching else None
+        # Has all blocks that are not in the prefix cache, and counts the owners of those too.
+        self._mutable = allocator._hashless_allocator if manager.enable_caching else allocator
+        self._sources: set[int] = set()
+        self._kept: list[int] = []
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Give ``child`` the block table of its parent.
+
+        For upstream the child is a prompt, of which a part may be in the prefix cache. What counts as
+        cached is what its parent has computed and no more: the cache may hold the block of its last token
+        already, from a sibling, and lose it before the child's first step.
+        """
+        self._manager.fork(parent, child)
+        if self._cache is not None:
+            tracker, block_size = self._manager._computed_blocks_tracker, self._manager.block_size
+            tracker._update_seq_hashes(child)
+            num_cached = child.get_num_computed_tokens() // block_size * block_size
+            tracker._seq_id_to_num_tokens_computed[child.seq_id] = num_cached
+
+    def free(self, seq: Sequence) -> None:
+        """Give back the blocks of ``seq``.
+
+        Upstream enters a prompt's blocks in the prefix cache when they are allocated. Those that were not
+        computed by now must not stay there: they would be taken for computed.
+        """
+        uncomputed: list[int] = []
+        if self._cache is not None and seq.seq_id in self._manager.block_tables:
+            num_computed = seq.get_num_computed_tokens() // self._manager.block_size
+            uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_computed:]
+        self._manager.free(seq)
+        for block_id in uncomputed:
+            self._forget(block_id)
+
+    def can_append(self, seqs: Iterable[Sequence]) -> bool:
+        """Whether there are blocks for the tokens of ``seqs`` that have no slot yet.
+
+        Upstream counts each block that is written to as a new one. So a sequence that fills the last block
+        preempts itself, is recomputed, and preempts itself again.
+        """
+        needed = sum(map(self._num_new_blocks, seqs))
+        return needed <= self._manager.block_allocator.get_num_free_blocks(Device.GPU)
+
+    def note_copies(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Remember blocks that this step copies from."""
+        self._sources.update(source for source, _ in copies)
+
+    def keep_sources(self) -> None:
+        """Keep free blocks out of use that this step copies from, until `release_sources`.
+
+        A step's copies run in no order. A block that one of them reads must not be written by another.
+        """
+        free = self._mutable._free_block_indices
+        for block_id in self._sources:
+            if self._mutable.refcounter.get(block_id) == 0 and block_id in free:
+                free.remove(block_id)
+                self._kept.append(block_id)
+
+    def release_sources(self) -> None:
+        """End the step: nothing is kept any longer."""
+        self._mutable._free_block_indices.extend(self._kept)
+        self._kept.clear()
+        self._sources.clear()
+
+    def _num_new_blocks(self, seq: Sequence) -> int:
+        table = self._manager.block_tables[seq.seq_id]
+        num_tokens = seq.get_len() - table.num_full_slots
+        if num_tokens == 0:
+            return 0
+        index, num_in_block = divmod(table.num_full_slots, self._manager.block_size)
+        is_copied = num_in_block > 0 and self._mutable.refcounter.get(table.physical_block_ids[index]) > 1
+        return ceil((num_tokens - table._num_empty_slots) / self._manager.block_size) + is_copied
+
+    def _forget(self, block_id: int) -> None:
+        """Take a block that nobody holds out of the prefix cache."""
+        cache = self._cache
+        if cache is not None and block_id in cache.evictor:
+            del cache._cached_blocks[cache.evictor.free_table[block_id].content_hash]
+            cache.evictor.remove(block_id)
+            self._mutable._free_block_indices.append(block_id)
+
+
+def last_copy_into_each(copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The copies (source, destination) less those into a block that is copied into again.
+
+    A copied block is given back when prefix caching finds its like, and may be taken again in the same
+    step. The copies of a step run in no order.
+    """
+    return [(source, destination) for destination, source in {d: s for s, d in copies}.items()]
