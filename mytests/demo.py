@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-import mytests.environment  # noqa: F401  Before vllm is imported.
+import mytests.environment  # noqa: F401
 from mytests.demo_input import (
     ENGINE_OPTIONS,
     HOOK_OPTIONS,

@@ -75,7 +75,7 @@ class TestResume:
         list(run(manual))
         with pytest.raises(ValueError, match=r"request_id is 'other', .* those that wait are"):
             manual.resume_sequence("other")
-        with pytest.raises(ValueError, match="token id 100000 is not in the model's vocabulary"):
+        with pytest.raises(ValueError, match="token id 100000 is not in the model"):
             manual.resume_sequence("tool", [100000])
         manual.resume_sequence("tool")
         *_, last = run(manual)

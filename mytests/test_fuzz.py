@@ -39,7 +39,7 @@ def _leave_blocks(scheduler: Any, group: Any) -> None:
 
 FAULTS = [
     pytest.param(sequence_hook, "merge", _merge_backwards, "should be", id="merged-backwards"),
-    pytest.param(hook_scheduler, "_last_copy_into_each", _copy_no_block, "the model has", id="kv-not-copied"),
+    pytest.param(hook_scheduler, "last_copy_into_each", _copy_no_block, "the model has", id="kv-not-copied"),
     pytest.param(hook_scheduler.HookScheduler, "_release", _leave_blocks, "", id="blocks-leaked"),
 ]
 

@@ -2,6 +2,7 @@
 """``sync_resume="manual"``: a sequence waits at its sync token until a caller lets it go on."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -115,11 +116,12 @@ class TestErrors:
         engine.run(plan(r="a.z"))
         assert finished(engine).text == "aonez"
 
-    def test_a_token_outside_the_vocabulary_is_refused(self) -> None:
-        """And the sequence waits on."""
+    @pytest.mark.parametrize("given", [[-1], [0x11000], ["a"], 5, [1.5]])
+    def test_what_is_no_token_is_refused(self, given: Any) -> None:
+        """The error names the argument, its value and the way out, and the sequence waits on."""
         engine = waiting_engine()
-        for token_id in (-1, 0x11000):
-            with pytest.raises(ValueError, match=f"token id {token_id} is not in the model's vocabulary"):
-                engine.processor.resume("r", [token_id])
+        with pytest.raises(ValueError, match=r"text_or_token_ids is .*; give a text, or a list of token ids") as raised:
+            engine.processor.resume("r", given)
+        assert repr(given) in str(raised.value)
         assert engine.statuses() == {"r": "BLOCKED"}
         assert engine.scheduler.is_waiting_for_callers()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, PretendedKV, SurgicalEngine, child_of, finished, plan
+from mytests.pretended_kv import PretendedKV
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 
 
 def engine_with_kv(hooks: Any = SYNC_HOOKS, block_size: int = 8, **sizes: Any) -> SurgicalEngine:

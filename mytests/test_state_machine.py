@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_walks
 
+from mytests.pretended_kv import PretendedKV
 from mytests.reference import Reference
-from mytests.surgical import EOS, PROMISE, SYNC, PretendedKV, SurgicalEngine, ids
+from mytests.surgical import EOS, PROMISE, SYNC, SurgicalEngine, ids
 from vllm.config import SpecialKwargs
 from vllm.hooks.branch import Branch, branch_of
 from vllm.sequence import SequenceGroup, SequenceStatus

@@ -4,6 +4,7 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 from vllm.hooks.branch import Branch
@@ -56,6 +57,7 @@ def merge(children: Sequence[Branch], encode: Encode, vocab_size: int | None) ->
         encode: Token ids of a text, without special tokens.
         vocab_size: Ids must lie below it; None for any.
     """
+    encode = cache(encode)
     spans: list[Span] = []
     errors: list[str] = []
     for handler, group in groupby(children, key=lambda child: child.handler):

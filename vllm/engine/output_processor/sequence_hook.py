@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output processor of an engine with sequence hooks."""
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -114,10 +115,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 f"those that wait are {sorted(waiting)}"
             )
         branch = waiting[request_id]
-        given = text_or_token_ids
-        if isinstance(given, str):
-            given = self._encode(branch.seq, given)
-        branch.resumed_with = tuple(inserted(list(given or ()), self._facts.vocab_size).token_ids)
+        branch.resumed_with = self._tokens_of(branch.seq, text_or_token_ids)
         self._scheduler_of(branch.seq_group).resume(branch)
 
     def awaiting_resume(self) -> Iterator[Branch]:
@@ -150,6 +148,16 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if branch.end_status is None and len(fitting) == room:
             branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
         return join
+
+    def _tokens_of(self, seq: DecodedSequence, text_or_token_ids: str | Sequence[int] | None) -> tuple[int, ...]:
+        given = () if text_or_token_ids is None else text_or_token_ids
+        try:
+            token_ids = self._encode(seq, given) if isinstance(given, str) else list(map(operator.index, given))
+            return tuple(inserted(token_ids, self._facts.vocab_size).token_ids)
+        except (AssertionError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"resume_sequence: text_or_token_ids is {given!r}; give a text, or a list of token ids ({error})"
+            ) from None
 
     def _decide(self, handler: TokenHandler, token_id: int, branch: Branch) -> Decision | None:
         """What to do about a hook token; None for an ordinary one."""

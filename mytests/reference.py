@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a finished tree must hold: a reference that knows nothing of scheduling, for random walks."""
+
+from mytests.surgical import EOS, SYNC, ids
+from vllm.config import SpecialKwargs
+from vllm.hooks.branch import Branch, branch_of
+from vllm.sequence import SequenceGroup
+
+SEPARATOR = ids("\n")
+
+
+class Reference:
+    """What finished sequences must hold, from the tokens fed to them and the rules of merging alone."""
+
+    def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
+        self.hooks = hooks
+        self.max_len = max_len
+        self.fed: dict[str, list[int]] = {}
+        self.given: dict[str, list[list[int]]] = {}
+        """What each sequence was resumed with."""
+
+    def feed(self, group: SequenceGroup, token: int) -> int:
+        """The token, which the group samples now."""
+        self.fed.setdefault(group.request_id, []).append(token)
+        return token
+
+    def output(self, group: SequenceGroup, with_ending: bool = True) -> list[int]:
+        """The tokens of a finished sequence, with or without the EOS that ended it."""
+        fed, given = self.fed.get(group.request_id, []), iter(self.given.get(group.request_id, []))
+        out: list[int] = []
+        pending: list[Branch] = []
+        children = list(getattr(branch_of(group), "children", ()))
+        for position, token in enumerate(fed):
+            out.append(token)
+            while children and children[0].spawn_position == len(out):
+                pending.append(children.pop(0))
+            end = len(out)
+            is_last = position == len(fed) - 1
+            if is_last or token == SYNC or self.hooks.block_on == "promise":
+                merged = self._merged(pending) + (next(given, []) if token == SYNC else [])
+                out += merged[: self.max_len - group.first_seq.get_prompt_len() - len(out)]
+                pending = []
+        if fed and fed[-1] == EOS and not with_ending:
+            del out[end - 1]
+        assert not children and not pending
+        return out
+
+    def _merged(self, children: list[Branch]) -> list[int]:
+        if self.hooks.child_merge_strategy == "none":
+            return []
+        results = [[] if child.has_failed else self.output(child.seq_group, False) for child in children]
+        return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]
