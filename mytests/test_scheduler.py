@@ -38,6 +38,20 @@ class TestBlocks:
         assert engine.statuses() == {"t": "WAITING", "s": "RUNNING", "r": "BLOCKED"}
         assert len(engine.block_table(parent)) == 2
 
+    def test_a_blocked_parent_gives_way_before_a_running_group_is_preempted(self) -> None:
+        """It costs a recompute of what nobody works on."""
+        engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=8)
+        parent = engine.add("r", prompt="p" * 8)
+        engine.step(plan(r=".z"))
+        engine.add("s", prompt="p" * 8)
+        engine.add("t", prompt="p" * 8)
+        script = plan(s="a" * 6, t="b" * 6)
+        while not engine.scheduler.is_waiting_for_callers():
+            engine.step(script)
+        assert engine.scheduler.num_cumulative_preemption == 0
+        assert parent.first_seq.seq_id not in engine.scheduler.block_manager.block_tables
+        assert (finished(engine, "s").text, finished(engine, "t").text) == ("a" * 6, "b" * 6)
+
     def test_no_more_is_given_up_than_is_needed_and_the_latest_first(self) -> None:
         """A prompt of three blocks takes those of one parent."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)

@@ -51,22 +51,32 @@ def test_a_sequence_may_fill_the_last_block() -> None:
     engine.assert_empty()
 
 
+def test_a_chunked_prefill_may_take_the_last_block() -> None:
+    """Its later chunks have their blocks already."""
+    engine = engine_with_kv(num_blocks=4, max_model_len=32, max_num_batched_tokens=16)
+    engine.add(prompt="p" * 30)
+    engine.run(plan(r="a"), max_steps=5)
+    assert engine.scheduler.num_cumulative_preemption == 0
+    engine.assert_empty()
+
+
 def test_a_childs_promise_is_computed_though_the_cache_knows_it() -> None:
-    """A sibling left the full block of the same context behind; it may be gone before the child runs."""
-    engine = engine_with_kv(HOOKS, block_size=4, num_blocks=16, prefix_caching=True, max_num_seqs=2)
-    parent = engine.add(prompt="abc")
-    engine.step({"r": PROMISE})
-    child = child_of(parent)
-    tracker = engine.scheduler.block_manager._computed_blocks_tracker
-    assert tracker.get_num_cached_tokens(child.first_seq) == 0
+    """Another child left the full block of the same context behind; it may be gone before this one runs."""
+    engine = engine_with_kv(HOOKS, block_size=4, num_blocks=16, prefix_caching=True)
+    engine.add("r", "abc")
     engine.run(plan(r="!z", r_child_0="BCDE"))
+    parent = engine.add("s", "abc")
+    engine.step({"s": PROMISE})
+    tracker = engine.scheduler.block_manager._computed_blocks_tracker
+    assert tracker.get_num_cached_tokens(child_of(parent).first_seq) == 0
+    engine.run(plan(s="!z", s_child_0="BCDE"))
     engine.assert_empty()
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_an_aborted_prefill_leaves_nothing_uncomputed_in_the_cache(num_steps: int) -> None:
     """A later request with the same prompt computes what the first one had not."""
-    engine = engine_with_kv(block_size=4, num_blocks=32, prefix_caching=True, max_num_batched_tokens=8, max_num_seqs=2)
+    engine = engine_with_kv(block_size=4, num_blocks=8, prefix_caching=True, max_num_batched_tokens=8, max_num_seqs=2)
     engine.add("r", "abcdefghijklmnopqrstuvwxyz")
     for _ in range(num_steps):
         engine.step({})
@@ -74,6 +84,9 @@ def test_an_aborted_prefill_leaves_nothing_uncomputed_in_the_cache(num_steps: in
     engine.add("s", "abcdefghijklmnopqrstuvwxyz")
     scheduled = engine.step({})
     assert [(entry.request_id, entry.num_tokens) for entry in scheduled] == [("s", 8 * num_steps + 8)]
+    engine.run(lambda group: EOS)
+    # It needs every block there is, those of the aborted one too.
+    engine.add("t", "z" * 31)
     engine.run(lambda group: EOS)
     engine.assert_empty()
 
