@@ -51,6 +51,16 @@ def test_a_sequence_may_fill_the_last_block() -> None:
     engine.assert_empty()
 
 
+@pytest.mark.parametrize("num_in_last_block", [1, 2, 3, 4])
+def test_a_shared_block_counts_as_one_to_be_copied(num_in_last_block: int) -> None:
+    """However little is in it; behind a full one a new block is needed, too."""
+    engine = engine_with_kv(block_size=4, num_blocks=2)
+    parent = engine.add(prompt="p" * (4 + num_in_last_block))
+    engine.step({"r": PROMISE})
+    assert engine.num_free_blocks() == 0
+    assert not engine.scheduler._blocks.can_append([parent.first_seq])
+
+
 def test_a_chunked_prefill_may_take_the_last_block() -> None:
     """Its later chunks have their blocks already."""
     engine = engine_with_kv(num_blocks=4, max_model_len=32, max_num_batched_tokens=16)
