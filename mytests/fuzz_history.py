@@ -5,6 +5,7 @@ Hook tokens are forced by plans (`mytests.fuzz_plan.Plan`), all other tokens are
 """
 
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.async_output import allowed, call_back
 from mytests.cpu_generate import save_tiny_llama
 from mytests.fuzz_plan import LONGEST, PROMISE, SYNC, Plan
 from vllm.config import SpecialKwargs
@@ -49,6 +51,7 @@ class Setup:
     separator: str = ""
     merges: bool = True
     child_max_tokens: int | None = None
+    async_output: bool = False
 
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
@@ -81,7 +84,9 @@ class Setup:
             max_num_batched_tokens=self.max_num_batched_tokens,
             special_kwargs=self.hooks(),
         )
-        engine = LLMEngine.from_engine_args(args)
+        with allowed() if self.async_output else nullcontext():
+            engine = LLMEngine.from_engine_args(args)
+        call_back(engine)
         for layer in engine.model_executor.driver_worker.worker.cpu_cache[0]:
             _fill_with_noise(layer)
         return engine
@@ -144,6 +149,7 @@ def setups(draw: st.DrawFn) -> Setup:
         separator=draw(st.sampled_from(list(SEPARATORS))),
         merges=draw(st.sampled_from([True, True, True, False])),
         child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
+        async_output=draw(st.booleans()),
     )
 
 

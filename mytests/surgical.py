@@ -80,6 +80,9 @@ class SurgicalEngine:
     tokenizer: Any = field(default_factory=CharTokenizer)
     detokenizer: Any = field(default_factory=CharDetokenizer)
     facts: EngineFacts = field(default_factory=lambda: EngineFacts(CharTokenizer(), vocab_size=0x11000))
+    output_proc_callback: Callable[..., None] | None = None
+    """Processes a group's pending output before it is preempted; makes the scheduler an asynchronous one."""
+
     num_cpu_blocks: int = 0
     """Swap space. With some, preemption swaps out instead of recomputing."""
 
@@ -100,7 +103,9 @@ class SurgicalEngine:
         )
         cache_config = CacheConfig(block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching)
         cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, self.num_cpu_blocks
-        self.scheduler = HookScheduler(scheduler_config, cache_config, None)
+        self.scheduler = HookScheduler(
+            scheduler_config, cache_config, None, output_proc_callback=self.output_proc_callback
+        )
         self.seq_counter = Counter()
         self.copies: list[tuple[int, int]] = []
         """Blocks copied on write so far, from and to."""

@@ -2,15 +2,21 @@
 """Upstream's V0 engine, whose output processor knows the sequence hooks if there are any."""
 
 from collections.abc import Sequence as Ids
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import VllmConfig
+from vllm.core.scheduler import ScheduledSequenceGroup
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
+from vllm.outputs import RequestOutputFactory
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import Sequence
+from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
+
+if TYPE_CHECKING:
+    from vllm._upstream.engine.llm_engine import SchedulerContext
+    from vllm.model_executor.layers.sampler import SamplerOutput
 
 
 class LLMEngine(upstream.LLMEngine):
@@ -61,6 +67,47 @@ class LLMEngine(upstream.LLMEngine):
         """Whether steps do nothing until a sequence is resumed, or a request comes in."""
         hooks_on = self.vllm_config.special_kwargs is not None
         return hooks_on and self.scheduler[virtual_engine].is_waiting_for_callers()
+
+    def _advance_to_next_step(
+        self,
+        output: "SamplerOutput",
+        seq_group_metadata_list: list[SequenceGroupMetadata],
+        scheduled_seq_groups: list[ScheduledSequenceGroup],
+    ) -> None:
+        """Upstream's, where outputs are processed while the next step runs; those of hooks are processed at once."""
+        super()._advance_to_next_step(output, seq_group_metadata_list, scheduled_seq_groups)
+        if self.vllm_config.special_kwargs is None:
+            return
+        pending = [each for each in self.scheduler_contexts if each.seq_group_metadata_list is seq_group_metadata_list]
+        for metadata, sampled, scheduled in zip(seq_group_metadata_list, output, scheduled_seq_groups, strict=True):
+            group = scheduled.seq_group
+            if group.is_finished() or not metadata.do_sample:
+                continue
+            if self._hooks().must_process_now(group, sampled.samples[0].output_token):
+                self._process_now(pending[0], group)
+
+    def _process_now(self, context: "SchedulerContext", group: SequenceGroup) -> None:
+        """Process one group's part of the step, and hand its output out though it goes on."""
+        self._process_model_outputs(context, request_id=group.request_id)
+        if group.is_finished():
+            for scheduler in self.scheduler:
+                scheduler.free_finished_seq_groups()
+            return
+        request_output = RequestOutputFactory.create(group, self.seq_id_to_seq_group, use_cache=self.use_cached_outputs)
+        if request_output is None:
+            return
+        if self.process_request_outputs_callback is None:
+            context.request_outputs.append(request_output)
+        else:
+            self.process_request_outputs_callback([request_output])
+
+    def _process_model_outputs(self, ctx: "SchedulerContext", request_id: str | None = None) -> None:
+        """Upstream's; it is asked again for what was processed at once, before it preempts a group."""
+        if request_id is not None and ctx.output_queue:
+            pending = ctx.output_queue[0]
+            if any(pending.seq_group_metadata_list[index].request_id == request_id for index in pending.skip):
+                return
+        super()._process_model_outputs(ctx, request_id)
 
     def _hooks(self) -> SequenceHookOutputProcessor:
         if not isinstance(self.output_processor, SequenceHookOutputProcessor):

@@ -37,9 +37,6 @@ def prepare_args(args: "EngineArgs") -> None:
     if args.enable_chunked_prefill is None:
         logger.info("Sequence hooks: chunked prefill is switched on")
         args.enable_chunked_prefill = True
-    if not args.disable_async_output_proc:
-        logger.info("Sequence hooks: asynchronous output processing is switched off")
-        args.disable_async_output_proc = True
     args.scheduler_cls = _choose_scheduler(args.scheduler_cls)
 
 

@@ -90,7 +90,10 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         """
         token_id = outputs[0].samples[0].output_token
         handler = self.handlers.get(token_id)
-        decision = None if handler is None else self._decide(handler, token_id, ensure_branch(sequence_group))
+        decision = None
+        if handler is not None:
+            # Asynchronously, the token was appended before the next step was scheduled.
+            decision = self._decide(handler, token_id, ensure_branch(sequence_group), int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         branch = branch_of(sequence_group)
         if branch is None:
@@ -100,6 +103,11 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             self._scheduler_of(sequence_group).end(branch)
         elif decision is not None:
             self._carry_out(decision, branch)
+
+    def must_process_now(self, seq_group: SequenceGroup, token_id: int) -> bool:
+        """Whether a token has to be processed before the next step is scheduled: it may block its sequence."""
+        branch = branch_of(seq_group)
+        return token_id in self.handlers or (branch is not None and bool(branch.unjoined))
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream, but for a sequence that prefills what was merged: those tokens are no prompt."""
@@ -159,19 +167,20 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 f"resume_sequence: text_or_token_ids is {given!r}; give a text, or a list of token ids ({error})"
             ) from None
 
-    def _decide(self, handler: TokenHandler, token_id: int, branch: Branch) -> Decision | None:
-        """What to do about a hook token; None for an ordinary one."""
+    def _decide(self, handler: TokenHandler, token_id: int, branch: Branch, num_appended: int) -> Decision | None:
+        """What to do about a hook token, of which ``num_appended`` is in the output; None for an ordinary one."""
+        num_before = branch.seq.get_output_len() - num_appended
         event = TokenEvent(
             token_id,
             branch.seq_group.request_id,
             branch.seq.prompt_token_ids,
-            branch.seq.get_output_token_ids(),
+            branch.seq.get_output_token_ids()[:num_before],
             branch.depth,
             branch.num_unfinished_children,
         )
         try:
             actions = handler.on_token(event)
-            if not self._is_allowed(actions, branch):
+            if not self._is_allowed(actions, branch, branch.seq.get_prompt_len() + num_before + 1):
                 return None
             params = tuple(
                 child_params(branch, spawn.sampling_params, index, self._facts.complete_params)
@@ -182,8 +191,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             return None
         return Decision(handler, actions, params)
 
-    def _is_allowed(self, actions: Actions, branch: Branch) -> bool:
-        """Whether the limits of the tree, and the length of the model, leave room for all children."""
+    def _is_allowed(self, actions: Actions, branch: Branch, length: int) -> bool:
+        """Whether the limits of the tree, and of the model, leave room for all children behind ``length`` tokens."""
         if not actions.spawn:
             return True
         limits = self.special_kwargs
@@ -194,8 +203,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         for spawn in actions.spawn:
             inserted(spawn.prefix_token_ids, self._facts.vocab_size)
         longest = max(len(spawn.prefix_token_ids) for spawn in actions.spawn)
-        # The promise itself, and a token of the child's own.
-        if branch.seq.get_len() + 1 + longest >= self._max_len(branch):
+        # Each needs a token of its own.
+        if length + longest >= self._max_len(branch):
             logger.warning("%s: no room for a child in the model's length", branch.seq_group.request_id)
             return False
         return True

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asynchronous output processing, step by step: a step's tokens are processed while the next one runs.
+
+`LLMEngine` is upstream's and ours, around a surgical engine's scheduler; there is no model.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.test_extension import FORK, Seeing, own
+from vllm.config import SpecialKwargs
+from vllm.engine.llm_engine import LLMEngine, SchedulerContext
+from vllm.hooks.handlers import TokenEvent
+from vllm.outputs import RequestOutput
+from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup, SequenceOutput
+
+
+class AsyncEngine:
+    """Steps as `LLMEngine.step` makes them when outputs are processed asynchronously."""
+
+    def __init__(self, hooks: SpecialKwargs = SYNC_HOOKS, with_hooks: bool = True, **sizes: Any) -> None:
+        self.context = SchedulerContext()
+        self.surgical = SurgicalEngine(hooks, output_proc_callback=self._process, **sizes)
+        engine: Any = LLMEngine.__new__(LLMEngine)
+        engine.vllm_config = SimpleNamespace(special_kwargs=hooks if with_hooks else None)
+        engine.output_processor, engine.scheduler = self.surgical.processor, [self.surgical.scheduler]
+        engine.scheduler_config, engine.scheduler_contexts = self.surgical.scheduler.scheduler_config, [self.context]
+        engine.model_config, engine.speculative_config = SimpleNamespace(runner_type="generate"), None
+        engine.seq_id_to_seq_group, engine.use_cached_outputs = {}, False
+        engine.process_request_outputs_callback = engine.tracer = None
+        engine.log_stats = False
+        self.engine = engine
+        self.outputs: list[RequestOutput] = []
+
+    def step(self, tokens: Callable[[SequenceGroup], int]) -> list[str]:
+        """One step; the ids of the groups that were scheduled."""
+        context = self.context
+        context.request_outputs.clear()
+        metadata, outputs, _ = self.surgical.scheduler.schedule()
+        context.seq_group_metadata_list = metadata
+        # While the model runs, the step before is processed.
+        self._process()
+        groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
+        sampled = [_output(group, tokens(group)) for group in groups]
+        context.append_output([sampled] if sampled else [], metadata, outputs, True, True, True)
+        if sampled:
+            self.engine._advance_to_next_step(sampled, metadata, outputs.scheduled_seq_groups)
+        self.outputs += context.request_outputs
+        return [group.request_id for group in groups]
+
+    def run(self, tokens: Callable[[SequenceGroup], int], max_steps: int = 80) -> None:
+        """Steps to the end; then the engine is empty."""
+        for _ in range(max_steps):
+            self.step(tokens)
+            if not self.surgical.scheduler.has_unfinished_seqs():
+                self._process()
+                self.outputs += self.context.request_outputs
+                self.surgical.assert_empty()
+                return
+        raise AssertionError(f"still unfinished: {self.surgical.statuses()}")
+
+    def _process(self, request_id: str | None = None) -> None:
+        self.engine._process_model_outputs(self.context, request_id=request_id)
+
+
+def _output(group: SequenceGroup, token_id: int) -> CompletionSequenceGroupOutput:
+    sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})
+    return CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
+
+
+def script(**texts: str) -> Callable[[SequenceGroup], int]:
+    """As `plan`; past its end a sequence samples what nobody looks at."""
+
+    def choose(group: SequenceGroup) -> int:
+        try:
+            return plan(**texts)(group)
+        except IndexError:
+            return ord("?")
+
+    return choose
+
+
+def test_an_ordinary_token_is_processed_during_the_next_step() -> None:
+    """That is what it is for; nothing of it is lost with hooks."""
+    engine = AsyncEngine()
+    group = engine.surgical.add()
+    engine.step(script(r="ab"))
+    assert (group.first_seq.get_output_len(), group.first_seq.output_text) == (1, "")
+    engine.step(script(r="ab"))
+    assert group.first_seq.output_text == "a"
+
+
+def test_a_hook_token_acts_before_the_next_step_is_scheduled() -> None:
+    """Its sequence is BLOCKED, and its child runs."""
+    engine = AsyncEngine(SpecialKwargs(promise_token_id=PROMISE))
+    engine.surgical.add()
+    engine.step(script(r="!z"))
+    assert engine.surgical.statuses() == {"r": "BLOCKED", "r_child_0": "WAITING"}
+    assert engine.step(script(r="!z", r_child_0="B")) == ["r_child_0"]
+
+
+@pytest.mark.parametrize("num_blocks", [64, 9], ids=["ample-kv", "tight-kv"])
+def test_a_tree_is_the_same_as_without_it(num_blocks: int) -> None:
+    """Also where sequences are preempted, whose tokens are not processed yet."""
+    texts = {"r": "a!b!.z", "r_child_0": "BCDEFGH", "r_child_1": "I", "s": "!ccccccccc", "s_child_0": "D" * 12}
+    engine = AsyncEngine(num_blocks=num_blocks, max_model_len=32)
+    for name in ("r", "s"):
+        engine.surgical.add(name, prompt="p" * 6)
+    engine.run(script(**texts))
+    found = {output.request_id: output.outputs[0].text for output in engine.outputs if output.finished}
+    assert found == {"r": "abBCDEFGH\nIz", "s": "c" * 9 + "D" * 12}
+    assert (engine.surgical.scheduler.num_cumulative_preemption > 0) is (num_blocks < 64)
+
+
+def test_a_parent_that_ends_with_children_waits_for_them() -> None:
+    """Its end is noticed at once, so no token is sampled behind it."""
+    engine = AsyncEngine()
+    engine.surgical.add(max_tokens=3)
+    engine.run(script(r="!ab", r_child_0="BC"))
+    assert engine.outputs[-1].outputs[0].text == "abBC"
+
+
+def test_what_was_processed_at_once_is_not_processed_again() -> None:
+    """Upstream asks for it before it preempts a group."""
+    engine = AsyncEngine()
+    group = engine.surgical.add()
+    engine.step(script(r="!z"))
+    engine._process("r")
+    assert group.first_seq.output_text == ""
+    engine.step(script(r="!z", r_child_0="B"))
+    assert group.first_seq.get_output_token_ids()[0] == PROMISE
+
+
+@pytest.mark.parametrize("has_callback", [False, True])
+def test_its_output_is_handed_out_in_its_step(has_callback: bool) -> None:
+    """By the callback of the asynchronous engine where there is one."""
+    engine = AsyncEngine()
+    called: list[RequestOutput] = []
+    if has_callback:
+        engine.engine.process_request_outputs_callback = called.extend
+    engine.surgical.add()
+    engine.step(script(r="!z"))
+    (output,) = called if has_callback else engine.outputs
+    assert list(output.outputs[0].token_ids) == [PROMISE]
+
+
+def test_a_hook_token_that_ends_its_request_frees_it() -> None:
+    """Stop wins, and the request is out of the queues before the next step."""
+    engine = AsyncEngine()
+    engine.surgical.add(max_tokens=1)
+    engine.step(script(r="!"))
+    assert engine.surgical.statuses() == {}
+    assert engine.outputs[-1].finished
+
+
+def test_a_childs_outputs_are_none_of_the_callers() -> None:
+    """Its own hook tokens are processed at once too."""
+    engine = AsyncEngine(SpecialKwargs(promise_token_id=PROMISE, max_child_depth=2))
+    engine.surgical.add()
+    engine.run(script(r="!z", r_child_0="!y", r_child_0_child_0="x"))
+    assert {output.request_id for output in engine.outputs} == {"r"}
+    assert engine.outputs[-1].outputs[0].text == "xyz"
+
+
+def test_a_handler_sees_the_context_before_its_token() -> None:
+    """Though the token was appended when the step ended."""
+    engine = AsyncEngine(SpecialKwargs(handlers={FORK: own("Seeing")}))
+    engine.surgical.add(prompt="p")
+    Seeing.events.clear()
+    engine.run(script(r="a*"))
+    assert Seeing.events == [TokenEvent(FORK, "r", (ord("p"),), (ord("a"),), 0, 0)]
+
+
+def test_without_hooks_the_steps_are_upstreams() -> None:
+    """Nothing is looked at."""
+    engine = AsyncEngine(with_hooks=False)
+    group = engine.surgical.add()
+    engine.step(script(r="!z"))
+    assert (group.first_seq.get_output_len(), engine.surgical.statuses()) == (1, {"r": "RUNNING"})
