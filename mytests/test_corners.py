@@ -3,7 +3,9 @@
 
 import dataclasses
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+import pytest
+
+from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
@@ -70,14 +72,15 @@ def test_each_sequence_stays_with_its_scheduler() -> None:
     other.assert_empty()
 
 
-def test_prompt_logprobs_are_of_the_first_prefill() -> None:
-    """A prefill with output behind the prompt is a resume, and its logprobs are no prompt's."""
+@pytest.mark.parametrize("is_appended", [False, True], ids=["sync", "async"])
+def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
+    """In chunks, until the prompt has all; asynchronously the first token is in the output by then."""
     engine = SurgicalEngine(SYNC_HOOKS)
-    group = engine.add(prompt="ab", prompt_logprobs=0, detokenize=False)
+    group = engine.add(prompt="abc", prompt_logprobs=0, detokenize=False)
     engine.processor.detokenizer = None
-    output = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{98: Logprob(-1.0)}])
-    engine.processor.process_prompt_logprob(group, [output])
-    engine.step(plan(r="x"))
-    later = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{99: Logprob(-2.0)}])
-    engine.processor.process_prompt_logprob(group, [later])
-    assert group.prompt_logprobs == [None, {98: Logprob(-1.0)}]
+    if is_appended:
+        engine.step(plan(r="x"))
+    for token_id in ids("bcz"):
+        output = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{token_id: Logprob(-1.0)}])
+        engine.processor.process_prompt_logprob(group, [output])
+    assert group.prompt_logprobs == [None, {ord("b"): Logprob(-1.0)}, {ord("c"): Logprob(-1.0)}]

@@ -110,8 +110,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return token_id in self.handlers or (branch is not None and bool(branch.unjoined))
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
-        """As upstream, but for a sequence that prefills what was merged: those tokens are no prompt."""
-        if seq_group.first_seq.get_output_len() == 0:
+        """As upstream, until the whole prompt has its logprobs: what is prefilled again later is no prompt."""
+        taken = seq_group.prompt_logprobs
+        if taken is None or len(taken) < seq_group.first_seq.get_prompt_len():
             super().process_prompt_logprob(seq_group, outputs)
 
     def resume(self, request_id: str, text_or_token_ids: str | Sequence[int] | None) -> None:
