@@ -120,11 +120,11 @@ class TestEnds:
 
     @pytest.mark.parametrize(("num_prefix", "is_spawned"), [(12, True), (13, False), (20, False)])
     def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self, num_prefix: int, is_spawned: bool) -> None:
-        """A child's context must leave room for a token of its own: here 10, the promise, and 24 in all."""
+        """A child's context must leave room for a token of its own: here 9, two of its parent's, and 24 in all."""
         hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(4,) * num_prefix)
         engine = SurgicalEngine(hooks, max_model_len=24)
-        engine.add(prompt="p" * 10)
-        engine.run(plan(r="!z", r_child_0="B"))
+        engine.add(prompt="p" * 9)
+        engine.run(plan(r="a!z", r_child_0="B"))
         completion = engine.outputs["r"].outputs[0]
         assert (bool(completion.children), completion.text.endswith("z")) == (is_spawned, True)
         engine.assert_empty()
