@@ -142,8 +142,9 @@ def test_its_output_is_handed_out_in_its_step(has_callback: bool) -> None:
     called: list[RequestOutput] = []
     if has_callback:
         engine.engine.process_request_outputs_callback = called.extend
-    engine.surgical.add()
+    group = engine.surgical.add()
     engine.step(script(r="!z"))
+    assert group.metrics.first_token_time is not None
     (output,) = called if has_callback else engine.outputs
     assert list(output.outputs[0].token_ids) == [PROMISE]
 

@@ -14,7 +14,7 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
     """Upstream's `AsyncLLMEngine`; the sequence hooks are the engine's own."""
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
-        """`LLMEngine.resume_sequence`, between two steps.
+        """`LLMEngine.resume_sequence`; it takes effect at the next step.
 
         Raises:
             ValueError: no such sequence waits, or an id is not in the vocabulary.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's V0 engine, whose output processor knows the sequence hooks if there are any."""
 
+import time
 from collections.abc import Sequence as Ids
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +94,7 @@ class LLMEngine(upstream.LLMEngine):
             for scheduler in self.scheduler:
                 scheduler.free_finished_seq_groups()
             return
+        group.maybe_set_first_token_time(time.time())
         request_output = RequestOutputFactory.create(group, self.seq_id_to_seq_group, use_cache=self.use_cached_outputs)
         if request_output is None:
             return

@@ -119,7 +119,10 @@ class SpecialKwargs:
         nested = isinstance(prefix, (tuple, list)) and {isinstance(item, (tuple, list)) for item in prefix}
         if nested is False or len(nested) > 1:
             refuse(self, "child_prefix_token_ids", "give a list of token ids, or a list of such lists")
-        handlers = self.handlers.items() if isinstance(self.handlers, Mapping) else self.handlers
+        handlers: Any = tuple(self.handlers.items()) if isinstance(self.handlers, Mapping) else self.handlers
+        is_pairs = isinstance(handlers, (tuple, list)) and all(_is_handler(pair) for pair in handlers)
+        if not is_pairs:
+            refuse(self, "handlers", "give a dict of qualified names by token id or text")
         frozen = {
             "child_prefix_token_ids": tuple(tuple(p) if isinstance(p, (list, tuple)) else p for p in prefix),
             "child_sampling_params": copy.deepcopy(self.child_sampling_params),
@@ -178,3 +181,8 @@ class SpecialKwargs:
         if not isinstance(fields, dict):
             raise ValueError(f"special_kwargs: {text!r} is not a JSON object; write '{{\"sync_token_id\": 5}}'")
         return cls.of(fields)
+
+
+def _is_handler(pair: Any) -> bool:
+    """Whether ``pair`` is a token, by id or text, and something that could be a name."""
+    return isinstance(pair, (tuple, list)) and len(pair) == 2 and type(pair[0]) in (int, str)
