@@ -12,7 +12,7 @@ from vllm.hooks.branch import branch_of
 from vllm.hooks.results import Segment
 from vllm.sequence import SequenceGroup
 
-QUEUES = ("waiting", "running", "swapped", "blocked", "spawned")
+QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
 HOOK_MARKS = {token_id: mark for mark, token_id in TOKENS.items()} | {CHILD: ">", ord("\n"): "⏎"}
 
 Groups = Mapping[str, SequenceGroup]

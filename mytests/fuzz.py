@@ -126,7 +126,7 @@ class Run:
 
     def _live(self) -> list[SequenceGroup]:
         scheduler = self.engine.scheduler[0]
-        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
         return sorted((group for queue in queues for group in queue), key=lambda group: group.request_id)
 
 
@@ -135,7 +135,7 @@ def assert_empty(engine: LLMEngine) -> None:
     (scheduler,) = engine.scheduler
     manager = scheduler.block_manager
     tracker = manager._computed_blocks_tracker
-    queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+    queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
     assert [list(queue) for queue in queues] == [[]] * 5
     assert (engine.seq_id_to_seq_group, manager.block_tables, scheduler._unsettled) == ({}, {}, {})
     assert (tracker._seq_id_to_blocks_hashes, tracker._seq_id_to_num_tokens_computed) == ({}, {})

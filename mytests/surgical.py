@@ -178,7 +178,7 @@ class SurgicalEngine:
     def queued(self) -> list[SequenceGroup]:
         """Every group in a queue."""
         scheduler = self.scheduler
-        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.spawned
+        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
         return [group for queue in queues for group in queue]
 
     def num_free_blocks(self) -> int:

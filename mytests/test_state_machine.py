@@ -26,14 +26,15 @@ QUEUES = {
     "running": SequenceStatus.RUNNING,
     "swapped": SequenceStatus.SWAPPED,
     "blocked": SequenceStatus.BLOCKED,
-    "spawned": SequenceStatus.WAITING,
+    "forked": SequenceStatus.WAITING,
 }
 TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, EOS])
 MUST_ARISE = {
     *("RUNNING to WAITING", "RUNNING to SWAPPED", "SWAPPED to RUNNING", "WAITING to FINISHED_IGNORED"),
     *("BLOCKED without KV", "BLOCKED to WAITING", "BLOCKED to RUNNING", "BLOCKED to FINISHED_STOPPED", "resumed"),
     *(f"abort {queue} at depth 0" for queue in ("waiting", "running", "swapped", "blocked")),
-    *("abort running at depth 1", "abort spawned at depth 1"),
+    *("abort running at depth 1", "abort forked at depth 1"),
+    *("KV to swap", "KV to discard", "BLOCKED in swap space", "BLOCKED with some KV", "preempted with its prefix"),
 }
 """What the walks have to reach: changes of status within a step, and aborts."""
 
@@ -68,6 +69,7 @@ class Trees(RuleBasedStateMachine):
             children_per_promise=children,
             max_children=draw(*range(children, 9)),
             child_merge_strategy=draw("concatenate", "none"),
+            blocked_kv_policy=draw("swap", "auto", "discard", "preserve"),
         )
         self.engine = _tight_engine(self.hooks, draw)
         self.reference = Reference(self.hooks, self.engine.max_model_len)
@@ -128,7 +130,7 @@ class Trees(RuleBasedStateMachine):
     def blocks_add_up(self) -> None:
         """Tables are where they should be, cover what is computed, and account for every block."""
         scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
-        must = {g.first_seq.seq_id for g in [*scheduler.running, *scheduler.swapped, *scheduler.spawned]}
+        must = {g.first_seq.seq_id for g in [*scheduler.running, *scheduler.swapped, *scheduler.forked]}
         may = must | {g.first_seq.seq_id for g in scheduler.blocked}
         assert must <= manager.block_tables.keys() <= may
         assert set(manager._computed_blocks_tracker._seq_id_to_blocks_hashes) <= may
@@ -185,8 +187,19 @@ class Trees(RuleBasedStateMachine):
             was, now = before.get(group.request_id), group.first_seq.status
             if was is not None and was != now:
                 self.seen[f"{was.name} to {now.name}"] += 1
+        self._see_kv(before)
+
+    def _see_kv(self, before: dict[str, SequenceStatus]) -> None:
+        scheduler = self.engine.scheduler
         for group in scheduler.blocked:
-            self.seen["BLOCKED without KV"] += group.first_seq.seq_id not in scheduler.block_manager.block_tables
+            seq, table = group.first_seq, scheduler.block_manager.block_tables.get(group.first_seq.seq_id)
+            self.seen["BLOCKED without KV"] += table is None
+            self.seen["BLOCKED with some KV"] += table is not None and 0 < table.num_full_slots < seq.get_len() - 1
+            self.seen["BLOCKED in swap space"] += table is not None and not scheduler._blocks.is_on_device(seq)
+        for group in scheduler.forked:
+            self.seen["preempted with its prefix"] += before.get(group.request_id) == SequenceStatus.RUNNING
+        for means, times in scheduler.pressure.evictions.items():
+            self.seen[f"KV to {means}"] += times
 
     def _resume(self, branch: Branch, text: str) -> None:
         name = branch.seq_group.request_id

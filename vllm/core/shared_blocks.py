@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
-from vllm.sequence import Sequence
+from vllm.sequence import Sequence, SequenceStatus
 from vllm.utils import Device
 
 
@@ -40,6 +40,70 @@ class SharedBlocks:
             num_cached = child.get_num_computed_tokens() // block_size * block_size
             tracker._seq_id_to_num_tokens_computed[child.seq_id] = num_cached
 
+    @property
+    def has_swap_space(self) -> bool:
+        """Whether `swap_out` can ever work: upstream's cannot with prefix caching."""
+        return self._manager.num_total_cpu_blocks > 0 and self._cache is None
+
+    def num_free(self) -> int:
+        """Free blocks."""
+        return self._manager.block_allocator.get_num_free_blocks(Device.GPU)
+
+    def num_blocks(self, seq: Sequence) -> int:
+        """All blocks of ``seq``."""
+        return len(self._manager.block_tables[seq.seq_id].physical_block_ids)
+
+    def num_shared(self, seq: Sequence) -> int:
+        """The blocks of ``seq`` that others hold too: the first ones."""
+        block_ids = self._manager.block_tables[seq.seq_id].physical_block_ids
+        num_shared = len(block_ids)
+        while num_shared and self._mutable.refcounter.get(block_ids[num_shared - 1]) == 1:
+            num_shared -= 1
+        return num_shared
+
+    def num_new(self, seq: Sequence) -> int:
+        """Blocks that ``seq`` needs for its tokens that have no slot yet."""
+        table = self._manager.block_tables[seq.seq_id]
+        num_tokens = seq.get_len() - table.num_full_slots
+        if num_tokens == 0:
+            return 0
+        index, num_in_block = divmod(table.num_full_slots, self._manager.block_size)
+        is_copied = num_in_block > 0 and self._mutable.refcounter.get(table.physical_block_ids[index]) > 1
+        return ceil((num_tokens - table._num_empty_slots) / self._manager.block_size) + is_copied
+
+    def is_on_device(self, seq: Sequence) -> bool:
+        """Whether ``seq`` has blocks, and not in swap space."""
+        table = self._manager.block_tables.get(seq.seq_id)
+        return table is not None and table.physical_block_ids[0] in self._mutable.all_block_ids
+
+    def can_swap_out(self, seq: Sequence) -> bool:
+        """Whether there is swap space for all blocks of ``seq``."""
+        return self.has_swap_space and self._manager.can_swap_out(_OneSequence(seq))
+
+    def swap_out(self, seq: Sequence) -> list[tuple[int, int]]:
+        """Move the table of ``seq`` to swap space; the blocks to copy, from and to."""
+        return self._manager.swap_out(_OneSequence(seq))
+
+    def free_owned(self, seq: Sequence) -> int:
+        """Give back the blocks of ``seq`` that it alone holds.
+
+        With prefix caching all of them: those that others hold stay in the cache, and are found there again.
+
+        Returns:
+            The tokens that still have a slot; 0 where ``seq`` has no table any more.
+        """
+        num_shared = self.num_shared(seq)
+        if num_shared == 0 or self._cache is not None:
+            self.free(seq)
+            return 0
+        table = self._manager.block_tables[seq.seq_id]
+        blocks = table.blocks
+        for block in blocks[num_shared:]:
+            table._allocator.free(block)
+        table.update(blocks[:num_shared])
+        table._num_full_slots = min(table.num_full_slots, num_shared * self._manager.block_size)
+        return table.num_full_slots
+
     def free(self, seq: Sequence) -> None:
         """Give back the blocks of ``seq``.
 
@@ -60,8 +124,7 @@ class SharedBlocks:
         Upstream counts each block that is written to as a new one. So a sequence that fills the last block
         preempts itself, is recomputed, and preempts itself again.
         """
-        needed = sum(map(self._num_new_blocks, seqs))
-        return needed <= self._manager.block_allocator.get_num_free_blocks(Device.GPU)
+        return sum(map(self.num_new, seqs)) <= self.num_free()
 
     def note_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """Remember blocks that this step copies from."""
@@ -84,15 +147,6 @@ class SharedBlocks:
         self._kept.clear()
         self._sources.clear()
 
-    def _num_new_blocks(self, seq: Sequence) -> int:
-        table = self._manager.block_tables[seq.seq_id]
-        num_tokens = seq.get_len() - table.num_full_slots
-        if num_tokens == 0:
-            return 0
-        index, num_in_block = divmod(table.num_full_slots, self._manager.block_size)
-        is_copied = num_in_block > 0 and self._mutable.refcounter.get(table.physical_block_ids[index]) > 1
-        return ceil((num_tokens - table._num_empty_slots) / self._manager.block_size) + is_copied
-
     def _forget(self, block_id: int) -> None:
         """Take a block that nobody holds out of the prefix cache."""
         cache = self._cache
@@ -100,6 +154,16 @@ class SharedBlocks:
             del cache._cached_blocks[cache.evictor.free_table[block_id].content_hash]
             cache.evictor.remove(block_id)
             self._mutable._free_block_indices.append(block_id)
+
+
+class _OneSequence:
+    """What the block manager asks a sequence group for when it swaps, whatever its status."""
+
+    def __init__(self, seq: Sequence) -> None:
+        self._seq = seq
+
+    def get_seqs(self, status: SequenceStatus) -> list[Sequence]:
+        return [self._seq]
 
 
 def last_copy_into_each(copies: list[tuple[int, int]]) -> list[tuple[int, int]]:

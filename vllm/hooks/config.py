@@ -21,6 +21,7 @@ from vllm.sampling_params import SamplingParams
 
 BlockOn = Literal["promise", "sync"]
 SyncResume = Literal["auto", "manual"]
+BlockedKVPolicy = Literal["preserve", "swap", "discard", "auto"]
 BUILT_IN_MERGES = ("concatenate", "none")
 
 
@@ -71,6 +72,11 @@ class SpecialKwargs:
     max_children: int = 16
     """Unfinished children of one parent; a promise that would pass it is an ordinary token."""
 
+    blocked_kv_policy: BlockedKVPolicy = "auto"
+    """What becomes of a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as
+    anybody can go on, "swap" copies it to swap space (where there is none it is discarded), "discard" computes
+    it again, "auto" takes what wastes least."""
+
     sync_resume: SyncResume = "auto"
     """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync waits for
     `LLMEngine.resume_sequence` too."""
@@ -84,6 +90,7 @@ class SpecialKwargs:
         self._check_tokens()
         check_choice(self, "block_on", get_args(BlockOn))
         check_choice(self, "sync_resume", get_args(SyncResume))
+        check_choice(self, "blocked_kv_policy", get_args(BlockedKVPolicy))
         check_at_least(self, "max_child_depth", 0)
         check_at_least(self, "max_children", 1)
         check_at_least(self, "children_per_promise", 1)

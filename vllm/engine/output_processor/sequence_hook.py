@@ -78,7 +78,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self.handlers = make_handlers(special_kwargs, facts.tokenizer)
         self._facts = facts
         for each in scheduler:
-            each.attach(self.join)
+            each.attach(self.join, special_kwargs.blocked_kv_policy)
 
     def process_outputs(
         self, sequence_group: SequenceGroup, outputs: list[SequenceGroupOutput], is_async: bool

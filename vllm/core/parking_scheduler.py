@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's scheduler with two more queues: who is BLOCKED, and who waits with a block table.
+
+It says who has room, and who gives up KV when there is too little. Why a sequence is BLOCKED, and when it goes
+on, is the `HookScheduler`'s.
+"""
+
+from collections import deque
+from itertools import chain
+from typing import Any
+
+from vllm.core.kv_pressure import Admission, KVPressure
+from vllm.core.scheduler import (
+    PreemptionMode,
+    Scheduler,
+    SchedulerOutputs,
+    SchedulerPrefillOutputs,
+    SchedulerSwappedInOutputs,
+    SchedulingBudget,
+)
+from vllm.core.shared_blocks import SharedBlocks, last_copy_into_each
+from vllm.hooks.config import BlockedKVPolicy
+from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+
+_LEGAL = {
+    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
+    SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
+    SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
+    SequenceStatus.BLOCKED: set(SequenceStatus) - {SequenceStatus.BLOCKED, SequenceStatus.RUNNING},
+}
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence was to go from one status to another that cannot follow it."""
+
+
+class ParkingScheduler(Scheduler):
+    """Upstream's scheduler, and sequences that are set aside with their KV.
+
+    `_move` alone changes the status and the queue of a sequence, but for upstream's own transitions.
+    """
+
+    pressure: KVPressure
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._blocks = SharedBlocks(self.block_manager)
+        self._admission = Admission(self._blocks)
+        self.blocked: deque[SequenceGroup] = deque()
+        self.forked: deque[SequenceGroup] = deque()
+        """WAITING with a block table: for a free slot among the running, and for room."""
+
+        self._preempted: list[SequenceGroup] = []
+        """In this step, and with a block table; upstream puts them into `waiting`."""
+
+    def set_policy(self, policy: BlockedKVPolicy) -> None:
+        """Set what becomes of a BLOCKED sequence's KV, before the first step."""
+        self.pressure = KVPressure(self._blocks, policy)
+
+    def has_unfinished_seqs(self) -> bool:
+        return super().has_unfinished_seqs() or bool(self.blocked or self.forked)
+
+    def get_num_unfinished_seq_groups(self) -> int:
+        return super().get_num_unfinished_seq_groups() + len(self.blocked) + len(self.forked)
+
+    def free_seq(self, seq: Sequence) -> None:
+        """Give back the blocks of a sequence."""
+        self._blocks.free(seq)
+
+    def _schedule(self) -> SchedulerOutputs:
+        self.pressure.costs.end_step()
+        outputs = self._schedule_once()
+        # What can't be scheduled may wait for the blocks of those who wait for it.
+        while self._is_stuck(outputs) and self._give_up_kv_of_one():
+            outputs = self._schedule_once()
+        self._blocks.release_sources()
+        outputs.blocks_to_copy = last_copy_into_each(outputs.blocks_to_copy)
+        outputs.blocks_to_swap_out += self.pressure.take_swapped_out()
+        num_swapped = len(outputs.blocks_to_swap_out) + len(outputs.blocks_to_swap_in)
+        self.pressure.costs.begin_step(outputs.num_batched_tokens, num_swapped)
+        return outputs
+
+    def _schedule_once(self) -> SchedulerOutputs:
+        self._admit()
+        outputs = super()._schedule()
+        for group in self._preempted:
+            self._move(group, SequenceStatus.WAITING)
+        self._preempted.clear()
+        return outputs
+
+    def _admit(self) -> None:
+        """Let those run, in order, for whom there is a slot and room; one of them in any case."""
+        room = self._blocks.num_free()
+        while self.forked and self._has_free_slot():
+            wanted = self._admission.num_wanted(self.forked[0])
+            if self.running and wanted > room:
+                return
+            room -= wanted
+            self._move(self.forked[0], SequenceStatus.RUNNING)
+
+    def _schedule_prefills(self, *args: Any, **kwargs: Any) -> SchedulerPrefillOutputs:
+        # A new request would take the room that the forked wait for, and that their end would give back.
+        return SchedulerPrefillOutputs.create_empty() if self.forked else super()._schedule_prefills(*args, **kwargs)
+
+    def _schedule_swapped(
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
+    ) -> SchedulerSwappedInOutputs:
+        # A step copies in before it copies out.
+        if self.pressure.has_swapped_out:
+            return SchedulerSwappedInOutputs.create_empty()
+        # Upstream leaves chunks out here, and a prefill that is longer than the budget never comes back.
+        self._blocks.keep_sources()
+        return super()._schedule_swapped(budget, curr_loras, enable_chunking)
+
+    def _can_append_slots(self, seq_group: SequenceGroup, enable_chunking: bool) -> bool:
+        """Whether a running group has room; BLOCKED parents give theirs up before one is preempted."""
+        self._blocks.keep_sources()
+        while not self._blocks.can_append(seq_group.seqs):
+            if not self.pressure.relieve(self.blocked):
+                return False
+            self._blocks.keep_sources()
+        return True
+
+    def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
+        # Without room in swap space upstream's ends the engine.
+        seq, wants_swap = seq_group.first_seq, self.user_specified_preemption_mode == "swap"
+        if wants_swap and not self._blocks.can_swap_out(seq):
+            self._preempt_by_recompute(seq_group)
+            return PreemptionMode.RECOMPUTE
+        return super()._preempt(seq_group, blocks_to_swap_out)
+
+    def _preempt_by_recompute(self, seq_group: SequenceGroup) -> None:
+        """Upstream's; what a sequence shares costs nothing to keep."""
+        self.pressure.give_up(seq_group.first_seq)
+        if self._has_blocks(seq_group):
+            self._preempted.append(seq_group)
+        else:
+            super()._preempt_by_recompute(seq_group)
+
+    def _append_slots(
+        self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
+    ) -> None:
+        num_before = len(blocks_to_copy)
+        super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
+        self._blocks.note_copies(blocks_to_copy[num_before:])
+
+    def _is_stuck(self, outputs: SchedulerOutputs) -> bool:
+        idle = outputs.is_empty() and not outputs.ignored_seq_groups
+        return idle and bool(self.waiting or self.swapped or self.forked)
+
+    def _give_up_kv_of_one(self) -> bool:
+        """Nobody can run: have one who doesn't give up KV; False if none of them has any."""
+        if self.pressure.relieve(self.blocked, is_last_resort=True):
+            return True
+        for group in chain(reversed(self.forked), reversed(self.blocked)):
+            if self._blocks.is_on_device(group.first_seq):
+                self.pressure.give_up_all(group.first_seq)
+                if group in self.forked:
+                    self._move(group, SequenceStatus.WAITING)
+                return True
+        return False
+
+    def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """Change the status of a group's sequence and its queue, together."""
+        seq = group.first_seq
+        if status not in _LEGAL.get(seq.status, ()):
+            raise IllegalTransition(f"{group.request_id} cannot go from {seq.status.name} to {status.name}")
+        for queue in (self.forked, self.blocked, self.running, self.waiting):
+            if group in queue:
+                queue.remove(group)
+        seq.status = status
+        if status == SequenceStatus.RUNNING:
+            self.running.append(group)
+        elif status == SequenceStatus.BLOCKED:
+            self.blocked.append(group)
+        elif status == SequenceStatus.SWAPPED:
+            self.swapped.append(group)
+        elif status == SequenceStatus.WAITING:
+            (self.forked if self._has_blocks(group) else self.waiting).appendleft(group)
+
+    def _has_blocks(self, group: SequenceGroup) -> bool:
+        return group.first_seq.seq_id in self.block_manager.block_tables
+
+    def _has_free_slot(self) -> bool:
+        return len(self.running) < self.scheduler_config.max_num_seqs
