@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A KV cache without a model: who reads what, after all that the worker is told to copy and to compute."""
 
+from typing import NamedTuple
+
 from vllm.core.scheduler import SchedulerOutputs
+from vllm.hooks.splice import HookedMetadata
 from vllm.sequence import SequenceGroupMetadata
+
+
+class Entry(NamedTuple):
+    """What one slot holds: the KV of the last token of ``context``."""
+
+    context: tuple[int, ...]
+    position: int
+    is_injected: bool = False
 
 
 class PretendedKV:
@@ -10,31 +21,54 @@ class PretendedKV:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.blocks: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {}
+        self.blocks: dict[tuple[str, int], dict[int, Entry]] = {}
+        self.num_injected = 0
+        """Tokens, so far."""
 
     def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
         """Move and compute as the worker does, and check all that attention would read."""
         self._copy("cpu", "gpu", outputs.blocks_to_swap_in)
         self._copy("gpu", "cpu", outputs.blocks_to_swap_out)
         self._copy("gpu", "gpu", outputs.blocks_to_copy)
+        self._inject(metadata)
         # All write before one reads: a batch is computed layer by layer.
-        for context, table in [self._compute(meta) for meta in metadata]:
-            for position in range(len(context)):
-                block = self.blocks[("gpu", table[position // self.block_size])]
-                assert block.get(position % self.block_size) == context[: position + 1], (position, context)
+        for context, table, positions in [self._compute(meta) for meta in metadata]:
+            for index in range(len(context)):
+                entry = self.blocks[("gpu", table[index // self.block_size])].get(index % self.block_size)
+                assert entry is not None, (index, context)
+                if entry.is_injected:
+                    assert entry.context[-1] == context[index], (index, context)
+                else:
+                    assert entry.context == context[: index + 1], (index, entry, context)
+                assert positions is None or entry.position == index, (index, context)
 
-    def _compute(self, meta: SequenceGroupMetadata) -> tuple[tuple[int, ...], list[int]]:
-        """Write a group's chunk; its context and its block table."""
+    def _compute(self, meta: SequenceGroupMetadata) -> tuple[tuple[int, ...], list[int], bool | None]:
+        """Write a group's chunk; its context, its block table, and whether positions are indices."""
         [(seq_id, data)] = meta.seq_data.items()
         table, start = meta.block_tables[seq_id], data.get_num_computed_tokens()
         end = start + meta.token_chunk_size
         if meta.is_prompt:
             start = max(start, min(len(meta.computed_block_nums) * self.block_size, end - 1))
-        context = tuple(data.get_token_ids()[:end])
-        for position in range(start, end):
-            block = self.blocks.setdefault(("gpu", table[position // self.block_size]), {})
-            block[position % self.block_size] = context[: position + 1]
-        return context, table
+        runs = [(start, end, 0)]
+        if isinstance(meta, HookedMetadata):
+            runs = list(meta.runs) or [(start, end, meta.position_offset)]
+            assert sum(last - first for first, last, _ in runs) == meta.token_chunk_size
+        context = tuple(data.get_token_ids()[: runs[-1][1]])
+        for start, end, offset in runs:
+            for index in range(start, end):
+                block = self.blocks.setdefault(("gpu", table[index // self.block_size]), {})
+                block[index % self.block_size] = Entry(context[: index + 1], index + offset)
+        return context, table, None if any(offset for _, _, offset in runs) else True
+
+    def _inject(self, metadata: list[SequenceGroupMetadata]) -> None:
+        copies = [copy for meta in metadata if isinstance(meta, HookedMetadata) for copy in meta.slot_copies]
+        assert len(copies) == len({copy.destination for copy in copies})
+        read = [self.blocks[("gpu", copy.source // self.block_size)][copy.source % self.block_size] for copy in copies]
+        for copy, entry in zip(copies, read, strict=True):
+            assert entry.position == copy.source_position
+            block = self.blocks.setdefault(("gpu", copy.destination // self.block_size), {})
+            block[copy.destination % self.block_size] = Entry(entry.context, copy.position, is_injected=True)
+        self.num_injected += len(copies)
 
     def _copy(self, source: str, destination: str, pairs: list[tuple[int, int]]) -> None:
         read, written = [block for block, _ in pairs], [block for _, block in pairs]

@@ -5,6 +5,7 @@
 computed, hand one token to every group that samples, free what has finished.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.scheduler import SchedulerOutputs
+from vllm.core.step_costs import StepCosts
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.engine.output_processor.stop_checker import StopChecker
@@ -124,6 +126,8 @@ class SurgicalEngine:
             special_kwargs=self.special_kwargs,
             facts=self.facts,
         )
+        # Steps of equal length: what a test does must not depend on how fast it runs.
+        self.scheduler.pressure.costs = StepCosts(clock=itertools.count().__next__)
 
     def add(self, request_id: str = "r", prompt: str = "prompt", **params: object) -> SequenceGroup:
         """A fake group in the waiting queue; ``params`` are of its `SamplingParams`."""
@@ -171,6 +175,18 @@ class SurgicalEngine:
             self.step(tokens)
         raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
 
+    def run_until(self, is_reached: Callable[[], bool], tokens: Tokens, max_steps: int = 100) -> None:
+        """Steps until ``is_reached``.
+
+        Raises:
+            AssertionError: it takes more than ``max_steps``.
+        """
+        for _ in range(max_steps):
+            if is_reached():
+                return
+            self.step(tokens)
+        raise AssertionError(f"not reached after {max_steps} steps: {self.statuses()}")
+
     def statuses(self) -> dict[str, str]:
         """The status of every group in a queue, by request id."""
         return {group.request_id: group.first_seq.status.name for group in self.queued()}
@@ -195,6 +211,7 @@ class SurgicalEngine:
         assert self.queued() == []
         assert not self.scheduler.has_unfinished_seqs()
         assert not self.scheduler._unsettled
+        assert not self.scheduler._kept
         assert manager.block_tables == {}
         assert manager._computed_blocks_tracker._seq_id_to_blocks_hashes == {}
         assert self.num_free_blocks() == self.num_blocks

@@ -19,6 +19,7 @@ from mytests.reference import Reference
 from mytests.surgical import EOS, PROMISE, SYNC, SurgicalEngine, ids
 from vllm.config import SpecialKwargs
 from vllm.hooks.branch import Branch, branch_of
+from vllm.hooks.injection import num_computed_alike
 from vllm.sequence import SequenceGroup, SequenceStatus
 
 QUEUES = {
@@ -34,6 +35,7 @@ MUST_ARISE = {
     *("BLOCKED without KV", "BLOCKED to WAITING", "BLOCKED to RUNNING", "BLOCKED to FINISHED_STOPPED", "resumed"),
     *(f"abort {queue} at depth 0" for queue in ("waiting", "running", "swapped", "blocked")),
     *("abort running at depth 1", "abort forked at depth 1"),
+    "injected",
     *("KV to swap", "KV to discard", "BLOCKED in swap space", "BLOCKED with some KV", "preempted with its prefix"),
 }
 """What the walks have to reach: changes of status within a step, and aborts."""
@@ -68,7 +70,8 @@ class Trees(RuleBasedStateMachine):
             max_child_depth=draw(3, 2, 1, 0),
             children_per_promise=children,
             max_children=draw(*range(children, 9)),
-            child_merge_strategy=draw("concatenate", "none"),
+            child_merge_strategy=(strategy := draw("kv_inject", "concatenate", "none")),
+            position_rule=draw("sequential", "overlap") if strategy == "kv_inject" else "sequential",
             blocked_kv_policy=draw("swap", "auto", "discard", "preserve"),
         )
         self.engine = _tight_engine(self.hooks, draw)
@@ -131,13 +134,14 @@ class Trees(RuleBasedStateMachine):
         """Tables are where they should be, cover what is computed, and account for every block."""
         scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
         must = {g.first_seq.seq_id for g in [*scheduler.running, *scheduler.swapped, *scheduler.forked]}
-        may = must | {g.first_seq.seq_id for g in scheduler.blocked}
+        kept = scheduler._kept.seq_ids
+        may = must | kept | {g.first_seq.seq_id for g in scheduler.blocked}
         assert must <= manager.block_tables.keys() <= may
         assert set(manager._computed_blocks_tracker._seq_id_to_blocks_hashes) <= may
         seqs = {group.first_seq.seq_id: group.first_seq for group in self._all()}
         tables = manager.block_tables
-        for seq_id, table in tables.items():
-            assert seqs[seq_id].get_num_computed_tokens() <= table.num_full_slots <= seqs[seq_id].get_len()
+        for seq_id, table in ((i, t) for i, t in tables.items() if i not in kept):
+            assert num_computed_alike(seqs[seq_id]) <= table.num_full_slots <= seqs[seq_id].get_len()
         # CPU blocks are numbered behind the GPU's.
         users = Counter(block for table in tables.values() for block in table.physical_block_ids)
         on_gpu = {block: count for block, count in users.items() if block < self.engine.num_blocks}
@@ -198,6 +202,8 @@ class Trees(RuleBasedStateMachine):
             self.seen["BLOCKED in swap space"] += table is not None and not scheduler._blocks.is_on_device(seq)
         for group in scheduler.forked:
             self.seen["preempted with its prefix"] += before.get(group.request_id) == SequenceStatus.RUNNING
+        assert isinstance(self.engine.model, PretendedKV)
+        self.seen["injected"] += self.engine.model.num_injected
         for means, times in scheduler.pressure.evictions.items():
             self.seen[f"KV to {means}"] += times
 

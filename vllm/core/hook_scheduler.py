@@ -14,17 +14,20 @@ blocks unless others need them; once its children have finished it is joined and
     preempted          RUNNING ──► WAITING (forked)  its prefix is shared and kept: recomputes what is its own
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from vllm.core.parking_scheduler import IllegalTransition, ParkingScheduler
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.hooks.branch import Branch, branch_of
-from vllm.hooks.config import BlockedKVPolicy
+from vllm.hooks.config import SpecialKwargs
+from vllm.hooks.injection import KVCopy, inject, spliced_of
+from vllm.hooks.merge import Span
 from vllm.hooks.results import Join
-from vllm.sequence import SequenceGroup, SequenceStatus
+from vllm.hooks.splice import HookedMetadata, SlotCopy
+from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
 class HookScheduler(ParkingScheduler):
@@ -40,17 +43,20 @@ class HookScheduler(ParkingScheduler):
         """An ordered set: parents to look at in the next `schedule`."""
 
         self._finished_at_join: list[SequenceGroup] = []
-        self._join: Callable[[Branch], Join]
+        self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
+        """Of this step."""
 
-    def attach(self, join: Callable[[Branch], Join], policy: BlockedKVPolicy) -> None:
+        self._join: Callable[[Branch], tuple[Join, list[Span]]]
+        self._special_kwargs: SpecialKwargs
+
+    def attach(self, join: Callable[[Branch], tuple[Join, list[Span]]], special_kwargs: SpecialKwargs) -> None:
         """Set what the hooks know.
 
         Args:
-            join: Splices the results of a branch's children into it, just before it resumes.
-            policy: What becomes of a BLOCKED parent's KV.
+            join: Appends the results of a branch's children to it, just before it resumes.
         """
-        self._join = join
-        self.set_policy(policy)
+        self._join, self._special_kwargs = join, special_kwargs
+        self.set_policy(special_kwargs.blocked_kv_policy)
 
     def spawn(self, child: Branch) -> None:
         """Take in a child of a running parent; it runs as soon as there is a slot and room.
@@ -78,16 +84,28 @@ class HookScheduler(ParkingScheduler):
         """Note that a sequence has finished. With unjoined children it is BLOCKED until they have too."""
         branch.note_end()
         if branch.unjoined:
+            self._kept.release(branch)
             branch.end_status = branch.seq.status
             self.block(branch)
         elif branch.parent is not None:
             self._admission.note_end(branch.seq)
             self._look_at(branch.parent)
 
+    def free_seq(self, seq: Sequence) -> None:
+        """Give back the blocks of a sequence, unless they are kept for its parent."""
+        branch: Branch | None = getattr(seq, "branch", None)
+        if branch is not None and self._is_wanted(branch):
+            self._kept.keep(branch)
+        elif not self._kept.holds(seq):
+            super().free_seq(seq)
+
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
         """Upstream's `schedule`, after joining the parents and admitting the children that can go on."""
         self._settle()
         metadata, outputs, allow_async_output_proc = super().schedule()
+        if self._special_kwargs.injects_kv:
+            groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
+            metadata = list(map(self._with_injection, metadata, groups))
         outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._end_ignored(group)]
         outputs.ignored_seq_groups += self._finished_at_join
         self._finished_at_join = []
@@ -111,6 +129,7 @@ class HookScheduler(ParkingScheduler):
         super().abort_seq_group(request_ids | {branch.seq_group.request_id for branch in doomed}, samples)
         for branch in doomed:
             branch.note_end()
+            self._kept.release(branch)
             self._unsettled.pop(branch, None)
             if branch.parent is not None and not branch.parent.seq.is_finished():
                 self._look_at(branch.parent)
@@ -135,24 +154,67 @@ class HookScheduler(ParkingScheduler):
         group = branch.seq_group
         # A child that ended in the same round may have asked for another look.
         self._unsettled.pop(branch, None)
-        join = self._join(branch)
+        join, spans = self._join(branch)
         if branch.end_status is not None:
             branch.joins.append(join)
             self._finish(branch, branch.end_status)
             return
-        if self._has_blocks(group):
-            _make_prefill(group)
-        is_swapped = self._has_blocks(group) and not self._blocks.is_on_device(group.first_seq)
+        is_on_device = self._blocks.is_on_device(branch.seq)
+        spliced = None
+        if is_on_device and self._special_kwargs.injects_kv:
+            spliced = inject(branch, spans, self._special_kwargs.position_rule, self._kept.num_computed)
+        if spliced is not None:
+            branch.spliced = spliced
+            _make_prefill(branch.seq, len(spliced.glue))
+        else:
+            self._kept.release(branch)
+            if self._has_blocks(group):
+                _make_prefill(branch.seq, branch.seq.data.get_num_uncomputed_tokens())
+        is_swapped = self._has_blocks(group) and not is_on_device
         self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
         branch.joins.append(replace(join, num_prefill=group.get_num_uncomputed_tokens()))
 
+    def _append_slots(
+        self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
+    ) -> None:
+        spliced = spliced_of(seq_group.first_seq)
+        if spliced is not None and spliced.copies:
+            self._blocks.leave_cache(seq_group.first_seq)
+        super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
+        if spliced is not None and spliced.copies:
+            self._slot_copies[seq_group] = tuple(self._to_slots(seq_group.first_seq, spliced.copies))
+            spliced.copies = []
+
+    def _to_slots(self, seq: Sequence, copies: list[KVCopy]) -> Iterator[SlotCopy]:
+        destinations = self._blocks.slots(seq, (copy.parent_index for copy in copies))
+        for source, group in groupby(zip(copies, destinations, strict=True), key=lambda pair: pair[0].source):
+            pairs = list(group)
+            slots = self._blocks.slots(source.seq, (copy.source_index for copy, _ in pairs))
+            for (copy, destination), slot in zip(pairs, slots, strict=True):
+                yield SlotCopy(slot, destination, copy.source_position, copy.position)
+
+    def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:
+        """``metadata`` with what its worker has to know of injected KV."""
+        spliced = spliced_of(group.first_seq)
+        if spliced is None:
+            return metadata
+        copies = self._slot_copies.pop(group, ())
+        if copies:
+            # The step is scheduled: what is freed now is not written before it has run.
+            self._kept.release(group.first_seq.branch)
+        runs = spliced.take_runs(metadata.token_chunk_size)
+        if not copies and not runs and not spliced.position_offset:
+            return metadata
+        return HookedMetadata.of(metadata, slot_copies=copies, runs=runs, position_offset=spliced.position_offset)
+
     def _finish(self, branch: Branch, status: SequenceStatus) -> None:
         branch.end_status = None
+        self._kept.release(branch)
         self._move(branch.seq_group, status)
-        self._release(branch.seq_group)
         # Upstream emits the output of a group that ends outside a step by this list.
         self._finished_at_join.append(branch.seq_group)
         self.end(branch)
+        self._release(branch.seq_group)
 
     def _end_ignored(self, group: SequenceGroup) -> bool:
         """Note the end of a group that can never fit; False where it waits for its children first."""
@@ -161,15 +223,20 @@ class HookScheduler(ParkingScheduler):
             self.end(branch)
         return group.is_finished()
 
+    def _is_wanted(self, branch: Branch) -> bool:
+        """Whether a sequence has ended with KV that its parent will get."""
+        if not self._special_kwargs.injects_kv or branch.parent is None or self._kept.holds(branch.seq):
+            return False
+        has_result = branch.seq.is_finished() and not branch.has_failed and self._has_blocks(branch.seq_group)
+        return has_result and branch.parent.end_status is None and not branch.parent.seq.is_finished()
+
     def _release(self, group: SequenceGroup) -> None:
         self.free_seq(group.first_seq)
         self._finished_requests_ids.append(group.request_id)
 
 
-def _make_prefill(group: SequenceGroup) -> None:
-    """Let a sequence that has decoded prefill what was merged into it, behind what is computed."""
-    seq = group.first_seq
-    if seq.data.get_num_uncomputed_tokens() > 1:
-        num_computed = seq.get_num_computed_tokens()
+def _make_prefill(seq: Sequence, num_uncomputed: int) -> None:
+    """Let a sequence that has decoded prefill so many tokens; the others have their KV."""
+    if num_uncomputed > 1:
         seq.reset_state_for_recompute()
-        seq.data.update_num_computed_tokens(num_computed)
+        seq.data.update_num_computed_tokens(seq.get_len() - num_uncomputed)

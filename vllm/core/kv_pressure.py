@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
+from vllm.core.kept_children import KeptChildren
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.core.step_costs import StepCosts
 from vllm.hooks.config import BlockedKVPolicy
+from vllm.hooks.injection import spliced_of
 from vllm.logger import init_logger
 from vllm.sequence import Sequence, SequenceGroup
 
@@ -39,7 +41,7 @@ class Option:
 class KVPressure:
     """Takes KV from BLOCKED sequences. The policy says by what means."""
 
-    def __init__(self, blocks: SharedBlocks, policy: BlockedKVPolicy) -> None:
+    def __init__(self, blocks: SharedBlocks, kept: KeptChildren, policy: BlockedKVPolicy) -> None:
         self.costs = StepCosts()
         self.evictions: Counter[Means] = Counter()
         """How often each means was taken."""
@@ -48,6 +50,7 @@ class KVPressure:
         """Tokens whose KV was given up, and has to be computed again."""
 
         self._blocks = blocks
+        self._kept = kept
         self._policy = policy
         self._swapped_out: list[tuple[int, int]] = []
         if policy == "swap" and not blocks.has_swap_space:
@@ -56,8 +59,12 @@ class KVPressure:
                 "with which it cannot be used); KV is discarded instead"
             )
 
-    def relieve(self, blocked: Iterable[SequenceGroup], is_last_resort: bool = False) -> bool:
-        """Have one of the BLOCKED groups, given in the order they blocked, give up blocks.
+    def relieve(self, parked: Iterable[SequenceGroup], is_last_resort: bool = False) -> bool:
+        """Have one of the groups that are set aside give up blocks; among equals the last one.
+
+        Args:
+            parked: BLOCKED, or finished with KV that is kept for a join.
+            is_last_resort: Nobody can go on otherwise: what the policy would keep is given up too.
 
         Returns:
             False if none has a block of its own, or the policy keeps them.
@@ -66,7 +73,7 @@ class KVPressure:
         per_token, per_block = self.costs.fit() if self._blocks.has_swap_space else (1.0, 0.0)
         options = [
             option
-            for group in reversed(list(blocked))
+            for group in reversed(list(parked))
             for option in self._options(group.first_seq, group, policy, per_token, per_block)
         ]
         if not options:
@@ -75,8 +82,15 @@ class KVPressure:
         return True
 
     def give_up(self, seq: Sequence) -> None:
-        """Free the blocks of ``seq`` that nobody shares; their tokens will be computed again."""
-        self._recompute_from(seq, self._blocks.free_owned(seq))
+        """Free the blocks of ``seq`` that nobody shares; their tokens will be computed again.
+
+        Injected KV stays as a whole or not at all: behind a part of it positions would be others.
+        """
+        spliced, num_kept = spliced_of(seq), self._blocks.num_shared(seq) * seq.block_size
+        if spliced is not None and (spliced.glue or num_kept < spliced.end):
+            self.give_up_all(seq)
+        else:
+            self._recompute_from(seq, self._blocks.free_owned(seq))
 
     def give_up_all(self, seq: Sequence) -> None:
         """Let go of all blocks of ``seq``, shared ones too."""
@@ -99,6 +113,9 @@ class KVPressure:
         self.num_recomputed += num_computed - num_kept
         seq.reset_state_for_recompute()
         seq.data.update_num_computed_tokens(num_kept)
+        if num_kept == 0 and spliced_of(seq) is not None:
+            self._kept.release(seq.branch)
+            seq.branch.spliced = None
 
     def _options(
         self, seq: Sequence, group: SequenceGroup, policy: BlockedKVPolicy, per_token: float, per_block: float
@@ -108,7 +125,7 @@ class KVPressure:
         num_all, num_shared = self._blocks.num_blocks(seq), self._blocks.num_shared(seq)
         if num_all == num_shared:
             return
-        can_swap = policy != "discard" and self._blocks.can_swap_out(seq)
+        can_swap = policy != "discard" and not seq.is_finished() and self._blocks.can_swap_out(seq)
         if can_swap:
             yield Option(group, "swap", num_all - num_shared, 2 * num_all * per_block)
         if policy != "swap" or not can_swap:

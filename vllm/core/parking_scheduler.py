@@ -6,9 +6,11 @@ on, is the `HookScheduler`'s.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from vllm.core.kept_children import KeptChildren
 from vllm.core.kv_pressure import Admission, KVPressure
 from vllm.core.scheduler import (
     PreemptionMode,
@@ -52,12 +54,13 @@ class ParkingScheduler(Scheduler):
         self.forked: deque[SequenceGroup] = deque()
         """WAITING with a block table: for a free slot among the running, and for room."""
 
+        self._kept = KeptChildren(self._blocks)
         self._preempted: list[SequenceGroup] = []
         """In this step, and with a block table; upstream puts them into `waiting`."""
 
     def set_policy(self, policy: BlockedKVPolicy) -> None:
         """Set what becomes of a BLOCKED sequence's KV, before the first step."""
-        self.pressure = KVPressure(self._blocks, policy)
+        self.pressure = KVPressure(self._blocks, self._kept, policy)
 
     def has_unfinished_seqs(self) -> bool:
         return super().has_unfinished_seqs() or bool(self.blocked or self.forked)
@@ -118,7 +121,7 @@ class ParkingScheduler(Scheduler):
         """Whether a running group has room; BLOCKED parents give theirs up before one is preempted."""
         self._blocks.keep_sources()
         while not self._blocks.can_append(seq_group.seqs):
-            if not self.pressure.relieve(self.blocked):
+            if not self.pressure.relieve(self._parked()):
                 return False
             self._blocks.keep_sources()
         return True
@@ -152,15 +155,19 @@ class ParkingScheduler(Scheduler):
 
     def _give_up_kv_of_one(self) -> bool:
         """Nobody can run: have one who doesn't give up KV; False if none of them has any."""
-        if self.pressure.relieve(self.blocked, is_last_resort=True):
+        if self.pressure.relieve(self._parked(), is_last_resort=True):
             return True
-        for group in chain(reversed(self.forked), reversed(self.blocked)):
+        for group in chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked)):
             if self._blocks.is_on_device(group.first_seq):
                 self.pressure.give_up_all(group.first_seq)
                 if group in self.forked:
                     self._move(group, SequenceStatus.WAITING)
                 return True
         return False
+
+    def _parked(self) -> Iterator[SequenceGroup]:
+        """Whose KV nobody works with."""
+        return chain(self.blocked, self._kept.groups())
 
     def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """Change the status of a group's sequence and its queue, together."""

@@ -7,9 +7,11 @@ it. Nothing here decides; the scheduler does.
 """
 
 from collections.abc import Iterable
+from itertools import count
 from math import ceil
 
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
+from vllm.hooks.injection import num_computed_alike
 from vllm.sequence import Sequence, SequenceStatus
 from vllm.utils import Device
 
@@ -25,6 +27,7 @@ class SharedBlocks:
         self._mutable = allocator._hashless_allocator if manager.enable_caching else allocator
         self._sources: set[int] = set()
         self._kept: list[int] = []
+        self._salts = count(1)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Give ``child`` the block table of its parent.
@@ -108,11 +111,11 @@ class SharedBlocks:
         """Give back the blocks of ``seq``.
 
         Upstream enters a prompt's blocks in the prefix cache when they are allocated. Those that were not
-        computed by now must not stay there: they would be taken for computed.
+        computed by now must not stay there: they would be taken for computed. Nor may those with injected KV.
         """
         uncomputed: list[int] = []
         if self._cache is not None and seq.seq_id in self._manager.block_tables:
-            num_computed = seq.get_num_computed_tokens() // self._manager.block_size
+            num_computed = num_computed_alike(seq) // self._manager.block_size
             uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_computed:]
         self._manager.free(seq)
         for block_id in uncomputed:
@@ -125,6 +128,24 @@ class SharedBlocks:
         preempts itself, is recomputed, and preempts itself again.
         """
         return sum(map(self.num_new, seqs)) <= self.num_free()
+
+    def leave_cache(self, seq: Sequence) -> None:
+        """Have nobody find the blocks that ``seq`` writes from now on: their tokens don't say what is in them.
+
+        Their hashes, and those of all blocks behind them, contain a number of their own.
+        """
+        if self._cache is None:
+            return
+        table, salt = self._manager.block_tables[seq.seq_id], next(self._salts)
+        if table._num_empty_slots:
+            table.blocks[-1]._extra_hash = salt
+        else:
+            table.ensure_num_empty_slots(1, extra_hash=salt)
+
+    def slots(self, seq: Sequence, indices: Iterable[int]) -> list[int]:
+        """The slots of tokens by their index in the context of ``seq``."""
+        block_ids, size = self._manager.block_tables[seq.seq_id].physical_block_ids, self._manager.block_size
+        return [block_ids[index // size] * size + index % size for index in indices]
 
     def note_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """Remember blocks that this step copies from."""

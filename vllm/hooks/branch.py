@@ -4,11 +4,15 @@
 import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from vllm.hooks.handlers import TokenHandler
 from vllm.hooks.results import ChildOutput, Join, Segment
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
+
+if TYPE_CHECKING:
+    from vllm.hooks.injection import SplicedKV
 
 
 @dataclass(eq=False)
@@ -52,6 +56,9 @@ class Branch:
     resumed_with: tuple[int, ...] = ()
     """What that caller gave: token ids to append behind the children's results."""
 
+    spliced: "SplicedKV | None" = None
+    """What its KV holds that was injected; None where all of it is computed from its context."""
+
     end_status: SequenceStatus | None = None
     """What the sequence has finished with, while it waits at its end for its children."""
 
@@ -86,15 +93,18 @@ class Branch:
         """Record that the sequence has finished now: for good, or but for what its children still bring."""
         self.finished_time = time.time()
 
-    def result(self) -> tuple[tuple[int, ...], SampleLogprobs]:
-        """A finished child's token ids and logprobs for its parent; none if it failed."""
+    def result_positions(self) -> list[int]:
+        """The output tokens of a finished child that its parent gets; none if it failed."""
         if self.has_failed:
-            return (), []
-        token_ids, logprobs = list(self.seq.get_output_token_ids()), list(self.seq.output_logprobs)
+            return []
         # Behind the tokens that ended it stands what it got from its own children at its end.
-        ending = slice(self.ending.start, self.ending.stop)
-        del token_ids[ending], logprobs[ending]
-        return tuple(token_ids), logprobs
+        return [*range(self.ending.start), *range(self.ending.stop, self.seq.get_output_len())]
+
+    def result(self) -> tuple[tuple[int, ...], SampleLogprobs]:
+        """Their token ids and logprobs."""
+        token_ids, logprobs = self.seq.get_output_token_ids(), self.seq.output_logprobs
+        positions = self.result_positions()
+        return tuple(token_ids[p] for p in positions), [logprobs[p] for p in positions]
 
     @property
     def has_failed(self) -> bool:

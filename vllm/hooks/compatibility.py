@@ -10,6 +10,7 @@ from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.logger import init_logger
 from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
 from vllm.utils import resolve_obj_by_qualname
+from vllm.worker.hook_workers import hook_worker_for
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
@@ -54,6 +55,8 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
         tokenizer = init_tokenizer_from_configs(model_config, config.scheduler_config, None).tokenizer
         special_kwargs = with_token_ids(special_kwargs, tokenizer)
     check_vocabulary(special_kwargs, model_config.get_vocab_size())
+    if special_kwargs.injects_kv:
+        config.parallel_config.worker_cls = hook_worker_for(config.parallel_config.worker_cls)
     return special_kwargs
 
 

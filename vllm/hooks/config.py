@@ -22,7 +22,8 @@ from vllm.sampling_params import SamplingParams
 BlockOn = Literal["promise", "sync"]
 SyncResume = Literal["auto", "manual"]
 BlockedKVPolicy = Literal["preserve", "swap", "discard", "auto"]
-BUILT_IN_MERGES = ("concatenate", "none")
+PositionRule = Literal["sequential", "overlap"]
+BUILT_IN_MERGES = ("concatenate", "kv_inject", "none")
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,15 @@ class SpecialKwargs:
     """For children, instead of their parent's: all of a `SamplingParams`, or the named fields of it."""
 
     child_merge_strategy: str = "concatenate"
-    """"concatenate" splices the children's output tokens into the parent, "none" appends nothing; else
-    the qualified name of a join function, see `vllm.hooks.handlers.JoinFunction`."""
+    """"concatenate" splices the children's output tokens into the parent, "kv_inject" does so with their KV, "none"
+    appends nothing; else the qualified name of a join function, see `vllm.hooks.handlers.JoinFunction`."""
+
+    position_rule: PositionRule = "sequential"
+    """For "kv_inject". "sequential": keys are rotated to the positions that their tokens get in the parent.
+    "overlap": they keep those that they had in the child, and the parent goes on behind the furthest."""
 
     merge_separator: str = "\n"
-    """Text between two results, for "concatenate"."""
+    """Text between two results, for "concatenate" and "kv_inject"."""
 
     max_child_depth: int = 1
     """A promise sampled at this depth (a request's own sequence has depth 0) is an ordinary token."""
@@ -91,6 +96,7 @@ class SpecialKwargs:
         check_choice(self, "block_on", get_args(BlockOn))
         check_choice(self, "sync_resume", get_args(SyncResume))
         check_choice(self, "blocked_kv_policy", get_args(BlockedKVPolicy))
+        check_choice(self, "position_rule", get_args(PositionRule))
         check_at_least(self, "max_child_depth", 0)
         check_at_least(self, "max_children", 1)
         check_at_least(self, "children_per_promise", 1)
@@ -101,10 +107,17 @@ class SpecialKwargs:
         prefixes = self.child_prefixes
         if len(prefixes) != self.children_per_promise:
             refuse(self, "child_prefix_token_ids", f"give one tuple of ids, or {self.children_per_promise} of them")
+        if self.position_rule != "sequential" and not self.injects_kv:
+            refuse(self, "position_rule", "leave it out, or set child_merge_strategy='kv_inject'")
         if self.child_merge_strategy not in BUILT_IN_MERGES:
             load("child_merge_strategy", self.child_merge_strategy, BUILT_IN_MERGES)
         for _, name in self.named_handlers:
             load("handlers", name)
+
+    @property
+    def injects_kv(self) -> bool:
+        """Whether a parent gets its children's KV, and not only their tokens."""
+        return self.child_merge_strategy == "kv_inject"
 
     @property
     def child_prefixes(self) -> tuple[tuple[int, ...], ...]:

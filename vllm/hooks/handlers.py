@@ -152,7 +152,7 @@ def make_handlers(special_kwargs: SpecialKwargs, tokenizer: AnyTokenizer | None)
 
 def _join_function(special_kwargs: SpecialKwargs) -> JoinFunction:
     strategy = special_kwargs.child_merge_strategy
-    if strategy == "concatenate":
+    if strategy in ("concatenate", "kv_inject"):
         return concatenate(special_kwargs.merge_separator)
     return nothing if strategy == "none" else load("child_merge_strategy", strategy)
 

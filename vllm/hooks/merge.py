@@ -17,13 +17,24 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens to splice into a parent: a child's own, or inserted ones where ``child`` is None."""
+    """Tokens to splice into a parent: a child's own, or inserted ones where ``source`` is None."""
 
     token_ids: Sequence[int]
     logprobs: SampleLogprobs
     """One entry a token: the child's own; for an inserted one the token alone, with certainty (0.0)."""
 
-    child: str | None = None
+    source: Branch | None = None
+    positions: Sequence[int] = ()
+    """Where each stands in the output of ``source``."""
+
+    def cut_to(self, room: int) -> "Span":
+        """The first ``room`` tokens."""
+        return replace(
+            self,
+            token_ids=self.token_ids[:room],
+            logprobs=self.logprobs[:room],
+            positions=self.positions[:room],
+        )
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class Spans:
         """The first ``room`` tokens."""
         kept: list[Span] = []
         for span in self.spans:
-            kept.append(replace(span, token_ids=span.token_ids[:room], logprobs=span.logprobs[:room]))
+            kept.append(span.cut_to(room))
             room -= len(kept[-1].token_ids)
         return replace(self, spans=kept)
 
@@ -95,6 +106,6 @@ def _to_spans(merged: Merged, children: Mapping[str, Branch], encode: Encode, vo
 
 def _to_span(piece: Piece, children: Mapping[str, Branch], encode: Encode, vocab_size: int | None) -> Span:
     if isinstance(piece, ChildOutput):
-        token_ids, logprobs = children[piece.request_id].result()
-        return Span(token_ids, logprobs, piece.request_id)
+        child = children[piece.request_id]
+        return Span(*child.result(), child, child.result_positions())
     return inserted(encode(str(piece)), vocab_size)

@@ -48,6 +48,7 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
         spawn.prefix_token_ids,
         spawn_position=seq.get_output_len(),
         spawn_time=time.time(),
+        spliced=None if parent.spliced is None else parent.spliced.for_child(),
     )
     parent.children.append(child)
     return child

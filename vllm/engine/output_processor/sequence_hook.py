@@ -78,7 +78,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self.handlers = make_handlers(special_kwargs, facts.tokenizer)
         self._facts = facts
         for each in scheduler:
-            each.attach(self.join, special_kwargs.blocked_kv_policy)
+            each.attach(self.join, special_kwargs)
 
     def process_outputs(
         self, sequence_group: SequenceGroup, outputs: list[SequenceGroupOutput], is_async: bool
@@ -132,11 +132,14 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         blocked = (branch_of(group) for scheduler in self.scheduler for group in scheduler.blocked)
         return (branch for branch in blocked if branch is not None and branch.awaits_resume)
 
-    def join(self, branch: Branch) -> Join:
+    def join(self, branch: Branch) -> tuple[Join, list[Span]]:
         """Splice the results of the children that aren't joined yet into their parent, in spawn order.
 
         A result that would pass the model's length is cut; a parent left without room has its
         ``end_status`` set to FINISHED_LENGTH_CAPPED.
+
+        Returns:
+            What happened, and what was appended.
         """
         children, branch.num_joined = branch.unjoined, len(branch.children)
         spans = merge(children, lambda text: self._encode(branch.seq, text), self._facts.vocab_size)
@@ -156,7 +159,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self._splice(branch, fitting.spans)
         if branch.end_status is None and len(fitting) == room:
             branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
-        return join
+        return join, fitting.spans
 
     def _tokens_of(self, seq: DecodedSequence, text_or_token_ids: str | Sequence[int] | None) -> tuple[int, ...]:
         given = () if text_or_token_ids is None else text_or_token_ids
@@ -232,8 +235,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 # Decodes the last token alone, so merged tokens go through it one by one.
                 if group.sampling_params.detokenize and self.detokenizer:
                     self.detokenizer.decode_sequence_inplace(seq, group.sampling_params)
-            origin: Origin = "inserted" if span.child is None else "merged"
-            branch.merged.append(Segment(start, seq.get_output_len(), origin, span.child))
+            origin: Origin = "inserted" if span.source is None else "merged"
+            child = None if span.source is None else span.source.seq_group.request_id
+            branch.merged.append(Segment(start, seq.get_output_len(), origin, child))
         branch.merged_text_end = len(seq.output_text)
 
     def _ending_of(self, branch: Branch) -> range:

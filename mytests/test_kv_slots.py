@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV by slot: the same as upstream's kernels write and read, whatever the layout, and nothing else touched."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mytests.splices import RotaryShape, TinyModel
+from vllm.attention.ops.ipex_attn import PagedAttention
+from vllm.worker.kv_slots import Places, open_cache, read, write
+
+LAYOUTS = ["TORCH_SDPA", "XFORMERS", "FLASH_ATTN"]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ONE = torch.tensor(1.0)
+
+
+SHAPES = st.builds(RotaryShape, st.sampled_from([32, 64, 80]), st.just(32), dtype=st.sampled_from(DTYPES))
+FIELDS = {
+    "backend": st.sampled_from(LAYOUTS),
+    "shape": SHAPES,
+    "num_layers": st.just(1),
+    "num_kv_heads": st.integers(1, 3),
+    "block_size": st.sampled_from([1, 3, 8, 16]),
+    "num_blocks": st.integers(1, 4),
+}
+
+
+@st.composite
+def fields_and_slots(draw: st.DrawFn) -> tuple[dict[str, Any], list[int]]:
+    """A model of any layout and shape; slots in any order, none of them twice."""
+    fields: dict[str, Any] = draw(st.fixed_dictionaries(FIELDS))
+    slot = st.integers(0, fields["block_size"] * fields["num_blocks"] - 1)
+    return fields, draw(st.lists(slot, min_size=1, unique=True))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(fields_and_slots())
+def test_what_is_written_is_read_and_nothing_else_changes(drawn: tuple[dict[str, Any], list[int]]) -> None:
+    """Across block borders, in any order; keys and values apart."""
+    fields, slots = drawn
+    model = TinyModel(**fields)
+    (before,), (cache,) = model.rows(), model.caches()
+    new = torch.arange(before[slots].numel()).view(before[slots].shape).to(before.dtype)
+    places = Places.of(torch.tensor(slots), model.block_size)
+    write(cache.keys, places, new[:, 0])
+    write(cache.values, places, new[:, 1])
+    (after,) = model.rows()
+    others = [slot for slot in range(model.num_slots) if slot not in slots]
+    assert torch.equal(after[slots], new)
+    assert torch.equal(after[others], before[others])
+
+
+@pytest.mark.parametrize("backend", ["TORCH_SDPA", "XFORMERS"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_paged_layout_is_that_of_upstreams_kernels(backend: str, dtype: torch.dtype) -> None:
+    """What the kernel stores for a token is read at its slot."""
+    model = TinyModel(backend, shape=RotaryShape(dtype=dtype), num_layers=1, block_size=16)
+    (attention,) = model.attentions
+    keys, values = torch.randn(2, 5, 2, 32).to(dtype).unbind(0)
+    slots = torch.tensor([3, 15, 16, 95, 0])
+    paged = PagedAttention.split_kv_cache(attention.kv_cache[0], 2, 32)
+    PagedAttention.write_to_paged_cache(keys, values, *paged, slots, "auto", ONE, ONE)
+    cache = open_cache(attention, attention.kv_cache[0])
+    assert torch.equal(read(cache.keys, Places.of(slots, 16)), keys)
+    assert torch.equal(read(cache.values, Places.of(slots, 16)), values)
+
+
+def test_flash_attentions_layout_has_tokens_before_heads() -> None:
+    """[2, num_blocks, block_size, num_kv_heads, head_size], as its get_kv_cache_shape says."""
+    model = TinyModel("FLASH_ATTN", num_layers=1)
+    (attention,) = model.attentions
+    kv_cache = attention.kv_cache[0]
+    cache = open_cache(attention, kv_cache)
+    places = Places.of(torch.tensor([5, 11]), 4)
+    assert torch.equal(read(cache.keys, places), torch.stack([kv_cache[0, 1, 1], kv_cache[0, 2, 3]]))
+    assert torch.equal(read(cache.values, places), torch.stack([kv_cache[1, 1, 1], kv_cache[1, 2, 3]]))
+
+
+def test_what_is_read_is_a_copy() -> None:
+    """A step's copies are all read before any is written."""
+    model = TinyModel()
+    cache, places = model.caches()[0], Places.of(torch.tensor([0]), 4)
+    was = read(cache.keys, places)
+    kept = was.clone()
+    write(cache.keys, places, was + 1)
+    assert torch.equal(was, kept)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spliced keys: what upstream's forward pass would have made at the new position, up to rounding."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mytests.splices import NUM_POSITIONS, ROTARIES, RotaryShape, TinyModel
+from vllm.worker.rotary import Rotation
+
+ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8}
+"""The greatest relative error of rounding to a type."""
+
+NUM_ROUNDINGS = {torch.float32: 8, torch.bfloat16: 4}
+LAST = NUM_POSITIONS - 1
+BEFORE = [0, 1, 7, 30, 100, 500, LAST, 250]
+AFTER = [LAST, 0, 7, 31, 499, 90, 0, 251]
+
+
+def lengths_of_pairs(keys: torch.Tensor, shape: RotaryShape) -> torch.Tensor:
+    """For each element the length of the pair that it is rotated in, which bounds its rounding."""
+    squares = keys[..., : shape.rotary_dim].double().square()
+    if shape.is_neox_style:
+        return squares.unflatten(-1, (2, -1)).sum(-2).sqrt().repeat(1, 1, 2)
+    return squares.unflatten(-1, (-1, 2)).sum(-1).sqrt().repeat_interleave(2, -1)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize("rotary_dim", [32, 16])
+@pytest.mark.parametrize("is_neox_style", [True, False], ids=["neox", "gptj"])
+@pytest.mark.parametrize("name", ROTARIES)
+class TestEveryRotaryEmbedding:
+    @pytest.fixture
+    def model(self, name: str, is_neox_style: bool, rotary_dim: int, dtype: torch.dtype) -> TinyModel:
+        return TinyModel(rotary=ROTARIES[name], shape=RotaryShape(32, rotary_dim, is_neox_style, dtype))
+
+    def test_a_spliced_key_is_the_key_of_its_new_position(self, model: TinyModel) -> None:
+        """Rotated for p, written, spliced from p to q: as rotated for q, within a few roundings of a pair."""
+        shape = model.shape
+        keys = torch.randn(len(BEFORE), 2, 32, generator=torch.Generator().manual_seed(1)).to(shape.dtype)
+        sources, targets = list(range(8)), list(range(12, 20))
+        model.write_keys(sources, model.rotate(keys, torch.tensor(BEFORE)))
+        model.splice(*zip(sources, targets, BEFORE, AFTER, strict=True))
+        expected = model.rotate(keys, torch.tensor(AFTER))
+        bound = NUM_ROUNDINGS[shape.dtype] * ROUNDING[shape.dtype] * lengths_of_pairs(expected, shape)
+        for spliced in model.keys(targets):
+            rotated, rest = spliced.split([shape.rotary_dim, 32 - shape.rotary_dim], -1)
+            error = (rotated.double() - expected[..., : shape.rotary_dim].double()).abs()
+            assert bool((error <= bound).all()), float((error / bound).max())
+            assert torch.equal(rest, expected[..., shape.rotary_dim :])
+
+    def test_a_key_that_stays_is_the_same_bit_for_bit(self, model: TinyModel) -> None:
+        """Whatever its bits mean."""
+        keys = torch.tensor([-0.0, float("nan"), float("inf"), 1e-40]).to(model.shape.dtype).repeat(1, 2, 8)
+        model.write_keys([0], keys)
+        model.splice((0, 9, 100, 100), (1, 2, 3, 4))
+        bits = torch.int32 if model.shape.dtype == torch.float32 else torch.int16
+        for spliced in model.keys([9]):
+            assert torch.equal(spliced.view(bits), keys.view(bits))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(sorted(ROTARIES)), st.integers(0, LAST), st.integers(0, LAST), st.integers(0, LAST), st.booleans()
+)
+def test_moves_add_up(name: str, start: int, between: int, end: int, is_neox_style: bool) -> None:
+    """From p to q to r is from p to r."""
+    rotary = ROTARIES[name](RotaryShape(is_neox_style=is_neox_style))
+    keys = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2))
+
+    def move(keys: torch.Tensor, before: int, after: int) -> torch.Tensor:
+        return Rotation.between(rotary, torch.tensor([before]), torch.tensor([after])).apply(keys)
+
+    twice = move(move(keys, start, between), between, end)
+    torch.testing.assert_close(twice, move(keys, start, end), rtol=0, atol=4e-6)
+
+
+def test_bfloat16_keys_are_computed_in_float32_and_rounded_once() -> None:
+    """As near to the exact result as bfloat16 gets, though the table is bfloat16 too."""
+    shape = RotaryShape(dtype=torch.bfloat16)
+    rotary = ROTARIES["yarn"](shape)
+    keys = torch.randn(64, 2, 32, generator=torch.Generator().manual_seed(3)).bfloat16()
+    before, after = torch.arange(64) * 7, torch.arange(64) * 3 + 11
+    moved = Rotation.between(rotary, before, after).apply(keys)
+    rows = [rotary.cos_sin_cache[positions].double()[:, None] for positions in (before, after)]
+    turns = [torch.complex(*row.chunk(2, -1)) for row in rows]
+    exact = torch.view_as_real(torch.complex(*keys.double().chunk(2, -1)) / turns[0] * turns[1])
+    exact = torch.cat([exact[..., 0], exact[..., 1]], -1)
+    error = (moved.double() - exact).abs()
+    assert bool((error <= exact.abs() * ROUNDING[torch.bfloat16] + 1e-6).all())
+
+
+def test_the_table_of_the_moment_is_used() -> None:
+    """A forward pass may put it into another dtype."""
+    rotary = ROTARIES["plain"](RotaryShape(dtype=torch.bfloat16))
+    rotary.cos_sin_cache = rotary._compute_cos_sin_cache()
+    keys = torch.randn(1, 2, 32)
+    there = Rotation.between(rotary, torch.tensor([3]), torch.tensor([300])).apply(keys)
+    back = Rotation.between(rotary, torch.tensor([300]), torch.tensor([3])).apply(there)
+    torch.testing.assert_close(back, keys, rtol=0, atol=2e-6)

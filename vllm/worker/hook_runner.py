@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sequence hooks add to a model runner: a step's slot copies, its runs, and shifted positions.
+
+Mixins, to be put before upstream's class for a device.
+"""
+
+import dataclasses
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+
+from vllm.hooks.splice import HookedMetadata
+from vllm.sequence import SequenceGroupMetadata
+from vllm.utils import async_tensor_h2d
+from vllm.worker.model_runner_base import ModelRunnerBase, ModelRunnerInputBase
+from vllm.worker.runs import split_runs
+from vllm.worker.splicing import Splicer
+
+
+@dataclasses.dataclass(frozen=True)
+class HookModelInput(ModelRunnerInputBase):
+    """A step's input with slot copies; workers of the other ranks get them with the rest."""
+
+    slot_copies: torch.Tensor | None = None
+    """`SlotCopy` rows, [num_tokens, 4], int64."""
+
+    output_indices: list[int] | None = None
+    """Of the sampler's outputs those of the step's entries; None where all are. Not for the other ranks."""
+
+    def as_broadcastable_tensor_dict(self) -> dict[str, Any]:
+        return {**super().as_broadcastable_tensor_dict(), "slot_copies": self.slot_copies}
+
+
+class HookRunner(ModelRunnerBase):
+    """Does what `HookedMetadata` asks; other steps are upstream's."""
+
+    _model_input_cls: type[HookModelInput]
+
+    @classmethod
+    def in_place_of(cls, runner: ModelRunnerBase) -> "HookRunner":
+        """A runner like ``runner``: what upstream's workers take as ``model_runner_cls``."""
+        return cls(
+            vllm_config=runner.vllm_config,
+            kv_cache_dtype=runner.kv_cache_dtype,
+            is_driver_worker=runner.is_driver_worker,
+        )
+
+    def load_model(self) -> None:
+        """Raise a ValueError at once if the model's KV cannot be spliced."""
+        super().load_model()
+        self._splicer = Splicer(self.model, self.vllm_config.compilation_config.static_forward_context)
+
+    def make_model_input_from_broadcasted_tensor_dict(self, tensor_dict: dict[str, Any]) -> HookModelInput:
+        return self._model_input_cls.from_broadcasted_tensor_dict(tensor_dict, attn_backend=self.attn_backend)
+
+    def prepare_model_input(
+        self, seq_group_metadata_list: list[SequenceGroupMetadata], *args: Any, **kwargs: Any
+    ) -> HookModelInput:
+        hooked = [metadata for metadata in seq_group_metadata_list if isinstance(metadata, HookedMetadata)]
+        if not hooked:
+            return super().prepare_model_input(seq_group_metadata_list, *args, **kwargs)
+        runs = [split_runs(metadata) for metadata in seq_group_metadata_list]
+        entries = list(chain.from_iterable(runs))
+        model_input = super().prepare_model_input(entries, *args, **kwargs)
+        changes: dict[str, Any] = {}
+        if any(metadata.slot_copies for metadata in hooked):
+            changes["slot_copies"] = self._to_device([copy for metadata in hooked for copy in metadata.slot_copies])
+        if len(entries) > len(runs):
+            changes["output_indices"] = [end - 1 for end in accumulate(map(len, runs))]
+        offsets = [getattr(entry, "position_offset", 0) for entry in entries for _ in entry.seq_data]
+        if any(offsets):
+            changes["input_positions"] = self._shift_positions(model_input, offsets)
+        return dataclasses.replace(model_input, **changes)
+
+    def execute_model(self, model_input: HookModelInput, *args: Any, **kwargs: Any) -> Any:
+        if model_input.slot_copies is not None:
+            self._splicer.copy(model_input.slot_copies, model_input.virtual_engine)
+        outputs = super().execute_model(model_input, *args, **kwargs)
+        # What an earlier pipeline stage returns has no outputs yet.
+        if model_input.output_indices is not None and isinstance(outputs, list):
+            for output in outputs:
+                output.outputs = [output.outputs[index] for index in model_input.output_indices]
+        return outputs
+
+    def _shift_positions(self, model_input: HookModelInput, offsets: list[int]) -> torch.Tensor:
+        """Positions with each entry's offset. What a CUDA graph pads stands behind them, and stays."""
+        lens = model_input.query_lens
+        shifts = [offset for offset, length in zip(offsets, lens, strict=True) for _ in range(length)]
+        positions = model_input.input_positions.clone()
+        positions[: len(shifts)] += self._to_device(shifts)
+        return positions
+
+    def _to_device(self, rows: list[Any]) -> torch.Tensor:
+        return async_tensor_h2d(rows, torch.long, self.device, self.pin_memory)

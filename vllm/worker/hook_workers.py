@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which workers copy KV from slot to slot, and what is said where none can."""
+
+_HOOK_WORKERS = {
+    "vllm.worker.cpu_worker.CPUWorker": "vllm.worker.hook_cpu_worker.HookCPUWorker",
+    "vllm.worker.worker.Worker": "vllm.worker.hook_gpu_worker.HookWorker",
+}
+
+
+def hook_worker_for(worker_cls: str) -> str:
+    """The qualified name of our worker in place of upstream's ``worker_cls``; ours stay as they are.
+
+    Raises:
+        ValueError: we have none in its place.
+    """
+    if worker_cls in _HOOK_WORKERS.values():
+        return worker_cls
+    if worker_cls not in _HOOK_WORKERS:
+        raise refusal(f"the worker {worker_cls!r}")
+    return _HOOK_WORKERS[worker_cls]
+
+
+def refusal(what: str) -> ValueError:
+    """The error that says what KV injection cannot work with, and the way out."""
+    return ValueError(
+        f"special_kwargs: child_merge_strategy='kv_inject' cannot work with {what}; "
+        'use child_merge_strategy="concatenate"'
+    )
