@@ -1,33 +1,339 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` without a model: which tokens are copied from where to where, and which are prefilled."""
+"""`kv_inject` without a model: which tokens are copied from where to where, and which are prefilled.
+
+A pretended KV cache checks at each step that every token reads its own context, or what was injected for it.
+"""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from mytests.pretended_kv import PretendedKV
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from vllm.config import SpecialKwargs
+from vllm.core.scheduler import SchedulerOutputs
+from vllm.hooks.branch import ensure_branch
+from vllm.hooks.injection import Positions, SplicedKV
+from vllm.hooks.splice import HookedMetadata, Run
+from vllm.sequence import SequenceGroupMetadata
+from vllm.utils import Device
 
-INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
-
-
-def engine_with_kv(hooks: SpecialKwargs = INJECT, block_size: int = 4, **sizes: Any) -> SurgicalEngine:
-    return SurgicalEngine(hooks, block_size=block_size, model=PretendedKV(block_size), **sizes)
-
-
-def test_a_resume_prefills_glue_only() -> None:
-    """The sync token, the separator, and the last token."""
-    engine = engine_with_kv()
-    engine.add()
-    engine.run(plan(r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
-    completion = finished(engine)
-    assert completion.text == "ABCDE\nVWXYZz"
-    assert [join.num_prefill for join in completion.joins] == [3]
-    assert num_injected(engine) == 9
-    engine.assert_empty()
+INJECT = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
+SYNC_INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
+OVERLAP = dataclasses.replace(SYNC_INJECT, position_rule="overlap", children_per_promise=2)
 
 
-def num_injected(engine: SurgicalEngine) -> int:
-    """Tokens whose KV was copied so far."""
-    assert isinstance(engine.model, PretendedKV)
-    return engine.model.num_injected
+class Recorder(PretendedKV):
+    """Keeps what the worker is told of injected KV."""
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
+        self.hooked: list[HookedMetadata] = []
+
+    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
+        self.hooked += (meta for meta in metadata if isinstance(meta, HookedMetadata))
+        super().__call__(metadata, outputs)
+
+    def positions(self) -> list[tuple[int, int]]:
+        """Of all copied tokens, before and after."""
+        return [(copy.source_position, copy.position) for meta in self.hooked for copy in meta.slot_copies]
+
+    def runs(self) -> list[Run]:
+        """Of all prefills with injected KV."""
+        return [run for meta in self.hooked for run in meta.runs]
+
+
+def engine_with_kv(hooks: SpecialKwargs = SYNC_INJECT, **sizes: Any) -> SurgicalEngine:
+    fields: dict[str, Any] = {"block_size": 4, "model": Recorder(4)} | sizes
+    return SurgicalEngine(hooks, **fields)
+
+
+def recorded(engine: SurgicalEngine) -> Recorder:
+    """What the engine's worker was told."""
+    assert isinstance(engine.model, Recorder)
+    return engine.model
+
+
+def prefilled(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
+    """Tokens prefilled at each join."""
+    return [join.num_prefill for join in finished(engine, request_id).joins]
+
+
+class TestGlue:
+    def test_with_sync_it_is_that_token_the_separators_and_the_last_one(self) -> None:
+        """Nine of ten merged tokens are copied."""
+        engine = engine_with_kv()
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDE\nVWXYZz", [3])
+        assert recorded(engine).num_injected == 9
+        assert recorded(engine).runs() == [Run(8, 9, 0), Run(14, 15, 0), Run(19, 20, 0)]
+        engine.assert_empty()
+
+    def test_with_promise_it_is_that_token_and_the_last_one(self) -> None:
+        """A call that returns."""
+        engine = engine_with_kv(INJECT)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!y!z", r_child_0="ABCDE", r_child_1="VWXYZ"))
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
+        engine.assert_empty()
+
+    def test_the_last_token_of_a_child_that_ended_by_length_has_no_kv(self) -> None:
+        """Nobody computed it."""
+        hooks = dataclasses.replace(SYNC_INJECT, child_sampling_params={"max_tokens": 3}, merge_separator="")
+        engine = engine_with_kv(hooks)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
+        assert (finished(engine).text, prefilled(engine)) == ("ABCVWXz", [3])
+        engine.assert_empty()
+
+    def test_a_result_of_one_token_is_glue(self) -> None:
+        """There is nothing to copy, and nothing is told to the worker."""
+        engine = engine_with_kv()
+        engine.add()
+        engine.run(plan(r="!.z", r_child_0="A"))
+        assert (finished(engine).text, prefilled(engine), recorded(engine).hooked) == ("Az", [2], [])
+        engine.assert_empty()
+
+    def test_it_is_prefilled_in_chunks_where_the_budget_is_small(self) -> None:
+        """Copies come with the first of them."""
+        hooks = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
+        engine = engine_with_kv(hooks, max_num_batched_tokens=4, max_num_seqs=4)
+        engine.add(prompt="pro")
+        engine.run(plan(r="!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
+        chunks = [(len(meta.slot_copies), meta.token_chunk_size, meta.do_sample) for meta in recorded(engine).hooked]
+        assert chunks == [(9, 4, False), (0, 3, True)]
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZz", [7])
+        engine.assert_empty()
+
+
+class TestNesting:
+    def test_a_child_hands_on_what_it_was_given(self) -> None:
+        """Its KV holds the KV of its own child."""
+        hooks = dataclasses.replace(INJECT, max_child_depth=2)
+        engine = engine_with_kv(hooks)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="a!z", r_child_0="b!y", r_child_0_child_0="CDEFG"))
+        (child,) = finished(engine).children
+        assert [join.num_prefill for join in child.joins] == [2]
+        assert (finished(engine).text, prefilled(engine)) == ("abCDEFGyz", [2])
+        engine.assert_empty()
+
+    def test_what_a_child_got_at_its_end_has_no_kv(self) -> None:
+        """It did not go on to compute it; what it sampled itself is copied."""
+        hooks = dataclasses.replace(SYNC_INJECT, max_child_depth=2)
+        engine = engine_with_kv(hooks)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!.z", r_child_0="a!b", r_child_0_child_0="CDE"))
+        assert finished(engine).text == "abCDEz"
+        assert (prefilled(engine), recorded(engine).num_injected) == ([4], 3)
+        engine.assert_empty()
+
+    def test_a_spawn_behind_a_join_shares_what_was_injected(self) -> None:
+        """Two joins, one behind the other."""
+        engine = engine_with_kv()
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!.y!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
+        engine.assert_empty()
+
+
+class TestPositions:
+    def test_sequential_positions_are_indices(self) -> None:
+        """Those of the second child move by the length of the first and the separator."""
+        engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=2))
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!.z", r_child_0="ABC", r_child_1="XYZ"))
+        assert recorded(engine).positions() == [(7, 8), (8, 9), (9, 10), (7, 12), (8, 13)]
+        assert {meta.position_offset for meta in recorded(engine).hooked} == {0}
+        engine.assert_empty()
+
+    def test_overlapping_results_keep_theirs(self) -> None:
+        """The separator stands behind the first one, and the parent goes on behind the longest."""
+        engine = engine_with_kv(OVERLAP)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!.z", r_child_0="ABCDEF", r_child_1="XYZ"))
+        copied = recorded(engine).positions()
+        assert copied == [(p, p) for p in (7, 8, 9, 10, 11, 12, 7, 8)]
+        # Indices 7, 14 and 17 are the sync token, the separator, and "Z".
+        assert [(run.start, run.start + run.position_offset) for run in recorded(engine).runs()] == [
+            (7, 7),
+            (14, 13),
+            (17, 9),
+        ]
+        # "z" has index 18, and stands behind the separator at 13.
+        assert recorded(engine).hooked[-1].position_offset == 14 - 18
+        engine.assert_empty()
+
+    def test_a_child_of_an_overlapped_parent_goes_on_from_it(self) -> None:
+        """And so does what it brings."""
+        engine = engine_with_kv(OVERLAP)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK"))
+        assert finished(engine).text == "ABCDEF\nXYZGHI\nJKz"
+        offsets = [meta.position_offset for meta in recorded(engine).hooked if meta.request_id == "r_child_2"]
+        assert set(offsets) == {14 - 18}
+        engine.assert_empty()
+
+    def test_a_parent_that_is_recomputed_has_plain_positions(self) -> None:
+        """As upstream recomputes it: from its tokens alone."""
+        engine = engine_with_kv(OVERLAP, num_blocks=18)
+        engine.add("s", prompt="s" * 24)
+        group = engine.add(prompt="prompt")
+        script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 40)
+        engine.run(script)
+        assert engine.scheduler.num_cumulative_preemption > 0
+        assert ensure_branch(group).spliced is None
+        assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
+        engine.assert_empty()
+
+
+class TestPressure:
+    def test_a_parent_without_kv_is_recomputed(self) -> None:
+        """And what was kept of its children is given back."""
+        engine = engine_with_kv(SYNC_INJECT)
+        group = engine.add(prompt="prompt")
+        script = plan(r="!.z", r_child_0="ABCDE")
+        engine.run_until(lambda: bool(engine.scheduler._kept), script)
+        engine.scheduler.pressure.give_up_all(group.first_seq)
+        engine.run(script)
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDEz", [6 + 2 + 5])
+        assert recorded(engine).num_injected == 0
+        engine.assert_empty()
+
+    def test_kept_kv_is_given_up_before_a_running_group_is_preempted(self) -> None:
+        """Then its tokens are prefilled, and those of its sibling copied still."""
+        engine = engine_with_kv(num_blocks=10, max_model_len=64)
+        engine.add(prompt="prompt")
+        script = plan(r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
+        engine.run(script)
+        assert engine.scheduler.pressure.evictions["discard"] == 0
+        engine = engine_with_kv(num_blocks=8, max_model_len=64)
+        engine.add(prompt="prompt")
+        engine.run(script)
+        assert engine.scheduler.pressure.evictions["discard"] > 0
+        assert finished(engine).text == "ABCDEFGH\n" + "V" * 13 + "z"
+        engine.assert_empty()
+
+    def test_a_join_that_waits_for_room_is_undone_when_nobody_can_go_on(self) -> None:
+        """Its parent is recomputed then."""
+        engine = engine_with_kv()
+        group = engine.add(prompt="prompt")
+        script = plan(r="!.z", r_child_0="ABCDE")
+        engine.run_until(lambda: bool(engine.scheduler._kept), script)
+        engine.scheduler._settle()
+        assert list(engine.scheduler.forked) == [group]
+        assert engine.scheduler._give_up_kv_of_one()
+        assert (bool(engine.scheduler._kept), ensure_branch(group).spliced) == (False, None)
+        engine.run(script)
+        assert finished(engine).text == "ABCDEz"
+        engine.assert_empty()
+
+    def test_a_swapped_parent_prefills_what_is_merged(self) -> None:
+        """Its KV and its children's are in different places."""
+        engine = engine_with_kv(
+            dataclasses.replace(SYNC_INJECT, blocked_kv_policy="swap"), num_cpu_blocks=16, max_model_len=64
+        )
+        group = engine.add(prompt="prompt")
+        script = plan(r="!aaaa.z", r_child_0="ABCDEFGH")
+        engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
+        assert engine.scheduler.pressure.relieve([group])
+        engine.run(script)
+        assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
+        engine.assert_empty()
+
+
+class TestEnds:
+    def test_a_parent_that_ends_at_its_join_needs_no_kv(self) -> None:
+        """Nothing is kept once it has ended."""
+        engine = engine_with_kv()
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!!aaaa", r_child_0="AB", r_child_1="C" * 9))
+        assert (finished(engine).text, recorded(engine).num_injected) == ("aaaaAB\n" + "C" * 9, 0)
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("aborted", ["r", "r_child_1"])
+    def test_an_abort_gives_back_what_was_kept(self, aborted: str) -> None:
+        """Of a request, at once; of one child, when its parent is joined."""
+        engine = engine_with_kv()
+        engine.add(prompt="prompt")
+        script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
+        engine.run_until(lambda: bool(engine.scheduler._kept), script)
+        engine.scheduler.abort_seq_group(aborted)
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_a_merge_is_cut_to_the_models_length(self) -> None:
+        """No more is copied than fits."""
+        engine = engine_with_kv(max_model_len=16)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!!.z", r_child_0="ABC", r_child_1="DEFGH"))
+        assert (finished(engine).text, finished(engine).finish_reason) == ("ABC\nDEF", "length")
+        engine.assert_empty()
+
+
+class TestPrefixCaching:
+    def test_a_spliced_block_is_found_by_nobody(self) -> None:
+        """A request with the same tokens finds what stands before the injection."""
+        engine = engine_with_kv(prefix_caching=True)
+        engine.add(prompt="promptprompt")
+        engine.run(plan(r="!!.zzzzzz", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ"))
+        text = [*ids("promptprompt"), *finished(engine).token_ids]
+        group = engine.add("s", prompt="".join(map(chr, text)))
+        engine.step({})
+        assert cached(engine, group.first_seq) == [12]
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+    def test_nor_is_one_that_begins_with_the_injection(self) -> None:
+        """The promise is the first token of a new block."""
+        engine = engine_with_kv(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
+        engine.add(prompt="promptpr")
+        engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
+        text = [*ids("promptpr"), *finished(engine).token_ids]
+        group = engine.add("s", prompt="".join(map(chr, text)))
+        engine.step({})
+        assert cached(engine, group.first_seq) == [8]
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+    def test_it_leaves_the_cache_with_its_sequence(self) -> None:
+        """What is left there are hashes that tokens have."""
+        engine = engine_with_kv(prefix_caching=True)
+        engine.add(prompt="promptprompt")
+        engine.run(plan(r="!!.zzzz!y", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="IJKLMNOPQ"))
+        allocator = engine.scheduler.block_manager.block_allocator._allocators[Device.GPU]
+        known = [recorded(engine).blocks[("gpu", block)] for block in allocator._cached_blocks.values()]
+        assert known
+        assert not any(entry.is_injected for block in known for entry in block.values())
+        # Nor what was computed behind injected KV: the prompt and the children of the first two promises only.
+        assert all(entry.position < 12 + 2 + 8 for block in known for entry in block.values())
+        engine.assert_empty()
+
+
+class TestSplicedKV:
+    def test_positions_go_on_from_where_they_were_put(self) -> None:
+        """Each by the latest run that begins before it."""
+        positions = Positions()
+        positions.put(5, 5)
+        positions.put(8, 6)
+        positions.put(10, 4)
+        assert [positions.of(index) for index in (0, 7, 8, 9, 10, 30)] == [0, 7, 6, 7, 4, 24]
+
+    @pytest.mark.parametrize(("num_tokens", "runs"), [(3, [(3, 5), (7, 8)]), (5, [(3, 5), (7, 8), (8, 10)])])
+    def test_runs_are_tokens_that_follow_each_other(self, num_tokens: int, runs: Iterable[tuple[int, int]]) -> None:
+        """In index and position."""
+        positions = Positions()
+        positions.put(8, 7)
+        spliced = SplicedKV(5, 10, positions, glue=[3, 4, 7, 8, 9])
+        taken = spliced.take_runs(num_tokens)
+        assert [(run.start, run.end) for run in taken] == list(runs)
+        assert [run.position_offset for run in taken] == [0, 0, -1][: len(taken)]
+        assert len(spliced.glue) == 5 - num_tokens
+
+
+def cached(engine: SurgicalEngine, seq: Any) -> list[int]:
+    """Tokens that the prefix cache had for a prefill."""
+    return [engine.scheduler.block_manager._computed_blocks_tracker._seq_id_to_num_tokens_computed[seq.seq_id]]

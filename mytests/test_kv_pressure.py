@@ -17,9 +17,10 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 POLICIES = get_args(BlockedKVPolicy)
 
 
-def engine_with_kv(hooks: SpecialKwargs = MANUAL, policy: str = "auto", **sizes: Any) -> SurgicalEngine:
+def engine_with_kv(hooks: SpecialKwargs = MANUAL, policy: Any = "auto", **sizes: Any) -> SurgicalEngine:
     hooks = dataclasses.replace(hooks, blocked_kv_policy=policy)
-    return SurgicalEngine(hooks, **{"block_size": 4, "model": PretendedKV(4)} | sizes)
+    fields: dict[str, Any] = {"block_size": 4, "model": PretendedKV(4)} | sizes
+    return SurgicalEngine(hooks, **fields)
 
 
 def blocked_under_pressure(policy: str, **sizes: Any) -> SurgicalEngine:
@@ -216,6 +217,22 @@ class TestNobodyHangs:
         children = {f"{name}_child_{k}": "B" * 10 for name in "rs" for k in range(8)}
         engine.run(plan(r="!z", s="!z", **children), max_steps=800)
         assert all(not child.failed for name in "rs" for child in finished(engine, name).children)
+        engine.assert_empty()
+
+    def test_the_blocked_share_what_the_head_of_the_queue_needs(self, policy: str) -> None:
+        """Neither gains anything by giving up its own; the third may be in swap space."""
+        engine = engine_with_kv(policy=policy, num_blocks=8, num_cpu_blocks=16, max_model_len=32)
+        engine.add("r", prompt="r" * 12)
+        script = plan(r="!.y", r_child_0=".z", s=".x", t="abc")
+        engine.run_until(lambda: len(engine.scheduler.blocked) == 2, script)
+        engine.add("s", prompt="s" * 8)
+        engine.run_until(lambda: len(engine.scheduler.blocked) == 3, script)
+        engine.add("t", prompt="t" * 26)
+        engine.run_until(lambda: "t" in engine.outputs and engine.outputs["t"].finished, script)
+        for name in ("r_child_0", "r", "s"):
+            engine.processor.resume(name, "")
+        engine.run(script)
+        assert [finished(engine, name).text for name in "rst"] == ["zy", "x", "abc"]
         engine.assert_empty()
 
     @pytest.mark.parametrize("num_cpu_blocks", [1, 2, 4])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which output processor, scheduler and engine a configuration gets."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,9 +146,11 @@ def config_of(**fields: object) -> Any:
         "max_num_batched_tokens": 16,
         "block_size": 16,
         "get_vocab_size": lambda: 128,
+        "worker_cls": "vllm.worker.cpu_worker.CPUWorker",
     }
     everything = SimpleNamespace(**good | fields)
-    return SimpleNamespace(model_config=everything, cache_config=everything, scheduler_config=everything)
+    parts = ("model_config", "cache_config", "scheduler_config", "parallel_config")
+    return SimpleNamespace(**dict.fromkeys(parts, everything))
 
 
 @pytest.mark.parametrize(
@@ -173,3 +176,19 @@ def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], m
     assert resolve(HOOKS, config_of()) == resolve(HOOKS, config_of(**PREFIX_CACHING)) == HOOKS
     with pytest.raises(ValueError, match=message):
         resolve(HOOKS, config_of(**fields))
+
+
+@pytest.mark.parametrize("strategy", ["concatenate", "kv_inject"])
+def test_only_injection_has_a_worker_of_its_own(strategy: str) -> None:
+    """By worker_cls, upstream's extension point."""
+    config = config_of()
+    resolve(dataclasses.replace(HOOKS, child_merge_strategy=strategy), config)
+    ours = "vllm.worker.hook_cpu_worker.HookCPUWorker"
+    assert (config.parallel_config.worker_cls == ours) is (strategy == "kv_inject")
+
+
+def test_a_worker_that_cannot_inject_is_refused() -> None:
+    """The error names it, and the way out."""
+    hooks = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
+    with pytest.raises(ValueError, match=r"kv_inject.*TPUWorker.*concatenate"):
+        resolve(hooks, config_of(worker_cls="vllm.worker.tpu_worker.TPUWorker"))

@@ -41,6 +41,12 @@ class TestFields:
             ({"sync_token": "<sync>"}, "sync_token is '<sync>'; leave it out, or sync_token_id"),
             ({"block_on": "never"}, "block_on is 'never'; use 'promise' or 'sync'"),
             ({"sync_resume": "later"}, "sync_resume is 'later'; use 'auto' or 'manual'"),
+            ({"blocked_kv_policy": "drop"}, "blocked_kv_policy is 'drop'; use 'preserve' or 'swap' or"),
+            (
+                {"child_merge_strategy": "kv_inject", "position_rule": "both"},
+                "position_rule is 'both'; use 'sequential' or 'overlap'",
+            ),
+            ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
             ({"max_children": 0}, "max_children is 0; use an integer from 1 up"),
             ({"max_children": True}, "max_children is True; use an integer from 1 up"),
             ({"max_child_depth": -1}, "max_child_depth is -1; use an integer from 0"),
@@ -89,7 +95,7 @@ class TestFields:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"child_merge_strategy": "sum"}, "has 'sum'; use 'concatenate' or 'none' or the qualified name"),
+            ({"child_merge_strategy": "sum"}, "has 'sum'; use 'concatenate' or 'kv_inject' or 'none' or the qualified name"),
             ({"child_merge_strategy": "mytests.nowhere.f"}, "has 'mytests.nowhere.f', which cannot be imported"),
             ({"child_merge_strategy": "mytests.test_extension.missing"}, "which cannot be imported .*missing"),
             ({"child_merge_strategy": NOT_CALLABLE}, f"has '{NOT_CALLABLE}', which is no function"),
