@@ -25,6 +25,9 @@ class PretendedKV:
         self.num_injected = 0
         """Tokens, so far."""
 
+        self.num_computed = 0
+        """Tokens, so far."""
+
     def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
         """Move and compute as the worker does, and check all that attention would read."""
         self._copy("cpu", "gpu", outputs.blocks_to_swap_in)
@@ -54,6 +57,7 @@ class PretendedKV:
             runs = list(meta.runs) or [(start, end, meta.position_offset)]
             assert sum(last - first for first, last, _ in runs) == meta.token_chunk_size
         context = tuple(data.get_token_ids()[: runs[-1][1]])
+        self.num_computed += sum(end - start for start, end, _ in runs)
         for start, end, offset in runs:
             for index in range(start, end):
                 block = self.blocks.setdefault(("gpu", table[index // self.block_size]), {})

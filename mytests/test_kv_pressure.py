@@ -143,6 +143,26 @@ class TestSharedPrefix:
         engine.assert_empty()
 
 
+class TestPrefixCaching:
+    @pytest.mark.parametrize(("num_blocks", "num_lost"), [(14, 0), (8, 4), (7, 8)])
+    def test_a_resume_recomputes_what_the_cache_has_lost(self, num_blocks: int, num_lost: int) -> None:
+        """Discarded blocks are found again until somebody takes them, the last ones first."""
+        engine = engine_with_kv(policy="discard", num_blocks=num_blocks, prefix_caching=True)
+        group = engine.add("r", prompt="p" * 8)
+        engine.step({"r": SYNC})
+        assert engine.scheduler.pressure.relieve([group])
+        engine.add("s", prompt="s" * 24)
+        engine.run_until(lambda: "s" in engine.outputs and engine.outputs["s"].finished, plan(s="a"))
+        assert isinstance(engine.model, PretendedKV)
+        before = engine.model.num_computed
+        engine.processor.resume("r", "tool")
+        engine.run(plan(r=".z"))
+        # And the sync token, what is new, and the token sampled behind it.
+        assert engine.model.num_computed - before == num_lost + 1 + 4 + 1
+        assert finished(engine).text == "toolz"
+        engine.assert_empty()
+
+
 class TestAdmission:
     def test_a_child_waits_for_the_room_that_its_like_have_needed(self) -> None:
         """While others run; a new request waits behind it."""

@@ -95,6 +95,8 @@ class ParkingScheduler(Scheduler):
 
     def _admit(self) -> None:
         """Let those run, in order, for whom there is a slot and room; one of them in any case."""
+        if not self.forked:
+            return
         room = self._blocks.num_free()
         while self.forked and self._has_free_slot():
             wanted = self._admission.num_wanted(self.forked[0])

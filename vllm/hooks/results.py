@@ -38,8 +38,8 @@ class Join:
     """Tokens in the context after the join, prompt included."""
 
     num_prefill: int = 0
-    """Tokens to compute before the next one can be sampled: the merged ones and the last sampled one, or
-    the whole context where the KV had to be given up. 0 where the sequence ends with the join."""
+    """Tokens to compute before the next one can be sampled: the last sampled one, the merged ones that came
+    without KV, and what had to be given up. 0 where the sequence ends with the join."""
 
     error: str | None = None
     """What a join function raised; its children are then merged as nothing."""
