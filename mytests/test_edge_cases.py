@@ -229,14 +229,14 @@ class TestTransitions:
         engine = SurgicalEngine()
         group = engine.add()
         with pytest.raises(IllegalTransition, match="r cannot go from WAITING to BLOCKED"):
-            engine.scheduler.block(ensure_branch(group))
+            engine.scheduler.block(ensure_branch(group, HOOKS))
 
     def test_a_spawn_without_a_block_table_is_refused(self) -> None:
         """Upstream's fork would return silently, and the child would have no KV."""
         engine = SurgicalEngine()
         parent = engine.add()
         engine.step({"r": PROMISE})
-        child = ensure_branch(parent).children[0]
+        child = ensure_branch(parent, HOOKS).children[0]
         engine.scheduler.block_manager.free(parent.first_seq)
         with pytest.raises(IllegalTransition, match="r spawns without a block table"):
             engine.scheduler.spawn(child)

@@ -185,7 +185,7 @@ class TestPositions:
         script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 40)
         engine.run(script)
         assert engine.scheduler.num_cumulative_preemption > 0
-        assert ensure_branch(group).spliced is None
+        assert ensure_branch(group, OVERLAP).spliced is None
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()
 
@@ -226,7 +226,7 @@ class TestPressure:
         engine.scheduler._settle()
         assert list(engine.scheduler.forked) == [group]
         assert engine.scheduler._give_up_kv_of_one()
-        assert (bool(engine.scheduler._kept), ensure_branch(group).spliced) == (False, None)
+        assert (bool(engine.scheduler._kept), ensure_branch(group, OVERLAP).spliced) == (False, None)
         engine.run(script)
         assert finished(engine).text == "ABCDEz"
         engine.assert_empty()

@@ -162,4 +162,4 @@ class TestQueues:
         group = engine.add()
         group.first_seq.status = SequenceStatus[status]
         with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
-            engine.scheduler.block(ensure_branch(group))
+            engine.scheduler.block(ensure_branch(group, SYNC_HOOKS))

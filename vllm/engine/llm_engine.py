@@ -11,6 +11,7 @@ from vllm.config import VllmConfig
 from vllm.core.scheduler import ScheduledSequenceGroup
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
+from vllm.hooks.limits import limits_of
 from vllm.outputs import RequestOutputFactory
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
@@ -68,6 +69,15 @@ class LLMEngine(upstream.LLMEngine):
         """Whether steps do nothing until a sequence is resumed, or a request comes in."""
         hooks_on = self.vllm_config.special_kwargs is not None
         return hooks_on and self.scheduler[virtual_engine].is_waiting_for_callers()
+
+    def _add_processed_request(
+        self, request_id: str, processed_inputs: Any, params: Any, *args: Any, **kwargs: Any
+    ) -> SequenceGroup | None:
+        """Upstream's; a request whose own limits cannot be is refused before anything is made of it."""
+        special_kwargs = self.vllm_config.special_kwargs
+        if special_kwargs is not None:
+            limits_of(special_kwargs, params)
+        return super()._add_processed_request(request_id, processed_inputs, params, *args, **kwargs)
 
     def _advance_to_next_step(
         self,

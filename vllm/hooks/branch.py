@@ -6,7 +6,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vllm.hooks.config import SpecialKwargs
 from vllm.hooks.handlers import TokenHandler
+from vllm.hooks.limits import Limits, limits_of
 from vllm.hooks.results import ChildOutput, Join, Segment
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
@@ -25,6 +27,9 @@ class Branch:
     seq_group: SequenceGroup
     sampling_params: SamplingParams
     """As requested. The group's own differ once something was merged: no prompt logprobs, another seed."""
+
+    limits: Limits
+    """Of the request's tree."""
 
     parent: "Branch | None" = None
     handler: TokenHandler | None = None
@@ -70,6 +75,20 @@ class Branch:
     def depth(self) -> int:
         """0 for a request's own sequence."""
         return 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def num_sampled_in_tree(self) -> int:
+        """Tokens that all sequences of the request have sampled, less those of other samples (n > 1)."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        return root.num_sampled_below
+
+    @property
+    def num_sampled_below(self) -> int:
+        """Tokens that it and its descendants have sampled."""
+        merged = sum(segment.end - segment.start for segment in self.merged)
+        return self.seq.get_output_len() - merged + sum(child.num_sampled_below for child in self.children)
 
     @property
     def unjoined(self) -> list["Branch"]:
@@ -139,11 +158,12 @@ def branch_of(seq_group: SequenceGroup) -> Branch | None:
     return getattr(seq_group.first_seq, "branch", None)
 
 
-def ensure_branch(seq_group: SequenceGroup) -> Branch:
+def ensure_branch(seq_group: SequenceGroup, special_kwargs: SpecialKwargs) -> Branch:
     """The group's branch, made a root where there is none yet."""
     branch = branch_of(seq_group)
     if branch is None:
-        branch = seq_group.first_seq.branch = Branch(seq_group, seq_group.sampling_params)
+        params = seq_group.sampling_params
+        branch = seq_group.first_seq.branch = Branch(seq_group, params, limits_of(special_kwargs, params))
     return branch
 
 

@@ -77,6 +77,9 @@ class SpecialKwargs:
     max_children: int = 16
     """Unfinished children of one parent; a promise that would pass it is an ordinary token."""
 
+    max_tree_tokens: int | None = None
+    """Tokens that all sequences of a request sample together; a promise past it is an ordinary token."""
+
     blocked_kv_policy: BlockedKVPolicy = "auto"
     """What becomes of a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as
     anybody can go on, "swap" copies it to swap space (where there is none it is discarded), "discard" computes
@@ -100,6 +103,8 @@ class SpecialKwargs:
         check_at_least(self, "max_child_depth", 0)
         check_at_least(self, "max_children", 1)
         check_at_least(self, "children_per_promise", 1)
+        if self.max_tree_tokens is not None:
+            check_at_least(self, "max_tree_tokens", 0)
         check_text(self, "merge_separator")
         check_sampling_overrides(self, "child_sampling_params")
         if self.children_per_promise > self.max_children:

@@ -43,6 +43,7 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
     child = child_seq.branch = Branch(
         child_group,
         params,
+        parent.limits,
         parent,
         handler,
         spawn.prefix_token_ids,

@@ -92,8 +92,10 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         handler = self.handlers.get(token_id)
         decision = None
         if handler is not None:
-            # Asynchronously, the token was appended before the next step was scheduled.
-            decision = self._decide(handler, token_id, ensure_branch(sequence_group), int(is_async))
+            hooked = ensure_branch(sequence_group, self.special_kwargs)
+            if hooked.limits.hooks:
+                # Asynchronously, the token was appended before the next step was scheduled.
+                decision = self._decide(handler, token_id, hooked, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         branch = branch_of(sequence_group)
         if branch is None:
@@ -199,10 +201,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         """Whether the limits of the tree, and of the model, leave room for all children behind ``length`` tokens."""
         if not actions.spawn:
             return True
-        limits = self.special_kwargs
+        limits = branch.limits
         if branch.depth >= limits.max_child_depth:
             return False
         if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
+            return False
+        if limits.max_tree_tokens is not None and branch.num_sampled_in_tree >= limits.max_tree_tokens:
             return False
         for spawn in actions.spawn:
             inserted(spawn.prefix_token_ids, self._facts.vocab_size)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request may ask for its own tree: hooks off, and limits tighter than the engine's."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from vllm.config import SpecialKwargs
+from vllm.hooks.limits import Limits, limits_of
+from vllm.sampling_params import SamplingParams
+
+DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
+
+
+def finish(hooks: SpecialKwargs, extra_args: dict[str, Any] | None, **texts: str) -> Any:
+    """The output of one request that samples the texts."""
+    engine = SurgicalEngine(hooks)
+    engine.add(extra_args=extra_args)
+    engine.run(plan(**texts))
+    engine.assert_empty()
+    return finished(engine)
+
+
+class TestSwitch:
+    @pytest.mark.parametrize("off", [False, 0])
+    def test_hook_tokens_are_ordinary_ones(self, off: Any) -> None:
+        """For this request."""
+        output = finish(SYNC_HOOKS, {"hooks": off}, r="a!.b")
+        assert (output.text, output.children, output.joins) == ("ab", (), ())
+
+    @pytest.mark.parametrize("extra_args", [None, {}, {"hooks": True}, {"hooks": 1}, {"somebody": "else's"}])
+    def test_they_are_on_otherwise(self, extra_args: dict[str, Any] | None) -> None:
+        """Whatever other arguments there are."""
+        assert len(finish(SYNC_HOOKS, extra_args, r="!.b", r_child_0="A").children) == 1
+
+
+class TestLimits:
+    @pytest.mark.parametrize(("depth", "text"), [(0, "z"), (1, "yz"), (2, "xyz")])
+    def test_the_depth(self, depth: int, text: str) -> None:
+        """Children inherit the limits of their request."""
+        output = finish(
+            DEEP,
+            {"max_child_depth": depth},
+            r="!z",
+            r_child_0="!y",
+            r_child_0_child_0="!x",
+            r_child_0_child_0_child_0="w",
+        )
+        assert output.text == text
+
+    def test_the_children(self) -> None:
+        """Of one parent, unfinished."""
+        output = finish(SYNC_HOOKS, {"max_children": 1}, r="!!.z", r_child_0="ABCDEF")
+        assert len(output.children) == 1
+
+    @pytest.mark.parametrize(("most", "num_children"), [(0, 0), (1, 0), (2, 1), (5, 1), (6, 2), (100, 3)])
+    @pytest.mark.parametrize("is_own", [True, False])
+    def test_the_tokens_of_the_tree(self, most: int, num_children: int, is_own: bool) -> None:
+        """Sampled by all its sequences: before the promises one, five, and nine."""
+        hooks = HOOKS if is_own else dataclasses.replace(HOOKS, max_tree_tokens=most)
+        texts = {"r": "a!!!z", "r_child_0": "BC", "r_child_1": "DE", "r_child_2": "FG"}
+        output = finish(hooks, {"max_tree_tokens": most} if is_own else None, **texts)
+        assert len(output.children) == num_children
+
+    def test_they_hold_for_each_request_alone(self) -> None:
+        """The other one has the engine's."""
+        engine = SurgicalEngine(HOOKS)
+        engine.add("r", extra_args={"max_child_depth": 0})
+        engine.add("s")
+        engine.step({"r": PROMISE, "s": PROMISE})
+        engine.run(lambda group: EOS)
+        assert [len(finished(engine, name).children) for name in "rs"] == [0, 1]
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(
+        ("extra_args", "message"),
+        [
+            ({"hooks": "no"}, "extra_args: hooks is 'no'; use False"),
+            ({"max_children": 17}, "extra_args: max_children is 17; the engine allows 16 at most"),
+            ({"max_child_depth": 4}, "max_child_depth is 4; the engine allows 3 at most"),
+            ({"max_children": 0}, "max_children is 0; use an integer from 1 up"),
+            ({"max_tree_tokens": 1.5}, "max_tree_tokens is 1.5; use an integer from 0 up"),
+            ({"max_tree_tokens": 101}, "max_tree_tokens is 101; the engine allows 100 at most"),
+        ],
+    )
+    def test_a_bad_value_is_refused(self, extra_args: dict[str, Any], message: str) -> None:
+        """Never looser than the engine's; the error names field, value and way out."""
+        hooks = dataclasses.replace(DEEP, max_tree_tokens=100)
+        with pytest.raises(ValueError, match=message):
+            limits_of(hooks, SamplingParams(extra_args=extra_args))
+
+    def test_the_engines_own_limits_are_as_tight_as_can_be_asked_for(self) -> None:
+        """The same value is no looser."""
+        same = {"max_child_depth": 3, "max_children": 16, "max_tree_tokens": 7}
+        assert limits_of(DEEP, SamplingParams(extra_args=same)) == Limits(True, 3, 16, 7)

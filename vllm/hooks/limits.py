@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the tree of one request may grow: the engine's limits, or tighter ones of the request's own.
+
+A request sets its own by `SamplingParams.extra_args` (on the server ``vllm_xargs``), under the names of the
+fields here. Names that mean nothing here are somebody else's.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm.hooks.config import SpecialKwargs
+from vllm.sampling_params import SamplingParams
+
+_LEAST = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one request's tree; with ``n > 1`` of each sample's."""
+
+    hooks: bool
+    """False: hook tokens are ordinary ones."""
+
+    max_child_depth: int
+    max_children: int
+    max_tree_tokens: int | None
+    """Tokens sampled by all sequences together, past which nothing is spawned; None for no limit."""
+
+
+def limits_of(special_kwargs: SpecialKwargs, params: SamplingParams) -> Limits:
+    """The engine's limits, as tight as the request wants them.
+
+    Raises:
+        ValueError: the request has a value that is none, or would be looser than the engine's.
+    """
+    limits = Limits(True, special_kwargs.max_child_depth, special_kwargs.max_children, special_kwargs.max_tree_tokens)
+    given = params.extra_args or {}
+    if "hooks" in given:
+        limits = replace(limits, hooks=_check_switch(given["hooks"]))
+    own = {name: _check_limit(name, given[name], getattr(limits, name)) for name in _LEAST if name in given}
+    return replace(limits, **own)
+
+
+def _check_switch(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError(
+            f"extra_args: hooks is {value!r}; use False to switch them off for this request, or leave it out"
+        )
+    return bool(value)
+
+
+def _check_limit(name: str, value: Any, most: int | None) -> int:
+    least = _LEAST[name]
+    if type(value) is not int or value < least:
+        raise ValueError(f"extra_args: {name} is {value!r}; use an integer from {least} up")
+    if most is not None and value > most:
+        raise ValueError(f"extra_args: {name} is {value!r}; the engine allows {most} at most")
+    return value
