@@ -82,6 +82,24 @@ class TestLLMEngine:
         assert params.all_stop_token_ids == {1, 9}
 
 
+    @pytest.mark.parametrize("hooks", [None, HOOKS])
+    def test_a_request_with_limits_that_cannot_be_is_refused(
+        self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where there are hooks, and before anything is made of it."""
+        engine, added = bare_engine(monkeypatch, hooks), []
+        monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: added.append(args))
+        params = SamplingParams(extra_args={"max_children": 99})
+        if hooks is None:
+            engine._add_processed_request("r", {}, params)
+        else:
+            with pytest.raises(ValueError, match="max_children is 99; the engine allows 16"):
+                engine._add_processed_request("r", {}, params)
+            params = SamplingParams()
+            engine._add_processed_request("r", {}, params)
+        assert added == [("r", {}, params)]
+
+
 class TestAsyncLLMEngine:
     def test_it_passes_calls_on(self) -> None:
         """Between two steps of the event loop."""
