@@ -14,6 +14,7 @@ blocks unless others need them; once its children have finished it is joined and
     preempted          RUNNING ──► WAITING (forked)  its prefix is shared and kept: recomputes what is its own
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby
@@ -27,6 +28,7 @@ from vllm.hooks.injection import KVCopy, inject, spliced_of
 from vllm.hooks.merge import Span
 from vllm.hooks.results import Join
 from vllm.hooks.splice import HookedMetadata, SlotCopy
+from vllm.hooks.stats import HookStats
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
@@ -42,6 +44,7 @@ class HookScheduler(ParkingScheduler):
         self._unsettled: dict[Branch, bool] = {}
         """An ordered set: parents to look at in the next `schedule`."""
 
+        self.stats = HookStats()
         self._finished_at_join: list[SequenceGroup] = []
         self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
         """Of this step."""
@@ -69,10 +72,12 @@ class HookScheduler(ParkingScheduler):
             raise IllegalTransition(f"{child.parent.seq_group.request_id} spawns without a block table")
         self._blocks.fork(child.parent.seq, child.seq)
         self.forked.append(child.seq_group)
+        self.stats.num_spawned += 1
 
     def block(self, branch: Branch) -> None:
         """Set a running parent aside until all its children have finished."""
         self._move(branch.seq_group, SequenceStatus.BLOCKED)
+        branch.blocked_since = time.monotonic()
         self._look_at(branch)
 
     def resume(self, branch: Branch) -> None:
@@ -154,25 +159,31 @@ class HookScheduler(ParkingScheduler):
         group = branch.seq_group
         # A child that ended in the same round may have asked for another look.
         self._unsettled.pop(branch, None)
+        children = branch.unjoined
         join, spans = self._join(branch)
+        if branch.end_status is None:
+            self._make_ready(branch, spans)
+            join = replace(join, num_prefill=group.get_num_uncomputed_tokens())
+        branch.joins.append(join)
+        self.stats.note_join(join, children, time.monotonic() - branch.blocked_since)
         if branch.end_status is not None:
-            branch.joins.append(join)
             self._finish(branch, branch.end_status)
             return
-        is_on_device = self._blocks.is_on_device(branch.seq)
+        is_swapped = self._has_blocks(group) and not self._blocks.is_on_device(branch.seq)
+        self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
+
+    def _make_ready(self, branch: Branch, spans: list[Span]) -> None:
+        """Make a prefill of what a parent has to compute, once ``spans`` were appended to it."""
         spliced = None
-        if is_on_device and self._special_kwargs.injects_kv:
+        if self._special_kwargs.injects_kv and self._blocks.is_on_device(branch.seq):
             spliced = inject(branch, spans, self._special_kwargs.position_rule, self._kept.num_computed)
         if spliced is not None:
             branch.spliced = spliced
             _make_prefill(branch.seq, len(spliced.glue))
-        else:
-            self._kept.release(branch)
-            if self._has_blocks(group):
-                _make_prefill(branch.seq, branch.seq.data.get_num_uncomputed_tokens())
-        is_swapped = self._has_blocks(group) and not is_on_device
-        self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
-        branch.joins.append(replace(join, num_prefill=group.get_num_uncomputed_tokens()))
+            return
+        self._kept.release(branch)
+        if self._has_blocks(branch.seq_group):
+            _make_prefill(branch.seq, branch.seq.data.get_num_uncomputed_tokens())
 
     def _append_slots(
         self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False

@@ -39,6 +39,9 @@ class Branch:
     spawn_position: int = 0
     spawn_time: float = 0.0
     finished_time: float | None = None
+    blocked_since: float = 0.0
+    """Seconds of the monotonic clock."""
+
     ending: range = range(0)
     """The output tokens that ended it, and are no part of its result: EOS, a stop token, a stop string."""
 
