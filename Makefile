@@ -22,7 +22,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock mutate check-upstream fuzz train clean
+.PHONY: help setup demo test lint lock mutate check-upstream bench-pressure fuzz train clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -76,6 +76,9 @@ mutate: setup ## mutation score of the modules that hold the rules
 
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
+
+bench-pressure: setup ## throughput with less KV than the load asks for, by policy and with hooks off
+	@$(BIN)/python -W ignore -m benchmarks.bench_pressure
 
 fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)

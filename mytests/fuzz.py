@@ -39,8 +39,14 @@ class Tally:
     sequences: int = 0
     joins: int = 0
     preemptions: int = 0
-    given_up: int = 0
-    """Joins of parents that had to give up their KV."""
+    discards: int = 0
+    """BLOCKED sequences that gave up KV; there is no swap space."""
+
+    tokens_given_up: int = 0
+    """By them and by the preempted, to be computed again."""
+
+    joins_after_loss: int = 0
+    """Of parents that had given up KV, some of it or all."""
 
     aborted: int = 0
     steps: int = 0
@@ -148,7 +154,7 @@ def replay(history: History) -> Tally:
     """Run a history and check all of it; what was seen."""
     run = Run(history)
     run.finish()
-    setup, roots, hooks = history.setup, [], history.setup.hooks()
+    (scheduler,), setup, roots, hooks = run.engine.scheduler, history.setup, [], history.setup.hooks()
     for request_id in set(run.outputs) - set(run.aborted):
         request, root = run.requests[request_id], tree_of(run.outputs[request_id])
         rules = Rules(
@@ -163,8 +169,10 @@ def replay(history: History) -> Tally:
         histories=1,
         sequences=_model().check(roots),
         joins=sum(join.num_merged > 0 for join in joins),
-        preemptions=run.engine.scheduler[0].num_cumulative_preemption,
-        given_up=sum(join.num_prefill > join.num_merged + 1 for join in joins),
+        preemptions=scheduler.num_cumulative_preemption,
+        discards=scheduler.pressure.evictions["discard"],
+        tokens_given_up=scheduler.pressure.num_recomputed,
+        joins_after_loss=sum(join.num_prefill > join.num_merged + 1 for join in joins),
         aborted=len(run.aborted),
         steps=run.steps,
     )

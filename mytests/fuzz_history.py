@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from hypothesis import strategies as st
@@ -22,9 +22,11 @@ from mytests.fuzz_plan import LONGEST, PROMISE, SYNC, Plan
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
+from vllm.hooks.config import BlockedKVPolicy
 
 BLOCK_SIZE = 16
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), "w7": (7,)}
+POLICIES: tuple[BlockedKVPolicy, ...] = get_args(BlockedKVPolicy)
 MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
 """A token's chances of being a promise, and of spawning children, all depths together."""
 
@@ -52,6 +54,7 @@ class Setup:
     merges: bool = True
     child_max_tokens: int | None = None
     async_output: bool = False
+    blocked_kv_policy: BlockedKVPolicy = "auto"
 
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
@@ -67,6 +70,7 @@ class Setup:
             merge_separator=self.separator,
             max_child_depth=self.max_child_depth,
             max_children=self.max_children,
+            blocked_kv_policy=self.blocked_kv_policy,
         )
 
     def open(self) -> LLMEngine:
@@ -150,6 +154,7 @@ def setups(draw: st.DrawFn) -> Setup:
         merges=draw(st.sampled_from([True, True, True, False])),
         child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
         async_output=draw(st.booleans()),
+        blocked_kv_policy=draw(st.sampled_from(POLICIES)),
     )
 
 

@@ -81,6 +81,8 @@ class Rules:
     """Of a root."""
 
     child_max_tokens: int | None = None
+    block_size: int = 16
+    """What KV is given up by."""
 
     def check(self, root: Node) -> None:
         """Spawns, joins, segments, limits and ends of all sequences are those that the sampled tokens ask for."""
@@ -175,7 +177,8 @@ class _Replay:
         num_merged = self.position - start
         ends = ending is not None or num_merged == room
         num_context = len(self.node.prompt) + self.position
-        prefills = {0} if ends else {num_merged + 1, num_context}
+        given_up = {num_context - kept for kept in range(0, num_context - num_merged, self.rules.block_size)}
+        prefills = {0} if ends else {num_merged + 1} | given_up
         assert join.num_prefill in prefills, f"{self.node.name}: {join} should prefill {prefills}"
         assert join == Join(start, num_merged, num_cut, num_context, join.num_prefill), f"{self.node.name}: {join}"
         self.num_joins += 1

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real engine with far less KV than its requests ask for: nothing hangs, and no token is another."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from mytests.fuzz import History, Request, Run, Setup, replay
+from mytests.fuzz_history import BLOCK_SIZE, POLICIES
+from vllm.hooks.config import BlockedKVPolicy
+
+pytestmark = pytest.mark.model
+
+NUM_REQUESTS, SHARE = 200, 0.3
+SETUP = Setup(
+    block_on="sync",
+    max_model_len=192,
+    max_num_seqs=256,
+    max_num_batched_tokens=512,
+    max_children=8,
+    prefixes=((5,), (6, 7)),
+)
+
+
+def requests() -> Iterator[Request]:
+    """All at once, with prompts and limits of all lengths."""
+    draw = Random(0)
+    for index in range(NUM_REQUESTS):
+        yield Request(draw.randint(1, 60), max_tokens=draw.randint(6, 16), plan_seed=index, topic=index)
+
+
+def history(policy: BlockedKVPolicy, num_blocks: int) -> History:
+    """The requests, on an engine with so many blocks."""
+    spare_blocks = num_blocks - -(-SETUP.max_model_len // BLOCK_SIZE)
+    return History(replace(SETUP, blocked_kv_policy=policy, spare_blocks=spare_blocks), tuple(requests()))
+
+
+@pytest.fixture(scope="module")
+def peak() -> int:
+    """The most blocks that are in use where there are enough for all."""
+    run = Run(history("auto", NUM_REQUESTS * SETUP.max_model_len // BLOCK_SIZE))
+    (scheduler,), used = run.engine.scheduler, []
+    schedule, manager = scheduler.schedule, scheduler.block_manager
+
+    def observed() -> object:
+        scheduled = schedule()
+        used.append(manager.num_total_gpu_blocks - manager.get_num_free_gpu_blocks())
+        return scheduled
+
+    scheduler.schedule = observed
+    run.finish()
+    assert scheduler.num_cumulative_preemption == scheduler.pressure.num_recomputed == 0
+    assert max(len(output.outputs[0].children) for output in run.outputs.values()) >= SETUP.max_children
+    return max(used)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_all_finish_with_the_models_tokens_under_every_policy(policy: BlockedKVPolicy, peak: int) -> None:
+    """With 30 % of the KV that they want; `replay` checks each token, tree and logprob, and that nothing is left."""
+    tally = replay(history(policy, round(SHARE * peak)))
+    assert tally.sequences > 4 * NUM_REQUESTS
+    assert min(tally.joins, tally.preemptions, tally.tokens_given_up) > 0
+    assert policy == "preserve" or min(tally.discards, tally.joins_after_loss) > 0
