@@ -239,7 +239,7 @@ class TestPressure:
         group = engine.add(prompt="prompt")
         script = plan(r="!aaaa.z", r_child_0="ABCDEFGH")
         engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
-        assert engine.scheduler.pressure.relieve([group])
+        assert engine.scheduler.pressure.relieve([group], 99)
         engine.run(script)
         assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
         engine.assert_empty()

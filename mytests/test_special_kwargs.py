@@ -96,7 +96,10 @@ class TestFields:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"child_merge_strategy": "sum"}, "has 'sum'; use 'concatenate' or 'kv_inject' or 'none' or the qualified name"),
+            (
+                {"child_merge_strategy": "sum"},
+                "has 'sum'; use 'concatenate' or .* or 'none' or the qualified name",
+            ),
             ({"child_merge_strategy": "mytests.nowhere.f"}, "has 'mytests.nowhere.f', which cannot be imported"),
             ({"child_merge_strategy": "mytests.test_extension.missing"}, "which cannot be imported .*missing"),
             ({"child_merge_strategy": NOT_CALLABLE}, f"has '{NOT_CALLABLE}', which is no function"),

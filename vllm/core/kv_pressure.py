@@ -59,38 +59,43 @@ class KVPressure:
                 "with which it cannot be used); KV is discarded instead"
             )
 
-    def relieve(self, parked: Iterable[SequenceGroup], is_last_resort: bool = False) -> bool:
+    def relieve(self, parked: Iterable[SequenceGroup], num_wanted: int, is_last_resort: bool = False) -> bool:
         """Have one of the groups that are set aside give up blocks; among equals the last one.
 
         Args:
             parked: BLOCKED, or finished with KV that is kept for a join.
+            num_wanted: No more blocks than these are discarded.
             is_last_resort: Nobody can go on otherwise: what the policy would keep is given up too.
 
         Returns:
             False if none has a block of its own, or the policy keeps them.
         """
-        policy = "discard" if is_last_resort and self._policy == "preserve" else self._policy
+        if self.keeps_blocked and not is_last_resort:
+            return False
         per_token, per_block = self.costs.fit() if self._blocks.has_swap_space else (1.0, 0.0)
-        options = [
-            option
-            for group in reversed(list(parked))
-            for option in self._options(group.first_seq, group, policy, per_token, per_block)
-        ]
+        options: list[Option] = []
+        for group in reversed(list(parked)):
+            if self._blocks.is_on_device(group.first_seq):
+                options += self._options(group, num_wanted, per_token, per_block)
         if not options:
             return False
         self._take(min(options, key=lambda option: option.seconds / option.num_gained))
         return True
 
-    def give_up(self, seq: Sequence) -> None:
-        """Free the blocks of ``seq`` that nobody shares; their tokens will be computed again.
+    def give_up(self, seq: Sequence, num_blocks: int | None = None) -> None:
+        """Free the last blocks of ``seq`` that nobody shares; their tokens will be computed again.
 
         Injected KV stays as a whole or not at all: behind a part of it positions would be others.
+
+        Args:
+            num_blocks: No more than it has of its own; None for all of them.
         """
-        spliced, num_kept = spliced_of(seq), self._blocks.num_shared(seq) * seq.block_size
-        if spliced is not None and (spliced.glue or num_kept < spliced.end):
+        num_owned = self._blocks.num_blocks(seq) - self._blocks.num_shared(seq)
+        num_freed = num_owned if num_blocks is None else num_blocks
+        if self._cuts_injected(seq, num_freed):
             self.give_up_all(seq)
         else:
-            self._recompute_from(seq, self._blocks.free_owned(seq))
+            self._recompute_from(seq, self._blocks.free_last(seq, num_freed))
 
     def give_up_all(self, seq: Sequence) -> None:
         """Let go of all blocks of ``seq``, shared ones too."""
@@ -101,6 +106,11 @@ class KVPressure:
         """The blocks to copy out in this step, from and to."""
         taken, self._swapped_out = self._swapped_out, []
         return taken
+
+    @property
+    def keeps_blocked(self) -> bool:
+        """Whether the policy is that who is set aside keeps KV."""
+        return self._policy == "preserve"
 
     @property
     def has_swapped_out(self) -> bool:
@@ -117,20 +127,25 @@ class KVPressure:
             self._kept.release(seq.branch)
             seq.branch.spliced = None
 
-    def _options(
-        self, seq: Sequence, group: SequenceGroup, policy: BlockedKVPolicy, per_token: float, per_block: float
-    ) -> Iterator[Option]:
-        if policy == "preserve" or not self._blocks.is_on_device(seq):
+    def _cuts_injected(self, seq: Sequence, num_freed: int) -> bool:
+        spliced, num_kept = spliced_of(seq), (self._blocks.num_blocks(seq) - num_freed) * seq.block_size
+        return spliced is not None and (bool(spliced.glue) or num_kept < spliced.end)
+
+    def _options(self, group: SequenceGroup, num_wanted: int, per_token: float, per_block: float) -> Iterator[Option]:
+        seq = group.first_seq
+        num_all = self._blocks.num_blocks(seq)
+        num_owned = num_all - self._blocks.num_shared(seq)
+        if num_owned == 0:
             return
-        num_all, num_shared = self._blocks.num_blocks(seq), self._blocks.num_shared(seq)
-        if num_all == num_shared:
-            return
-        can_swap = policy != "discard" and not seq.is_finished() and self._blocks.can_swap_out(seq)
+        swaps = self._policy in ("swap", "auto") and not seq.is_finished()
+        can_swap = swaps and self._blocks.can_swap_out(seq)
         if can_swap:
-            yield Option(group, "swap", num_all - num_shared, 2 * num_all * per_block)
-        if policy != "swap" or not can_swap:
-            num_tokens = max(0, seq.get_num_computed_tokens() - num_shared * seq.block_size)
-            yield Option(group, "discard", num_all - num_shared, num_tokens * per_token)
+            yield Option(group, "swap", num_owned, 2 * num_all * per_block)
+        if self._policy != "swap" or not can_swap:
+            num_freed = min(num_owned, num_wanted)
+            num_kept = 0 if self._cuts_injected(seq, num_freed) else (num_all - num_freed) * seq.block_size
+            num_tokens = max(0, seq.get_num_computed_tokens() - num_kept)
+            yield Option(group, "discard", num_freed, num_tokens * per_token)
 
     def _take(self, option: Option) -> None:
         self.evictions[option.means] += 1
@@ -138,7 +153,7 @@ class KVPressure:
         if option.means == "swap":
             self._swapped_out += self._blocks.swap_out(option.group.first_seq)
         else:
-            self.give_up(option.group.first_seq)
+            self.give_up(option.group.first_seq, option.num_gained)
 
 
 class Admission:

@@ -21,6 +21,7 @@ from vllm.core.scheduler import (
     SchedulingBudget,
 )
 from vllm.core.shared_blocks import SharedBlocks, last_copy_into_each
+from vllm.hooks.branch import branch_of
 from vllm.hooks.config import BlockedKVPolicy
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
@@ -45,6 +46,7 @@ class ParkingScheduler(Scheduler):
     """
 
     pressure: KVPressure
+    waiting: deque[SequenceGroup]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -95,15 +97,36 @@ class ParkingScheduler(Scheduler):
 
     def _admit(self) -> None:
         """Let those run, in order, for whom there is a slot and room; one of them in any case."""
-        if not self.forked:
-            return
-        room = self._blocks.num_free()
+        num_reserved = 0
         while self.forked and self._has_free_slot():
-            wanted = self._admission.num_wanted(self.forked[0])
-            if self.running and wanted > room:
-                return
-            room -= wanted
-            self._move(self.forked[0], SequenceStatus.RUNNING)
+            head = self.forked[0]
+            num_wanted = self._admission.num_wanted(head)
+            while self.running and num_wanted > self._blocks.num_free() - num_reserved:
+                if not self._set_a_tree_aside(head):
+                    return
+            num_reserved += num_wanted
+            self._move(head, SequenceStatus.RUNNING)
+
+    def _set_a_tree_aside(self, head: SequenceGroup) -> bool:
+        """Have the youngest tree give up all KV, if it is younger than that of ``head`` and nobody of it runs.
+
+        Children that wait hold their parent's context, and gain each other nothing by giving up what all share. Many
+        trees that each lack a little room would wait for one another, and few sequences run at a time.
+        """
+        if self.pressure.keeps_blocked:
+            return False
+        at_work = {_age(group) for group in [*self.running, head]}
+        parked: dict[tuple[float, int], list[SequenceGroup]] = {}
+        for group in chain(self.forked, self._parked()):
+            if _age(group) > _age(head) and _age(group) not in at_work and self._blocks.is_on_device(group.first_seq):
+                parked.setdefault(_age(group), []).append(group)
+        if not parked:
+            return False
+        for group in parked[max(parked)]:
+            self._give_up_all(group)
+        # They come back in the order in which their requests came.
+        self.waiting = deque(sorted(self.waiting, key=lambda group: (_age(group), group.first_seq.seq_id)))
+        return True
 
     def _schedule_prefills(self, *args: Any, **kwargs: Any) -> SchedulerPrefillOutputs:
         # A new request would take the room that the forked wait for, and that their end would give back.
@@ -122,8 +145,8 @@ class ParkingScheduler(Scheduler):
     def _can_append_slots(self, seq_group: SequenceGroup, enable_chunking: bool) -> bool:
         """Whether a running group has room; BLOCKED parents give theirs up before one is preempted."""
         self._blocks.keep_sources()
-        while not self._blocks.can_append(seq_group.seqs):
-            if not self.pressure.relieve(self._parked()):
+        while (num_missing := self._blocks.num_missing(seq_group.seqs)) > 0:
+            if not self.pressure.relieve(self._parked(), num_missing):
                 return False
             self._blocks.keep_sources()
         return True
@@ -157,15 +180,18 @@ class ParkingScheduler(Scheduler):
 
     def _give_up_kv_of_one(self) -> bool:
         """Nobody can run: have one who doesn't give up KV; False if none of them has any."""
-        if self.pressure.relieve(self._parked(), is_last_resort=True):
+        if self.pressure.relieve(self._parked(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
             return True
         for group in chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked)):
             if self._blocks.is_on_device(group.first_seq):
-                self.pressure.give_up_all(group.first_seq)
-                if group in self.forked:
-                    self._move(group, SequenceStatus.WAITING)
+                self._give_up_all(group)
                 return True
         return False
+
+    def _give_up_all(self, group: SequenceGroup) -> None:
+        self.pressure.give_up_all(group.first_seq)
+        if group in self.forked:
+            self._move(group, SequenceStatus.WAITING)
 
     def _parked(self) -> Iterator[SequenceGroup]:
         """Whose KV nobody works with."""
@@ -194,3 +220,10 @@ class ParkingScheduler(Scheduler):
 
     def _has_free_slot(self) -> bool:
         return len(self.running) < self.scheduler_config.max_num_seqs
+
+
+def _age(group: SequenceGroup) -> tuple[float, int]:
+    """Of the request, or sample of it, that the group's tree is: the same for all of its sequences."""
+    branch = branch_of(group)
+    root = group if branch is None else branch.root.seq_group
+    return root.arrival_time, root.first_seq.seq_id

@@ -6,6 +6,7 @@ from, and are prefills whose context was never prefilled as such. Each method sa
 it. Nothing here decides; the scheduler does.
 """
 
+import time
 from collections.abc import Iterable
 from itertools import count
 from math import ceil
@@ -87,24 +88,24 @@ class SharedBlocks:
         """Move the table of ``seq`` to swap space; the blocks to copy, from and to."""
         return self._manager.swap_out(_OneSequence(seq))
 
-    def free_owned(self, seq: Sequence) -> int:
-        """Give back the blocks of ``seq`` that it alone holds.
+    def free_last(self, seq: Sequence, num_blocks: int) -> int:
+        """Give back the last blocks of ``seq``, of which it alone holds so many.
 
-        With prefix caching all of them: those that others hold stay in the cache, and are found there again.
+        With prefix caching all that it has: they stay in the cache until somebody takes them, and are found there.
 
         Returns:
             The tokens that still have a slot; 0 where ``seq`` has no table any more.
         """
-        num_shared = self.num_shared(seq)
-        if num_shared == 0 or self._cache is not None:
-            self.free(seq)
-            return 0
         table = self._manager.block_tables[seq.seq_id]
         blocks = table.blocks
-        for block in blocks[num_shared:]:
+        num_kept = len(blocks) - num_blocks
+        if num_kept == 0 or self._cache is not None:
+            self.free(seq)
+            return 0
+        for block in blocks[num_kept:]:
             table._allocator.free(block)
-        table.update(blocks[:num_shared])
-        table._num_full_slots = min(table.num_full_slots, num_shared * self._manager.block_size)
+        table.update(blocks[:num_kept])
+        table._num_full_slots = min(table.num_full_slots, num_kept * self._manager.block_size)
         return table.num_full_slots
 
     def free(self, seq: Sequence) -> None:
@@ -112,22 +113,26 @@ class SharedBlocks:
 
         Upstream enters a prompt's blocks in the prefix cache when they are allocated. Those that were not
         computed by now must not stay there: they would be taken for computed. Nor may those with injected KV.
+
+        It also takes for granted that a block was used no earlier than those behind it: it would find those and
+        not the first one, which was evicted. A sequence that was not scheduled for long has just been used, too.
         """
         uncomputed: list[int] = []
         if self._cache is not None and seq.seq_id in self._manager.block_tables:
             num_computed = num_computed_alike(seq) // self._manager.block_size
             uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_computed:]
+            self._manager._last_access_blocks_tracker.update_last_access(seq.seq_id, time.time())
         self._manager.free(seq)
         for block_id in uncomputed:
             self._forget(block_id)
 
-    def can_append(self, seqs: Iterable[Sequence]) -> bool:
-        """Whether there are blocks for the tokens of ``seqs`` that have no slot yet.
+    def num_missing(self, seqs: Iterable[Sequence]) -> int:
+        """Blocks that are missing for the tokens of ``seqs`` that have no slot yet; none if not above 0.
 
         Upstream counts each block that is written to as a new one. So a sequence that fills the last block
         preempts itself, is recomputed, and preempts itself again.
         """
-        return sum(map(self.num_new, seqs)) <= self.num_free()
+        return sum(map(self.num_new, seqs)) - self.num_free()
 
     def leave_cache(self, seq: Sequence) -> None:
         """Have nobody find the blocks that ``seq`` writes from now on: their tokens don't say what is in them.

@@ -31,6 +31,9 @@ class StepCosts:
             start, num_tokens, num_swapped = self._running
             self._steps.append((self._clock() - start, num_tokens, num_swapped))
             self._running = None
+            if num_swapped:
+                # Remembered from here on, however long no block is swapped.
+                self.fit()
 
     def fit(self) -> tuple[float, float]:
         """Seconds for a token, and for a block copied one way.

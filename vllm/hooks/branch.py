@@ -80,12 +80,14 @@ class Branch:
         return 0 if self.parent is None else self.parent.depth + 1
 
     @property
+    def root(self) -> "Branch":
+        """The request's own sequence, or the sample's (n > 1)."""
+        return self if self.parent is None else self.parent.root
+
+    @property
     def num_sampled_in_tree(self) -> int:
         """Tokens that all sequences of the request have sampled, less those of other samples (n > 1)."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
-        return root.num_sampled_below
+        return self.root.num_sampled_below
 
     @property
     def num_sampled_below(self) -> int:

@@ -37,8 +37,10 @@ def limits_of(special_kwargs: SpecialKwargs, params: SamplingParams) -> Limits:
     given = params.extra_args or {}
     if "hooks" in given:
         limits = replace(limits, hooks=_check_switch(given["hooks"]))
-    own = {name: _check_limit(name, given[name], getattr(limits, name)) for name in _LEAST if name in given}
-    return replace(limits, **own)
+    for name in _LEAST:
+        if name in given:
+            limits = replace(limits, **{name: _check_limit(name, given[name], getattr(limits, name))})  # type: ignore[arg-type]
+    return limits
 
 
 def _check_switch(value: Any) -> bool:
