@@ -91,6 +91,7 @@ class SurgicalEngine:
     model: Callable[[list[SequenceGroupMetadata], SchedulerOutputs], None] | None = None
     """Called where the model would run, with what is scheduled."""
 
+    scheduler_cls: type[HookScheduler] = HookScheduler
     outputs: dict[str, RequestOutput] = field(default_factory=dict)
     """The latest output of each request."""
 
@@ -105,7 +106,7 @@ class SurgicalEngine:
         )
         cache_config = CacheConfig(block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching)
         cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, self.num_cpu_blocks
-        self.scheduler = HookScheduler(
+        self.scheduler = self.scheduler_cls(
             scheduler_config, cache_config, None, output_proc_callback=self.output_proc_callback
         )
         self.seq_counter = Counter()

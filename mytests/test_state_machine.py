@@ -245,7 +245,7 @@ def test_random_walks() -> None:
     Trees.seen.clear()
     run_walks(
         Trees,
-        settings=settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+        settings=settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
     )
     missing = {name for name in MUST_ARISE if not Trees.seen[name]}
     assert not missing, Trees.seen

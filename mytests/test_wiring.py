@@ -81,7 +81,6 @@ class TestLLMEngine:
         assert params.stop_token_ids == [9]
         assert params.all_stop_token_ids == {1, 9}
 
-
     @pytest.mark.parametrize("hooks", [None, HOOKS])
     def test_a_request_with_limits_that_cannot_be_is_refused(
         self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import vllm.envs as envs
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.recording_scheduler import start_recording
 from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.logger import init_logger
 from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
@@ -57,6 +58,8 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
     check_vocabulary(special_kwargs, model_config.get_vocab_size())
     if special_kwargs.injects_kv:
         config.parallel_config.worker_cls = hook_worker_for(config.parallel_config.worker_cls)
+    if special_kwargs.record_to is not None:
+        start_recording(special_kwargs, config)
     return special_kwargs
 
 

@@ -17,6 +17,7 @@ from vllm.hooks.checks import (
     refuse,
 )
 from vllm.hooks.plugins import load
+from vllm.hooks.recording import check_record_to
 from vllm.sampling_params import SamplingParams
 
 BlockOn = Literal["promise", "sync"]
@@ -93,6 +94,9 @@ class SpecialKwargs:
     """Hooks of one's own: tokens, by id or text, and the qualified names of what makes their handlers
     (see `vllm.hooks.handlers.TokenHandler`). Kept as a tuple of pairs."""
 
+    record_to: str | None = None
+    """Path of a file that the run is recorded to, a JSON object a line, for ``python -m vllm.hooks.trace``."""
+
     def __post_init__(self) -> None:
         self._freeze()
         self._check_tokens()
@@ -107,6 +111,7 @@ class SpecialKwargs:
             check_at_least(self, "max_tree_tokens", 0)
         check_text(self, "merge_separator")
         check_sampling_overrides(self, "child_sampling_params")
+        check_record_to(self)
         if self.children_per_promise > self.max_children:
             refuse(self, "children_per_promise", f"raise max_children, which is {self.max_children}, to it")
         prefixes = self.child_prefixes
