@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Join functions of a user's own, and what happens when they fail."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
 
-from mytests.surgical import EOS, PROMISE, SYNC, CharTokenizer, SurgicalEngine, finished, plan
+from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, CharTokenizer, SurgicalEngine, finished, plan
 from mytests.test_extension import hooks_with
 from vllm.config import SpecialKwargs
 from vllm.engine.output_processor.sequence_hook import EngineFacts
@@ -108,3 +109,13 @@ class TestJoinFunctions:
         assert (finished(engine).text, finished(engine, "s").text) == ("z", "xyz")
         assert finished(engine).joins[0].error.startswith(error)
         engine.assert_empty()
+
+
+def test_without_a_separator_no_tokenizer_is_needed() -> None:
+    """Results are token ids already."""
+    hooks = dataclasses.replace(SYNC_HOOKS, merge_separator="")
+    engine = SurgicalEngine(hooks, tokenizer=None)
+    engine.add()
+    engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CD"))
+    assert finished(engine).text == "ABCDz"
+    engine.assert_empty()

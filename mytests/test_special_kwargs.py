@@ -84,6 +84,7 @@ class TestFields:
             ({"temprature": 1}, "child_sampling_params is .*temprature"),
             ({"temperature": -1}, "correct it: temperature must be non-negative"),
             ({"n": 2, "temperature": 1}, "leave n at 1, and use children_per_promise"),
+            ({"stop_token_ids": (5,)}, "child_sampling_params is .*; correct it: its types are wrong"),
             ("hot", "child_sampling_params is 'hot'; give a SamplingParams, or a dict"),
             ({"guided_decoding": {"regex": "a", "choice": ["b"]}}, "correct it: .*guided"),
         ],

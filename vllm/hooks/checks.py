@@ -48,8 +48,8 @@ def check_sampling_overrides(owner: object, name: str) -> None:
         refuse(owner, name, "give a SamplingParams, or a dict of its fields")
     try:
         params = value if isinstance(value, SamplingParams) else SamplingParams(**sampling_fields(value))
-    except (TypeError, ValueError) as error:
-        refuse(owner, name, f"correct it: {error}")
+    except (AssertionError, TypeError, ValueError) as error:
+        refuse(owner, name, f"correct it: {str(error) or 'its types are wrong'}")
     if params.n != 1:
         refuse(owner, name, "leave n at 1, and use children_per_promise")
 

@@ -118,7 +118,8 @@ def concatenate(separator: str) -> JoinFunction:
     def join(children: Sequence[ChildOutput]) -> Merged:
         pieces: list[Piece] = []
         for child in children:
-            pieces += [separator, child] if pieces else [child]
+            # Without a separator no tokenizer is needed.
+            pieces += [separator, child] if pieces and separator else [child]
         return pieces
 
     return join

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kv_inject` on a real engine: the KV, tokens and logprobs that `mytests.injection_oracle` works out.
+
+Injected KV is exactly that of a prefill where the child saw all that stands before its result: one child, no
+prefix, ``block_on="promise"``. With "sync" the sync token stands between, which the child has not seen, unless
+it is the child's prefix; with several children none has seen its siblings.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mytests.fuzz import History, Request
+from mytests.fuzz_oracle import tree_of
+from mytests.fuzz_plan import EOS, PROMISE, SYNC
+from mytests.injection_runs import KV_TOLERANCE, NO_HOOK, InjectedRun, Injecting, Scripted, run_and_check, samples
+from vllm.hooks.config import BlockOn, PositionRule
+
+pytestmark = pytest.mark.model
+
+AMPLE = Injecting(spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
+
+
+def one_child(setup: Injecting, prompt_length: int, num_result: int) -> Scripted:
+    """A request with one child, which has a result of so many tokens."""
+    root = samples(3, PROMISE) + (() if setup.block_on == "promise" else (SYNC,)) + samples(6, EOS)
+    behind = setup.prefixes[0][-1] if setup.prefixes[0] else PROMISE
+    return Scripted(setup, (Request(prompt_length, max_tokens=64),), (), root, {behind: samples(num_result, EOS)})
+
+
+SAW_ALL = {"promise": AMPLE, "sync": replace(AMPLE, block_on="sync", prefixes=((SYNC,),))}
+NUM_RESULT = 40
+"""Tokens: more than two blocks."""
+
+
+class TestOneChildThatSawAll:
+    """The sync token, where there is one, is the child's prefix too."""
+
+    @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
+    @pytest.mark.parametrize("prompt_length", [11, 12, 13, 27])
+    @pytest.mark.parametrize("num_result", [1, 4, 20, 40])
+    def test_kv_is_that_of_a_prefill(self, setup: Injecting, prompt_length: int, num_result: int) -> None:
+        """In all layers, wherever the result begins and ends in its blocks."""
+        run, [layout] = run_and_check(one_child(setup, prompt_length, num_result))
+        run.ask(layout.node.prompt + layout.node.tokens[:-1])
+        assert layout.num_injected == num_result - 1
+        torch.testing.assert_close(run.kv["r0"], run.kv[NO_HOOK], rtol=0, atol=KV_TOLERANCE)
+
+    @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
+    def test_in_half_precision_too(self, setup: Injecting) -> None:
+        """Bit for bit the child's own; and no further from a prefill's than what a plain sequence decodes."""
+        run, plain = (finished(history) for history in in_half_precision(setup))
+        root = tree_of(run.outputs["r0"])
+        start = len(root.prompt) + root.output.joins[0].position
+        injected = slice(start, start + NUM_RESULT - 1)
+        for layer, childs in zip(run.kv["r0"], run.kv["r0_child_0"], strict=True):
+            assert torch.equal(layer.keys[injected], childs.keys[injected])
+            assert torch.equal(layer.values[injected], childs.values[injected])
+        assert distance_from_prefill(run, "r0") < 1.2 * distance_from_prefill(plain, NO_HOOK) < 0.01
+
+    def test_tokens_are_those_of_concatenation(self) -> None:
+        """So injection changes no result, only who computes it."""
+        outputs = []
+        for injects in (True, False):
+            run = finished(one_child(replace(SAW_ALL["promise"], injects=injects), 12, NUM_RESULT))
+            outputs.append(run.outputs["r0"].outputs[0])
+        assert outputs[0].token_ids == outputs[1].token_ids
+        assert outputs[0].children[0].token_ids == outputs[1].children[0].token_ids
+        assert [output.joins[0].num_prefill for output in outputs] == [2, NUM_RESULT + 1]
+
+
+def in_half_precision(setup: Injecting) -> tuple[History, History]:
+    """One child, and a sequence of the same length that never meets a hook."""
+    half = replace(setup, dtype="bfloat16")
+    plain = Scripted(half, (Request(12, max_tokens=64),), (), samples(9 + NUM_RESULT, EOS))
+    return one_child(half, 12, NUM_RESULT), plain
+
+
+def distance_from_prefill(run: InjectedRun, name: str) -> float:
+    """Of a run's one request's KV, by its length."""
+    root = tree_of(run.outputs["r0"])
+    ours = torch.stack([kv for layer in run.kv[name] for kv in layer]).float()
+    run.ask(root.prompt + root.tokens[:-1])
+    prefilled = torch.stack([kv for layer in run.kv[NO_HOOK] for kv in layer]).float()
+    return ((ours - prefilled).norm() / prefilled.norm()).item()
+
+
+def finished(history: History) -> InjectedRun:
+    """A history that was run to its end; the oracle is not asked."""
+    run = InjectedRun(history)
+    run.finish()
+    return run
+
+
+SKEWED = {5: samples(26, EOS), 6: samples(1, EOS), 7: samples(9, EOS), 8: (EOS,)}
+NESTED = {5: samples(1, PROMISE) + samples(2, SYNC) + samples(4, EOS), 6: samples(5, PROMISE, EOS)}
+TWO_JOINS = samples(2, PROMISE) + samples(3, PROMISE, SYNC) + samples(4, PROMISE) + samples(1, SYNC) + samples(5, EOS)
+SETUP = replace(AMPLE, prefixes=((5,), (9, 6), (7,), (8,)))
+REQUESTS = Request(20, max_tokens=64), Request(29, max_tokens=64, topic=1)
+MANY_CHILDREN = {
+    "skewed": Scripted(replace(SETUP, separator="w7"), REQUESTS, (), TWO_JOINS, SKEWED),
+    "nested": Scripted(replace(SETUP, prefixes=((5,), (9, 6)), max_child_depth=2), REQUESTS, (), TWO_JOINS, NESTED),
+    "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())),
+    "ended by stop tokens": Scripted(
+        replace(SETUP, child_stop_token_ids=tuple(range(100, 200))), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())
+    ),
+    "outliving their parent": Scripted(SETUP, REQUESTS, (), samples(2, PROMISE, EOS), SKEWED),
+}
+
+
+@pytest.mark.parametrize("position_rule", ["sequential", "overlap"])
+@pytest.mark.parametrize("block_on", ["promise", "sync"])
+class TestManyChildren:
+    @pytest.mark.parametrize("history", MANY_CHILDREN.values(), ids=MANY_CHILDREN)
+    def test_all_is_as_the_oracle_says(self, history: Scripted, block_on: BlockOn, position_rule: PositionRule) -> None:
+        """Tokens, logprobs, KV, and what is prefilled: up to eight children a join, and two or three joins."""
+        _, layouts = run_and_check(history.under(block_on=block_on, position_rule=position_rule))
+        assert all(len(layout.children) >= 4 for layout in layouts)
+        # A parent that has ended computes nothing more.
+        assert all(layout.num_injected for layout in layouts if any(layout.prefills))
