@@ -22,7 +22,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock mutate check-upstream bench-pressure fuzz train clean
+.PHONY: help setup demo test lint lock mutate check-upstream bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -80,11 +80,26 @@ check-upstream: setup ## the same tokens and logprobs as pristine upstream
 bench-pressure: setup ## throughput with less KV than the load asks for, by policy and with hooks off
 	@$(BIN)/python -W ignore -m benchmarks.bench_pressure
 
+bench-agreement: setup ## kv_inject against a prefill of the same tokens
+	@$(BIN)/python -W ignore -m benchmarks.inject_agreement
+
 fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 train: setup ## train examples/forkjoin-tiny anew
 	@$(BIN)/python examples/train_forkjoin.py
+
+trace-demo: setup ## record a run of the tiny model, and make pictures of it in build/trace
+	@$(BIN)/python examples/record_run.py build/trace/run.jsonl
+	@$(BIN)/python -m vllm.hooks.trace build/trace/run.jsonl
+
+trace-picture: trace-demo browser ## renew docs/images/trace.png
+	@$(BIN)/python -m mytests.trace_picture build/trace/run.html docs/images/trace.png
+
+browser: setup ## a Chromium for the tests of the trace page, where there is none
+	@$(BIN)/python -m mytests.browser || \
+	  { apt-get update -qq -o Acquire::Retries=0 && apt-get install -qq --no-install-recommends chromium; } || \
+	  $(BIN)/playwright install --with-deps chromium
 
 clean: ## remove the virtual environment and what was built here; the user's cache stays
 	@rm -rf $(VENV) .venv-upstream build mutants *.egg-info vllm/_upstream

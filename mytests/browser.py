@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real headless Chromium, and a recorded run's page in it. As a program: whether there is one."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WAY_OUT = "no Chromium: `make browser` installs one"
+
+
+def find_chromium(playwright: Playwright) -> str | None:
+    """The path of this machine's Chromium, or of Playwright's own; None where there is neither."""
+    own = playwright.chromium.executable_path
+    return next(filter(None, map(shutil.which, NAMES)), own if Path(own).exists() else None)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A running one. Where there is none the test is skipped."""
+    with sync_playwright() as playwright:
+        found = find_chromium(playwright)
+        if found is None:
+            pytest.skip(WAY_OUT)
+        browser = playwright.chromium.launch(executable_path=found)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Opened:
+    """A page, and what it complained of. Coordinates are CSS pixels of the window."""
+
+    page: Page
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, browser: Browser, path: Path, **context: Any) -> "Opened":
+        """The page at ``path`` in a fresh window of 1000 x 600, without a network."""
+        page = browser.new_page(viewport={"width": 1000, "height": 600}, offline=True, **context)
+        opened = cls(page)
+        page.on("console", lambda message: opened.problems.append(message.text))
+        page.on("pageerror", lambda error: opened.problems.append(str(error)))
+        page.on("request", lambda request: opened.problems.extend([request.url] * (request.url != path.as_uri())))
+        page.goto(path.as_uri())
+        return opened
+
+    def size(self, name: str) -> float:
+        """A length of the stylesheet."""
+        return float(self.style(name).removesuffix("px"))
+
+    def style(self, name: str) -> str:
+        """A variable of the stylesheet."""
+        read = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
+        return self.page.evaluate(read, f"--{name}")
+
+    def place(self, row: int, part: float) -> tuple[float, float]:
+        """Where a row has a time, given as a part of the whole run; nothing is zoomed or scrolled."""
+        box = self.page.locator("#lanes").bounding_box()
+        width = self.page.evaluate("document.getElementById('lanes').clientWidth") - self.size("labels")
+        assert box is not None
+        return self.size("labels") + part * width, box["y"] + 1 + (row + 0.5) * self.size("row")
+
+    def color(self, x: float, y: float) -> str:
+        """Of a pixel of the lanes."""
+        look = """([x, y]) => {
+            const canvas = document.querySelector("#lanes canvas"), box = canvas.getBoundingClientRect();
+            const pixel = canvas.getContext("2d").getImageData(x - box.left, y - box.top, 1, 1).data;
+            return "#" + [...pixel.slice(0, 3)].map((part) => part.toString(16).padStart(2, "0")).join("");
+        }"""
+        return self.page.evaluate(look, [x, y])
+
+    def tip(self) -> str:
+        """What is shown where the pointer is; nothing where it isn't."""
+        tip = self.page.locator("#tip")
+        return tip.inner_text() if tip.is_visible() else ""
+
+    def shown(self) -> str:
+        """The times that can be seen."""
+        self.page.evaluate("() => new Promise(requestAnimationFrame)")
+        return self.page.locator("#range").inner_text()
+
+
+if __name__ == "__main__":
+    with sync_playwright() as playwright:
+        sys.exit(find_chromium(playwright) is None)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of a surgical engine that are recorded, and what they look like. A tick of the clock is a second."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+from mytests.surgical import HOOKS, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from vllm.config import SpecialKwargs
+from vllm.core.recording_scheduler import RecordingScheduler
+from vllm.hooks import recording
+from vllm.hooks.recording import Recorder
+from vllm.hooks.trace.build import picture_of
+from vllm.hooks.trace.lanes import Lane, Picture
+from vllm.hooks.trace.reader import Recording, read
+
+
+class TickingScheduler(RecordingScheduler):
+    """Each look at the clock takes a second."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.clock = itertools.count().__next__
+        super().__init__(*args, **kwargs)
+
+
+def engine_recorded_to(path: Path, hooks: SpecialKwargs = HOOKS, **fields: Any) -> SurgicalEngine:
+    """An engine whose run is recorded to ``path``, which begins anew."""
+    hooks = dataclasses.replace(hooks, record_to=str(path))
+    recording.begin(str(path), "a model", hooks)
+    return SurgicalEngine(hooks, scheduler_cls=TickingScheduler, **fields)
+
+
+def fork_and_join(path: Path) -> Recording:
+    """``r`` spawns two children beside which it decodes on, waits for them, and goes on with their results."""
+    engine = engine_recorded_to(path, SYNC_HOOKS)
+    engine.add("r", prompt="prompt")
+    engine.run(plan(r="a!b!.z", r_child_0="AB", r_child_1="CDEF"))
+    engine.assert_empty()
+    return read(path)
+
+
+def under_pressure(path: Path, policy: Any = "discard", num_cpu_blocks: int = 0) -> Recording:
+    """``r`` is BLOCKED with two blocks of eight, and two others outgrow the rest; then it is resumed."""
+    hooks = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", blocked_kv_policy=policy)
+    engine = engine_recorded_to(path, hooks, num_blocks=8, max_model_len=32, num_cpu_blocks=num_cpu_blocks)
+    engine.add("r", prompt="p" * 8)
+    engine.step({"r": SYNC})
+    engine.add("s", prompt="s" * 8)
+    engine.add("t", prompt="t" * 8)
+    engine.run_until(engine.scheduler.is_waiting_for_callers, plan(s="a" * 6, t="b" * 6))
+    engine.processor.resume("r", "tool")
+    engine.run(plan(r=".z"))
+    engine.assert_empty()
+    return read(path)
+
+
+def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
+    """A recording with these events of one stream."""
+    recording.begin(str(path), "a model", SYNC_HOOKS)
+    recorder = Recorder(str(path), lambda: 0.0)
+    for kind, fields in events:
+        recorder.note(kind, **fields)
+    return path
+
+
+def lane_of(picture: Picture, request_id: str = "r") -> Lane:
+    """The lane of a sequence."""
+    (lane,) = [lane for lane in picture.lanes if lane.request_id == request_id]
+    return lane
+
+
+def bars_of(recorded: Recording, request_id: str = "r") -> list[tuple[str, int]]:
+    """What a sequence does, in order: states and tokens."""
+    return [(bar.state, bar.num_tokens) for bar in lane_of(picture_of(recorded), request_id).bars]

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SpecialKwargs.record_to`: the file, who writes to it, and that an engine runs as it would without."""
+
+import dataclasses
+import errno
+import gc
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from forkjoin_engine import MODEL_FOLDER
+
+from mytests.recorded import TickingScheduler, engine_recorded_to, fork_and_join
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from vllm.config import SpecialKwargs
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.recording_scheduler import RecordingScheduler, start_recording
+from vllm.engine.arg_utils import EngineArgs
+from vllm.hooks import recording
+from vllm.hooks.recording import Recorder
+from vllm.hooks.trace.reader import read
+from vllm.utils import resolve_obj_by_qualname
+
+INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
+MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
+
+
+class TestRecorder:
+    def test_it_appends(self, tmp_path: Path) -> None:
+        """Two schedulers of one engine write to one file, each under a name of its own."""
+        path = tmp_path / "run.jsonl"
+        recording.begin(str(path), "a model", HOOKS)
+        for _ in range(2):
+            Recorder(str(path), lambda: 1.5).note(recording.SwappedIn, seq=3)
+        first, second = read(path).events
+        assert first.stream != second.stream
+        assert (first.time, second.time) == (1.5, 1.5)
+
+    def test_a_line_is_there_as_soon_as_it_is_written(self, tmp_path: Path) -> None:
+        """A crash loses nothing."""
+        recorder = Recorder(str(tmp_path / "run.jsonl"), lambda: 0.0)
+        recorder.note(recording.SwappedIn, seq=3)
+        assert (tmp_path / "run.jsonl").read_bytes().endswith(b'"seq":3}\n')
+
+    def test_it_closes_the_file(self, tmp_path: Path) -> None:
+        """When its scheduler is gone."""
+        recorder = Recorder(str(tmp_path / "run.jsonl"), lambda: 0.0)
+        file = recorder._file
+        del recorder
+        gc.collect()
+        assert file.closed
+
+    def test_a_full_disk_ends_the_recording_and_not_the_engine(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It is logged."""
+        logging.getLogger("vllm").propagate = True
+        hooks = dataclasses.replace(HOOKS, record_to="/dev/full")
+        engine = SurgicalEngine(hooks, scheduler_cls=TickingScheduler)
+        engine.add()
+        engine.run(plan(r="a"))
+        assert finished(engine).text == "a"
+        assert "The recording /dev/full ends here: it cannot be written to" in caplog.text
+
+
+class TestHeader:
+    def test_it_tells_of_model_and_hooks(self, tmp_path: Path) -> None:
+        """Of those fields alone that were given."""
+        hooks = dataclasses.replace(HOOKS, child_sampling_params={"max_tokens": 3}, record_to=str(tmp_path / "r"))
+        recording.begin(str(tmp_path / "r"), "a model", hooks)
+        run = read(tmp_path / "r").run
+        assert (run.version, run.model) == (1, "a model")
+        assert run.hooks == {
+            "sync_token_id": SYNC,
+            "promise_token_id": PROMISE,
+            "child_sampling_params": {"max_tokens": 3},
+        }
+
+    def test_it_begins_the_file_anew(self, tmp_path: Path) -> None:
+        """A second engine's run is not the first one's."""
+        fork_and_join(tmp_path / "run.jsonl")
+        recording.begin(str(tmp_path / "run.jsonl"), "a model", HOOKS)
+        assert read(tmp_path / "run.jsonl").events == ()
+
+
+class TestField:
+    @pytest.mark.parametrize(
+        ("value", "way_out"),
+        [
+            (7, "as a string"),
+            ("/no/such/folder/run.jsonl", "make its folder first"),
+            (str(Path(__file__).parent), "this is a folder"),
+        ],
+    )
+    def test_what_cannot_be_a_file_is_refused(self, value: Any, way_out: str) -> None:
+        """With field, value and way out."""
+        with pytest.raises(ValueError, match=f"special_kwargs: record_to is {value!r}; .*{way_out}"):
+            SpecialKwargs(sync_token_id=SYNC, record_to=value)
+
+
+class TestStart:
+    def config(self, scheduler: Any) -> Any:
+        """What `start_recording` looks at of a `VllmConfig`."""
+        model, scheduler_config = SimpleNamespace(model="a model"), SimpleNamespace(scheduler_cls=scheduler)
+        return SimpleNamespace(model_config=model, scheduler_config=scheduler_config)
+
+    def hooks(self, path: Path) -> SpecialKwargs:
+        return dataclasses.replace(HOOKS, record_to=str(path))
+
+    def test_it_chooses_the_scheduler_that_records(self, tmp_path: Path) -> None:
+        """By its qualified name, as upstream does."""
+        config = self.config("vllm.core.hook_scheduler.HookScheduler")
+        start_recording(self.hooks(tmp_path / "run.jsonl"), config)
+        assert config.scheduler_config.scheduler_cls == "vllm.core.recording_scheduler.RecordingScheduler"
+        assert read(tmp_path / "run.jsonl").run.model == "a model"
+
+    def test_one_of_your_own_that_records_stays(self, tmp_path: Path) -> None:
+        """It was chosen with open eyes."""
+        config = self.config(TickingScheduler)
+        start_recording(self.hooks(tmp_path / "run.jsonl"), config)
+        assert config.scheduler_config.scheduler_cls is TickingScheduler
+
+    def test_one_of_your_own_that_does_not_is_refused(self, tmp_path: Path) -> None:
+        """By name, with the way out."""
+
+        class Own(HookScheduler):
+            pass
+
+        with pytest.raises(ValueError, match=r"record_to is .*Own.*doesn't record; .*derive it from .*RecordingSched"):
+            start_recording(self.hooks(tmp_path / "run.jsonl"), self.config(Own))
+
+    def test_a_file_that_cannot_be_written_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before a model is loaded."""
+
+        def refuse(*args: Any) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(recording, "begin", refuse)
+        config = self.config("vllm.core.hook_scheduler.HookScheduler")
+        with pytest.raises(ValueError, match=r"record_to is .*can be written \(.*Permission denied"):
+            start_recording(self.hooks(tmp_path / "run.jsonl"), config)
+
+
+class TestNothingElse:
+    @pytest.mark.parametrize("is_recorded", [True, False])
+    def test_without_it_another_scheduler_runs(self, is_recorded: bool, tmp_path: Path) -> None:
+        """So it costs nothing: there is no line of it to run."""
+        path = str(tmp_path / "run.jsonl")
+        hooks = SpecialKwargs(sync_token_id=SYNC, record_to=path if is_recorded else None)
+        config = EngineArgs(str(MODEL_FOLDER), special_kwargs=hooks).create_engine_config()
+        chosen = resolve_obj_by_qualname(config.scheduler_config.scheduler_cls)
+        assert chosen is (RecordingScheduler if is_recorded else HookScheduler)
+        assert Path(path).exists() is is_recorded
+
+    def test_the_run_is_the_same(self, tmp_path: Path) -> None:
+        """Steps, tokens, and blocks that are copied."""
+        runs = []
+        for engine in (SurgicalEngine(SYNC_HOOKS), engine_recorded_to(tmp_path / "run.jsonl", SYNC_HOOKS)):
+            engine.add()
+            steps = [engine.step(plan(r="a!b!.z", r_child_0="AB", r_child_1="CDEF")) for _ in range(12)]
+            runs.append((steps, engine.copies, finished(engine).token_ids))
+        assert runs[0] == runs[1]
+        assert runs[0][2][-1] == EOS

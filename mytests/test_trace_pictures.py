@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a recorded run: a Perfetto trace and a page, and the command that makes them."""
+
+import json
+import runpy
+import sys
+from collections import Counter
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from setuptools.config.pyprojecttoml import read_configuration
+
+from mytests.recorded import fork_and_join, lane_of, under_pressure, written
+from mytests.surgical import SYNC_HOOKS
+from vllm.hooks import recording
+from vllm.hooks.recording import Run
+from vllm.hooks.trace.__main__ import main
+from vllm.hooks.trace.build import picture_of
+from vllm.hooks.trace.lanes import Picture
+from vllm.hooks.trace.page import to_html
+from vllm.hooks.trace.perfetto import events_of, to_json
+from vllm.hooks.trace.reader import read
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a recording that is still to be made."""
+    return tmp_path / "run.jsonl"
+
+
+@pytest.fixture(params=[fork_and_join, under_pressure])
+def picture(request: pytest.FixtureRequest, path: Path) -> Picture:
+    """With arrows, and with notes."""
+    return picture_of(request.param(path))
+
+
+class TestPerfetto:
+    def test_it_is_one_json_object(self, picture: Picture) -> None:
+        """With the events in the one place where viewers look."""
+        trace = json.loads(to_json(picture))
+        assert trace["otherData"]["model"] == "a model"
+        assert trace["traceEvents"] == json.loads(json.dumps(list(events_of(picture))))
+
+    def test_every_bar_has_its_place_and_time(self, picture: Picture) -> None:
+        """In microseconds."""
+        bars = [event for event in events_of(picture) if event["ph"] == "X"]
+        assert len(bars) == sum(len(lane.bars) for lane in picture.lanes)
+        for bar in bars:
+            assert {"name", "ts", "dur", "pid", "tid"} <= bar.keys()
+            assert bar["ts"] % 1e6 == bar["dur"] % 1e6 == 0
+            assert bar["dur"] > 0
+
+    def test_flows_pair_up_within_bars(self, picture: Picture) -> None:
+        """Each has a start and, no earlier, an end; both within a bar of their thread."""
+        events = list(events_of(picture))
+        flows = [event for event in events if event["ph"] in "sf"]
+        assert len(flows) == 2 * len(picture.arrows)
+        for start, end in zip(flows[::2], flows[1::2], strict=True):
+            assert (start["ph"], end["ph"], end["bp"]) == ("s", "f", "e")
+            assert (start["id"], start["name"]) == (end["id"], end["name"])
+            assert start["ts"] <= end["ts"]
+        for flow in flows:
+            bars = [bar for bar in events if bar["ph"] == "X" and bar["tid"] == flow["tid"]]
+            assert sum(bar["ts"] <= flow["ts"] < bar["ts"] + bar["dur"] for bar in bars) == 1
+
+    def test_a_process_is_a_request_and_a_thread_a_sequence(self, path: Path) -> None:
+        """Each is named."""
+        events = [event for event in events_of(picture_of(fork_and_join(path))) if event["ph"] == "M"]
+        names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if "name" in event["args"]}
+        assert names == {(0, 0): "engine", (1, 1): "r", (1, 2): "r_child_0", (1, 3): "r_child_1"}
+
+    def test_counters_have_blocks_and_sequences(self, picture: Picture) -> None:
+        """One of each kind a step."""
+        counters = [event for event in events_of(picture) if event["ph"] == "C"]
+        num_steps = len(picture.streams[0].samples)
+        kinds = ["KV blocks", "KV blocks unshared", "sequences"]
+        assert Counter(event["name"] for event in counters) == dict.fromkeys(kinds, num_steps)
+        blocks = [event["args"] for event in counters if event["name"] == "KV blocks"]
+        assert {args["used"] + args["free"] for args in blocks} == {picture.streams[0].num_blocks}
+
+    def test_the_end_has_the_text(self, path: Path) -> None:
+        """Of the whole output."""
+        events = events_of(picture_of(fork_and_join(path)))
+        texts = [event["args"]["text"] for event in events if event["ph"] == "i" and event["args"]]
+        assert texts == ["abAB\nCDEFz", "AB", "CDEF"]
+
+    def test_a_flow_without_a_bar_is_left_out(self, path: Path) -> None:
+        """A child that was aborted at once has none."""
+        stream = (recording.Stream, {"block_size": 4, "num_blocks": 8})
+        parent = (recording.Arrived, {"seq": 0, "request_id": "r", "num_prompt_tokens": 1, "prompt": None})
+        fields = {"seq": 1, "request_id": "c", "parent": 0, "position": 1, "num_prompt_tokens": 2}
+        child = (recording.Spawned, {**fields, "prefix_token_ids": ()})
+        picture = picture_of(read(written(path, stream, parent, child)))
+        assert len(picture.arrows) == 1
+        assert [event for event in events_of(picture) if event["ph"] in "sf"] == []
+
+
+class TestPage:
+    def test_it_is_self_contained(self, picture: Picture) -> None:
+        """It loads nothing, and may not."""
+        page = to_html(picture)
+        assert "{{" not in page
+        assert "default-src 'none'" in page
+        assert not {"src=", "href=", "@import", "url(", "fetch(", "import("} & set(page.split('"'))
+
+    def test_a_text_cannot_end_its_element(self, path: Path) -> None:
+        """Data has no "<" at all."""
+        picture = picture_of(fork_and_join(path))
+        lane_of(picture).text = "</script><script>alert(1)</script><!--"
+        page = to_html(picture)
+        data = page.split('type="application/json">')[1].split("</script>")[0]
+        assert json.loads(data)["lanes"][0]["text"] == "</script><script>alert(1)</script><!--"
+
+    def test_a_name_is_escaped(self, path: Path) -> None:
+        """A file may be called anything."""
+        named = fork_and_join(path.with_name("<b>&.jsonl"))
+        assert "<title>&lt;b&gt;&amp;.jsonl</title>" in to_html(picture_of(named))
+
+    def test_a_long_text_is_cut(self, path: Path) -> None:
+        """A page of a thousand sequences can still be opened."""
+        picture = picture_of(fork_and_join(path))
+        lane_of(picture).text = "x" * 5000
+        assert "x" * 2000 + " \\u2026" in to_html(picture)
+
+    @pytest.mark.parametrize(("model", "shown"), [("org/model", "org/model"), ("/srv/models/tiny", "tiny")])
+    def test_a_model_in_a_folder_is_shown_by_its_name(self, model: str, shown: str, path: Path) -> None:
+        """Where it lies is nobody's business."""
+        recording.begin(str(path), model, SYNC_HOOKS)
+        assert f"<p>{shown} · " in to_html(picture_of(read(path)))
+
+
+def test_the_page_is_packed() -> None:
+    """What is no module is named to setuptools."""
+    packed = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]["package-data"]["vllm.hooks.trace"]
+    others = [file.name for file in (ROOT / "vllm/hooks/trace").iterdir() if file.is_file() and file.suffix != ".py"]
+    assert len(others) == 4
+    assert all(any(fnmatch(name, pattern) for pattern in packed) for name in others)
+
+
+class TestCommand:
+    def test_it_writes_both_beside_the_recording(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """And says so."""
+        fork_and_join(path)
+        assert main([str(path)]) == 0
+        assert path.with_suffix(".html").read_text().startswith("<!DOCTYPE html>")
+        assert json.loads(path.with_suffix(".perfetto.json").read_text())["traceEvents"]
+        out, err = capsys.readouterr()
+        assert [line.split(": ")[1] for line in out.splitlines()] == [
+            "for any browser",
+            "for ui.perfetto.dev or chrome://tracing",
+        ]
+        assert err == ""
+
+    def test_it_writes_where_it_is_told_to(self, path: Path, tmp_path: Path) -> None:
+        """Folders have to be there."""
+        fork_and_join(path)
+        assert main([str(path), "--html", str(tmp_path / "a"), "--perfetto", str(tmp_path / "b")]) == 0
+        assert {file.name for file in tmp_path.iterdir()} == {"run.jsonl", "a", "b"}
+
+    def test_it_warns_of_a_cut(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """And goes on without the line."""
+        fork_and_join(path)
+        path.write_bytes(path.read_bytes()[:-9])
+        assert main([str(path)]) == 0
+        assert "warning: the last line of" in capsys.readouterr().err
+
+    def test_an_error_is_one_line(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A file that isn't there, and one that is no recording."""
+        assert main([str(path)]) == 1
+        path.write_text("no JSON\n")
+        assert main([str(path)]) == 1
+        missing, wrong = capsys.readouterr().err.splitlines()
+        assert "No such file" in missing
+        assert wrong.startswith("error: ") and "line 1" in wrong
+
+    def test_it_is_a_module_to_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`python -m vllm.hooks.trace`."""
+        fork_and_join(path)
+        monkeypatch.setattr(sys, "argv", ["trace", str(path)])
+        monkeypatch.delitem(sys.modules, "vllm.hooks.trace.__main__")
+        with pytest.raises(SystemExit) as exit:
+            runpy.run_module("vllm.hooks.trace", run_name="__main__")
+        assert exit.value.code == 0
+
+
+def test_the_header_is_a_line_of_its_own(path: Path) -> None:
+    """An empty run has a picture too."""
+    recording.begin(str(path), "a model", SYNC_HOOKS)
+    recorded = read(path)
+    assert isinstance(recorded.run, Run)
+    assert picture_of(recorded).lanes == ()
+    assert main([str(path)]) == 0
