@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import held_out_prompts
+from prometheus_client import REGISTRY
 
 from mytests.test_end_to_end import assert_empty
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
@@ -51,6 +52,19 @@ def run(engine: LLMEngine) -> Iterator[RequestOutput]:
     """The outputs until nothing is unfinished, or a caller is awaited."""
     while engine.has_unfinished_requests() and not engine.is_waiting_for_callers():
         yield from engine.step()
+
+
+def test_metrics_are_in_upstreams_registry(manual: LLMEngine, tokens: Callable[[str], list[int]]) -> None:
+    """A stop at a tool is time that a sequence is BLOCKED."""
+    name, labels = "vllm:request_blocked_time_seconds_count", {"model_name": str(MODEL_FOLDER)}
+    before = REGISTRY.get_sample_value(name, labels)
+    params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
+    manual.add_request("timed", "call\n", params)
+    list(run(manual))
+    manual.resume_sequence("timed")
+    list(run(manual))
+    assert before is not None
+    assert REGISTRY.get_sample_value(name, labels) == before + 1
 
 
 class TestResume:

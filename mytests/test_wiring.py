@@ -37,6 +37,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.tokenizer = SimpleNamespace(get_lora_tokenizer=lambda request: surgical.tokenizer)
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 128)
         self.generation_config_fields = {"eos_token_id": [9]}
+        self.log_stats = False
 
     monkeypatch.setattr(LLMEngine.__bases__[0], "__init__", construct)
     config: Any = SimpleNamespace(special_kwargs=special_kwargs)

@@ -70,6 +70,12 @@ class ParkingScheduler(Scheduler):
     def get_num_unfinished_seq_groups(self) -> int:
         return super().get_num_unfinished_seq_groups() + len(self.blocked) + len(self.forked)
 
+    def num_blocks_of_blocked(self) -> int:
+        """Blocks on the device that BLOCKED sequences hold, each counted once."""
+        tables = (self.block_manager.block_tables.get(group.first_seq.seq_id) for group in self.blocked)
+        held = {block for table in tables if table is not None for block in table.physical_block_ids}
+        return sum(map(self._blocks.is_device_block, held))
+
     def free_seq(self, seq: Sequence) -> None:
         """Give back the blocks of a sequence."""
         self._blocks.free(seq)

@@ -78,7 +78,11 @@ class SharedBlocks:
     def is_on_device(self, seq: Sequence) -> bool:
         """Whether ``seq`` has blocks, and not in swap space."""
         table = self._manager.block_tables.get(seq.seq_id)
-        return table is not None and table.physical_block_ids[0] in self._mutable.all_block_ids
+        return table is not None and self.is_device_block(table.physical_block_ids[0])
+
+    def is_device_block(self, block_id: int) -> bool:
+        """Whether a block is on the device, and not in swap space."""
+        return block_id in self._mutable.all_block_ids
 
     def can_swap_out(self, seq: Sequence) -> bool:
         """Whether there is swap space for all blocks of ``seq``."""

@@ -46,6 +46,17 @@ class LLMEngine(upstream.LLMEngine):
                 ),
             )
 
+            if self.log_stats and "prometheus" in self.stat_loggers:
+                self._add_hook_metrics()
+
+    def _add_hook_metrics(self) -> None:
+        # As upstream does, once the environment of prometheus_client is set.
+        from vllm.engine.hook_metrics import HookStatLogger
+
+        interval = self.stat_loggers["prometheus"].local_interval
+        labels = {"model_name": self.model_config.served_model_name}
+        self.add_logger("hooks", HookStatLogger(interval, labels, self.scheduler))
+
     def resume_sequence(self, request_id: str, text_or_token_ids: str | Ids[int] | None = None) -> None:
         """Let a sequence go on that waits at its sync token, with ``sync_resume="manual"``.
 
