@@ -127,15 +127,28 @@ def test_a_server_with_hooks() -> None:
         assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(PROMPT)
 
 
-def test_worker_processes_give_the_same_tokens(plain_text: str) -> None:
-    """Two tensor-parallel workers, spawned, with hooks off."""
+def in_two_workers(hooks: str, max_tokens: int) -> list[str]:
+    """What two tensor-parallel workers print, spawned by a program that makes ``hooks`` by that expression."""
     printed = run(
         "-c",
         "if __name__ == '__main__':\n"
         f"    import sys; sys.path.insert(0, {str(MODEL_FOLDER.parent)!r})\n"
-        "    from forkjoin_engine import GREEDY, open_engine\n"
-        "    GREEDY.max_tokens = 16\n"
-        "    llm = open_engine(None, tensor_parallel_size=2, distributed_executor_backend='mp')\n"
+        "    from forkjoin_engine import GREEDY, hooks_for, open_engine\n"
+        f"    GREEDY.max_tokens = {max_tokens}\n"
+        f"    llm = open_engine({hooks}, tensor_parallel_size=2, distributed_executor_backend='mp')\n"
         f"    print('text', repr(llm.generate([{PROMPT!r}], GREEDY, use_tqdm=False)[0].outputs[0].text))\n",
     )
-    assert f"text {plain_text!r}" in printed.splitlines()
+    return printed.splitlines()
+
+
+def test_worker_processes_give_the_same_tokens(plain_text: str) -> None:
+    """With hooks off."""
+    assert f"text {plain_text!r}" in in_two_workers("None", 16)
+
+
+def test_worker_processes_inject_the_same_kv() -> None:
+    """Each its own heads'; copies and positions are broadcast."""
+    fields = {"child_merge_strategy": "kv_inject", "position_rule": "overlap"}
+    (output,) = open_engine(hooks_for("sync", **fields)).generate([PROMPT], GREEDY, use_tqdm=False)
+    printed = in_two_workers(f"hooks_for('sync', **{fields})", GREEDY.max_tokens)
+    assert f"text {output.outputs[0].text!r}" in printed
