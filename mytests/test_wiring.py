@@ -25,7 +25,7 @@ from vllm.sequence import Sequence, _check_members
 MANUAL = SpecialKwargs(sync_token_id=3, sync_resume="manual")
 
 
-def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs | None) -> Any:
+def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs | None, stat_loggers: Any = None) -> Any:
     """An `LLMEngine` over a surgical engine's scheduler, as upstream's constructor would leave it."""
     surgical = SurgicalEngine(special_kwargs or HOOKS)
 
@@ -37,7 +37,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.tokenizer = SimpleNamespace(get_lora_tokenizer=lambda request: surgical.tokenizer)
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 128)
         self.generation_config_fields = {"eos_token_id": [9]}
-        self.log_stats = False
+        self.log_stats, self.stat_loggers = stat_loggers is not None, stat_loggers
 
     monkeypatch.setattr(LLMEngine.__bases__[0], "__init__", construct)
     config: Any = SimpleNamespace(special_kwargs=special_kwargs)
@@ -98,6 +98,14 @@ class TestLLMEngine:
             params = SamplingParams()
             engine._add_processed_request("r", {}, params)
         assert added == [("r", {}, params)]
+
+    @pytest.mark.parametrize("loggers", [None, {}, {"logging": None}, {"prometheus": None}])
+    def test_metrics_of_hooks_stand_beside_upstreams(self, loggers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where upstream's are told to Prometheus."""
+        added: list[Any] = []
+        monkeypatch.setattr(LLMEngine, "_add_hook_metrics", added.append)
+        engine = bare_engine(monkeypatch, HOOKS, loggers)
+        assert added == ([engine] if loggers and "prometheus" in loggers else [])
 
 
 class TestAsyncLLMEngine:
