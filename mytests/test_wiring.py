@@ -103,7 +103,7 @@ class TestLLMEngine:
     def test_metrics_of_hooks_stand_beside_upstreams(self, loggers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where upstream's are told to Prometheus."""
         added: list[Any] = []
-        monkeypatch.setattr(LLMEngine, "_add_hook_metrics", added.append)
+        monkeypatch.setattr(LLMEngine, "_add_hook_metrics", lambda engine: added.append(engine))
         engine = bare_engine(monkeypatch, HOOKS, loggers)
         assert added == ([engine] if loggers and "prometheus" in loggers else [])
 
