@@ -109,6 +109,18 @@ class TestPrefixCaching:
         engine.run(lambda group: EOS)
         engine.assert_empty()
 
+    def test_nor_while_its_sequence_runs(self) -> None:
+        """It is full, and its hash has a number of its own."""
+        engine = engine_with_kv(prefix_caching=True)
+        parent = engine.add(prompt="promptprompt")
+        script = plan(r="!!." + "z" * 40, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", s="a")
+        engine.run_until(lambda: parent.first_seq.get_output_len() > 26, script)
+        group = engine.add("s", prompt="".join(map(chr, parent.first_seq.get_token_ids())))
+        engine.step(script)
+        assert cached(engine, group.first_seq) == [12]
+        engine.run(script)
+        engine.assert_empty()
+
     def test_nor_is_one_that_begins_with_the_injection(self) -> None:
         """The promise is the first token of a new block."""
         engine = engine_with_kv(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
