@@ -195,6 +195,7 @@ class ParkingScheduler(Scheduler):
         return False
 
     def _give_up_all(self, group: SequenceGroup) -> None:
+        self.pressure.evictions["discard"] += 1
         self.pressure.give_up_all(group.first_seq)
         if group in self.forked:
             self._move(group, SequenceStatus.WAITING)
