@@ -22,7 +22,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock mutate check-upstream bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
+.PHONY: help setup demo test lint lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -76,6 +76,12 @@ mutate: setup ## mutation score of the modules that hold the rules
 
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
+
+bench: setup ## every way to do the same work, side by side: docs/benchmarks.md; about an hour
+	@$(BIN)/python -W ignore -m benchmarks.forkjoin
+
+bench-quick: setup ## a subset of it in less than five minutes: build/bench-quick/benchmarks.md
+	@$(BIN)/python -W ignore -m benchmarks.forkjoin --quick --output build/bench-quick
 
 bench-pressure: setup ## throughput with less KV than the load asks for, by policy and with hooks off
 	@$(BIN)/python -W ignore -m benchmarks.bench_pressure

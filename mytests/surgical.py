@@ -54,7 +54,9 @@ class CharDetokenizer:
     """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
 
     def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
-        text = chr(seq.get_last_token_id()) if seq.get_last_token_id() > CHILD else ""
+        token_id = seq.get_last_token_id()
+        text = chr(token_id) if token_id > CHILD else ""
+        seq.output_logprobs[-1][token_id].decoded_token = text
         seq.output_text += text
         return len(text)
 

@@ -38,6 +38,7 @@ class TagTokenizer:
         """As a detokenizer: the text of the last token."""
         token_id = seq.get_last_token_id()
         text = TAGS[token_id - FIRST_TAG] if token_id >= FIRST_TAG else chr(token_id)
+        seq.output_logprobs[-1][token_id].decoded_token = text
         seq.output_text += text
         return len(text)
 

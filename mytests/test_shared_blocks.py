@@ -124,3 +124,15 @@ def test_a_block_is_not_evicted_before_those_behind_it() -> None:
     engine.add("t", "pppp\x02cccd", max_tokens=1)
     engine.run({})
     engine.assert_empty()
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_context_of_many_blocks_is_forked(caching: bool) -> None:
+    """Upstream walks along a sequence's blocks by recursion, and Python ends that after a thousand calls."""
+    engine = SurgicalEngine(
+        num_blocks=1300, max_model_len=5000, max_num_batched_tokens=5000, prefix_caching=caching, block_size=4
+    )
+    engine.add(prompt="p" * 4500)
+    engine.run(plan(r="a!" + "b" * 9, r_child_0="ABCDEFGHI"))
+    assert finished(engine).text == "aABCDEFGHI" + "b" * 9
+    engine.assert_empty()

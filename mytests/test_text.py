@@ -5,10 +5,13 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from mytests.surgical import (
+    CHILD,
     EOS,
     PROMISE,
     SYNC,
@@ -156,7 +159,9 @@ class Doubling(CharDetokenizer):
     """Each character twice, so that a stop string can begin in the middle of a token."""
 
     def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
-        return super().decode_sequence_inplace(seq, params) + super().decode_sequence_inplace(seq, params)
+        count = super().decode_sequence_inplace(seq, params) + super().decode_sequence_inplace(seq, params)
+        seq.output_logprobs[-1][seq.get_last_token_id()].decoded_token = seq.output_text[len(seq.output_text) - count :]
+        return count
 
 
 class TestStreams:
@@ -190,3 +195,72 @@ class TestStreams:
         (output,) = self.run(RequestOutputKind.FINAL_ONLY)
         assert output.text == "abcxyzd"
         assert [child.text for child in output.children] == ["xyz"]
+
+
+class TokenByToken:
+    """Upstream's detokenizer in a guise by which merged tokens go through it one by one."""
+
+    def __init__(self) -> None:
+        self._detokenizer = Detokenizer(GROUP)
+
+    def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
+        return self._detokenizer.decode_sequence_inplace(seq, params)
+
+
+class Counting(Detokenizer):
+    """Upstream's, and how often it decoded a token."""
+
+    num_decoded = 0
+
+    def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
+        self.num_decoded += 1
+        return super().decode_sequence_inplace(seq, params)
+
+
+PIECES = st.lists(
+    st.sampled_from(["a", " b", "é", "日", "日".encode()[:2], "日".encode()[2:], b"\xff", CHILD, "\ufffd"])
+)
+
+
+class TestOnePass:
+    @settings(deadline=None)
+    @example([], [CHILD, CHILD], [], [], True)
+    @example(["日".encode()[:2]], ["日".encode()[2:], "a"], [], [], False)
+    @example([], ["日".encode()[:2], "日".encode()[2:]], [], [], False)
+    @given(PIECES, PIECES, PIECES, PIECES, st.booleans())
+    def test_it_gives_what_token_by_token_gives(
+        self, before: list[Any], first: list[Any], second: list[Any], after: list[Any], skips: bool
+    ) -> None:
+        """Whatever is cut in the middle of a character, or special."""
+        outputs = []
+        for detokenizer in (Detokenizer(GROUP), TokenByToken()):
+            engine = engine_with(merge_separator="\n")
+            engine.processor.detokenizer = detokenizer
+            engine.add(skip_special_tokens=skips)
+            parent = [*before, PROMISE, PROMISE, SYNC, *after]
+            engine.run(spoken(r=parent, r_child_0=first, r_child_1=second))
+            output = finished(engine)
+            outputs.append((output.text, output.token_ids, [child.text for child in output.children]))
+            engine.assert_empty()
+        assert outputs[0] == outputs[1]
+
+    def test_a_span_costs_one_decoded_token(self) -> None:
+        """And a pass over the others, however many they are."""
+        counts = []
+        for length in (10, 40):
+            engine = engine_with()
+            engine.processor.detokenizer = detokenizer = Counting(GROUP)
+            engine.add()
+            engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["x" * length]))
+            assert finished(engine).text == "a" + "x" * length + "b"
+            counts.append(detokenizer.num_decoded - length)
+        assert counts[0] == counts[1]
+
+    def test_a_child_without_text_is_decoded_for_its_parent(self) -> None:
+        """Nobody has decoded its tokens before."""
+        engine = engine_with(child_sampling_params={"detokenize": False})
+        engine.add()
+        engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["xyz"]))
+        assert finished(engine).text == "axyzb"
+        assert [child.text for child in finished(engine).children] == [""]
+        engine.assert_empty()

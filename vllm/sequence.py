@@ -31,7 +31,6 @@ def _check_members(status: type[enum.IntEnum]) -> None:
 
 _check_members(upstream.SequenceStatus)
 
-_is_finished = upstream.SequenceStatus.is_finished
 _get_finished_reason = upstream.SequenceStatus.get_finished_reason
 
 
@@ -52,7 +51,8 @@ class SequenceStatus(enum.IntEnum):
     @staticmethod
     def is_finished(status: "SequenceStatus") -> bool:
         """Whether a sequence of this status is done for good."""
-        return _is_finished(status)
+        # Asked several times a sequence and step; a call of upstream's own would cost as much again.
+        return status > _MEMBERS["SWAPPED"]
 
     @staticmethod
     def get_finished_reason(status: "SequenceStatus") -> str | None:

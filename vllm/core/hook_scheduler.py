@@ -151,7 +151,7 @@ class HookScheduler(ParkingScheduler):
     def _settle(self) -> None:
         unsettled, self._unsettled = self._unsettled, {}
         for branch in unsettled:
-            waits = branch.awaits_resume or branch.num_unfinished_children
+            waits = branch.awaits_resume or branch.has_unfinished_children
             if branch.seq.status == SequenceStatus.BLOCKED and not waits:
                 self._resume(branch)
 

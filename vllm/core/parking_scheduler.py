@@ -7,9 +7,11 @@ on, is the `HookScheduler`'s.
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+from vllm.core.group_queue import GroupQueue
 from vllm.core.kept_children import KeptChildren
 from vllm.core.kv_pressure import Admission, KVPressure
 from vllm.core.scheduler import (
@@ -52,8 +54,8 @@ class ParkingScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         self._blocks = SharedBlocks(self.block_manager)
         self._admission = Admission(self._blocks)
-        self.blocked: deque[SequenceGroup] = deque()
-        self.forked: deque[SequenceGroup] = deque()
+        self.blocked = GroupQueue()
+        self.forked = GroupQueue()
         """WAITING with a block table: for a free slot among the running, and for room."""
 
         self._kept = KeptChildren(self._blocks)
@@ -105,7 +107,7 @@ class ParkingScheduler(Scheduler):
         """Let those run, in order, for whom there is a slot and room; one of them in any case."""
         num_reserved = 0
         while self.forked and self._has_free_slot():
-            head = self.forked[0]
+            head = self.forked.head
             num_wanted = self._admission.num_wanted(head)
             while self.running and num_wanted > self._blocks.num_free() - num_reserved:
                 if not self._set_a_tree_aside(head):
@@ -121,11 +123,12 @@ class ParkingScheduler(Scheduler):
         """
         if self.pressure.keeps_blocked:
             return False
-        at_work = {_age(group) for group in [*self.running, head]}
+        oldest, at_work = _age(head), set(map(_age, self.running))
         parked: dict[tuple[float, int], list[SequenceGroup]] = {}
         for group in chain(self.forked, self._parked()):
-            if _age(group) > _age(head) and _age(group) not in at_work and self._blocks.is_on_device(group.first_seq):
-                parked.setdefault(_age(group), []).append(group)
+            age = _age(group)
+            if age > oldest and age not in at_work and self._blocks.is_on_device(group.first_seq):
+                parked.setdefault(age, []).append(group)
         if not parked:
             return False
         for group in parked[max(parked)]:
@@ -141,15 +144,17 @@ class ParkingScheduler(Scheduler):
     def _schedule_swapped(
         self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
     ) -> SchedulerSwappedInOutputs:
+        self._blocks.keep_sources()
         # A step copies in before it copies out.
         if self.pressure.has_swapped_out:
             return SchedulerSwappedInOutputs.create_empty()
         # Upstream leaves chunks out here, and a prefill that is longer than the budget never comes back.
-        self._blocks.keep_sources()
         return super()._schedule_swapped(budget, curr_loras, enable_chunking)
 
     def _can_append_slots(self, seq_group: SequenceGroup, enable_chunking: bool) -> bool:
         """Whether a running group has room; BLOCKED parents give theirs up before one is preempted."""
+        if not any(map(self._blocks.num_new, seq_group.seqs)):
+            return True
         self._blocks.keep_sources()
         while (num_missing := self._blocks.num_missing(seq_group.seqs)) > 0:
             if not self.pressure.relieve(self._parked(), num_missing):
@@ -178,7 +183,8 @@ class ParkingScheduler(Scheduler):
     ) -> None:
         num_before = len(blocks_to_copy)
         super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
-        self._blocks.note_copies(blocks_to_copy[num_before:])
+        if len(blocks_to_copy) > num_before:
+            self._blocks.note_copies(blocks_to_copy[num_before:])
 
     def _is_stuck(self, outputs: SchedulerOutputs) -> bool:
         idle = outputs.is_empty() and not outputs.ignored_seq_groups
@@ -209,9 +215,7 @@ class ParkingScheduler(Scheduler):
         seq = group.first_seq
         if status not in _LEGAL.get(seq.status, ()):
             raise IllegalTransition(f"{group.request_id} cannot go from {seq.status.name} to {status.name}")
-        for queue in (self.forked, self.blocked, self.running, self.waiting):
-            if group in queue:
-                queue.remove(group)
+        self._leave_queue(group)
         seq.status = status
         if status == SequenceStatus.RUNNING:
             self.running.append(group)
@@ -221,6 +225,17 @@ class ParkingScheduler(Scheduler):
             self.swapped.append(group)
         elif status == SequenceStatus.WAITING:
             (self.forked if self._has_blocks(group) else self.waiting).appendleft(group)
+
+    def _leave_queue(self, group: SequenceGroup) -> None:
+        if group in self.forked:
+            self.forked.remove(group)
+        elif group in self.blocked:
+            self.blocked.remove(group)
+        else:
+            # Upstream's queues have to be searched; who waits was preempted just now, and stands first.
+            queue = self.running if group in self.running else self.waiting
+            with suppress(ValueError):
+                queue.remove(group)
 
     def _has_blocks(self, group: SequenceGroup) -> bool:
         return group.first_seq.seq_id in self.block_manager.block_tables

@@ -9,7 +9,6 @@ it. Nothing here decides; the scheduler does.
 import time
 from collections.abc import Iterable
 from itertools import count
-from math import ceil
 
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
 from vllm.hooks.injection import num_computed_alike
@@ -36,10 +35,18 @@ class SharedBlocks:
         For upstream the child is a prompt, of which a part may be in the prefix cache. What counts as
         cached is what its parent has computed and no more: the cache may hold the block of its last token
         already, from a sibling, and lose it before the child's first step.
+
+        Its hashes are its parent's, as far as these reach. Left to itself, its first new block would have all before
+        it hashed again, each by a call within that of the next: a RecursionError, behind some thousand blocks.
         """
         self._manager.fork(parent, child)
         if self._cache is not None:
             tracker, block_size = self._manager._computed_blocks_tracker, self._manager.block_size
+            tables = self._manager.block_tables
+            for block, forked in zip(tables[parent.seq_id].blocks, tables[child.seq_id].blocks, strict=True):
+                forked._cached_content_hash = block._cached_content_hash
+            tracker._update_seq_hashes(parent)
+            tracker._seq_id_to_blocks_hashes[child.seq_id] = tracker._seq_id_to_blocks_hashes[parent.seq_id].copy()
             tracker._update_seq_hashes(child)
             num_cached = child.get_num_computed_tokens() // block_size * block_size
             tracker._seq_id_to_num_tokens_computed[child.seq_id] = num_cached
@@ -67,13 +74,14 @@ class SharedBlocks:
 
     def num_new(self, seq: Sequence) -> int:
         """Blocks that ``seq`` needs for its tokens that have no slot yet."""
-        table = self._manager.block_tables[seq.seq_id]
-        num_tokens = seq.get_len() - table.num_full_slots
-        if num_tokens == 0:
+        table, block_size, num_tokens = self._manager.block_tables[seq.seq_id], self._manager.block_size, seq.get_len()
+        num_full_slots = table.num_full_slots
+        if num_tokens == num_full_slots:
             return 0
-        index, num_in_block = divmod(table.num_full_slots, self._manager.block_size)
-        is_copied = num_in_block > 0 and self._mutable.refcounter.get(table.physical_block_ids[index]) > 1
-        return ceil((num_tokens - table._num_empty_slots) / self._manager.block_size) + is_copied
+        block_ids = table.physical_block_ids
+        index, num_in_block = divmod(num_full_slots, block_size)
+        is_copied = num_in_block > 0 and self._mutable.refcounter.get(block_ids[index]) > 1
+        return max(0, -(-num_tokens // block_size) - len(block_ids)) + is_copied
 
     def is_on_device(self, seq: Sequence) -> bool:
         """Whether ``seq`` has blocks, and not in swap space."""
@@ -166,10 +174,13 @@ class SharedBlocks:
         A step's copies run in no order. A block that one of them reads must not be written by another.
         """
         free = self._mutable._free_block_indices
-        for block_id in self._sources:
-            if self._mutable.refcounter.get(block_id) == 0 and block_id in free:
-                free.remove(block_id)
-                self._kept.append(block_id)
+        refcounts = self._mutable.refcounter
+        freed = [block_id for block_id in self._sources if refcounts.get(block_id) == 0 and block_id in free]
+        for block_id in freed:
+            free.remove(block_id)
+        self._kept += freed
+        # Nobody takes them from now on, so they need no second look in this step.
+        self._sources.difference_update(freed)
 
     def release_sources(self) -> None:
         """End the step: nothing is kept any longer."""

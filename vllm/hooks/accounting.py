@@ -7,6 +7,7 @@ processors. Here those see what the sequence sampled itself; merged tokens count
 
 import copy
 from array import array
+from collections.abc import Sequence as Ids
 
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.lora.request import LoRARequest
@@ -39,10 +40,10 @@ class MergedSequenceData(SequenceData):
         super().append_token_id(token_id, logprob, token_embed)
         self._sampled.append(token_id)
 
-    def append_merged(self, token_id: int) -> None:
-        """Append a token that the sequence has not sampled; it adds nothing to the cumulative logprob."""
-        super().append_token_id(token_id, 0.0)
-        self._context.append(token_id)
+    def extend_merged(self, token_ids: Ids[int]) -> None:
+        """Append tokens that the sequence has not sampled; they add nothing to the cumulative logprob."""
+        for tokens in (self._output_token_ids, self._new_appended_tokens, self._cached_all_token_ids, self._context):
+            tokens.extend(token_ids)
 
     @property
     def output_token_ids(self) -> tuple[int, ...]:

@@ -70,19 +70,22 @@ class Branch:
     end_status: SequenceStatus | None = None
     """What the sequence has finished with, while it waits at its end for its children."""
 
+    _output: ChildOutput | None = None
+    """Of a child that has finished: its parent's join asks for it, those above, and the caller."""
+
+    depth: int = field(init=False)
+    """0 for a request's own sequence."""
+
+    root: "Branch" = field(init=False)
+    """The request's own sequence, or the sample's (n > 1)."""
+
+    def __post_init__(self) -> None:
+        self.depth = 0 if self.parent is None else self.parent.depth + 1
+        self.root = self if self.parent is None else self.parent.root
+
     @property
     def seq(self) -> Sequence:
         return self.seq_group.first_seq
-
-    @property
-    def depth(self) -> int:
-        """0 for a request's own sequence."""
-        return 0 if self.parent is None else self.parent.depth + 1
-
-    @property
-    def root(self) -> "Branch":
-        """The request's own sequence, or the sample's (n > 1)."""
-        return self if self.parent is None else self.parent.root
 
     @property
     def num_sampled_in_tree(self) -> int:
@@ -102,6 +105,10 @@ class Branch:
     @property
     def num_unfinished_children(self) -> int:
         return sum(not child.seq.is_finished() for child in self.unjoined)
+
+    @property
+    def has_unfinished_children(self) -> bool:
+        return any(not child.seq.is_finished() for child in self.unjoined)
 
     def is_below(self, request_ids: Set[str], samples: Mapping[str, SequenceGroupBase]) -> bool:
         """Whether it or an ancestor has one of the ids, or is a sample (n > 1) of such a request."""
@@ -141,7 +148,9 @@ class Branch:
 
     def to_output(self) -> ChildOutput:
         """What the caller learns of this child and its own children."""
-        return ChildOutput(
+        if self._output is not None:
+            return self._output
+        output = ChildOutput(
             request_id=self.seq_group.request_id,
             spawn_position=self.spawn_position,
             prefix_token_ids=self.prefix_token_ids,
@@ -156,6 +165,8 @@ class Branch:
             spawn_time=self.spawn_time,
             finished_time=self.finished_time,
         )
+        self._output = output if self.seq.is_finished() else None
+        return output
 
 
 def branch_of(seq_group: SequenceGroup) -> Branch | None:

@@ -2,11 +2,13 @@
 """Making a child: its context, its sampling parameters, its sequence group."""
 
 import time
+from array import array
+from collections.abc import Sequence as Ids
 
 from vllm.hooks.branch import Branch
 from vllm.hooks.handlers import Spawn, TokenHandler
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import Sequence, SequenceGroup
+from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, Sequence, SequenceData, SequenceGroup
 
 
 def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler, params: SamplingParams) -> Branch:
@@ -21,15 +23,11 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
         params: The child's own, see `vllm.hooks.sampling.child_params`.
     """
     group, seq = parent.seq_group, parent.seq
-    child_seq = Sequence(
-        seq_id,
-        {**seq.inputs, "prompt": None, "prompt_token_ids": [*seq.get_token_ids(), *spawn.prefix_token_ids]},
-        seq.block_size,
-        seq.eos_token_id,
-        seq.lora_request,
-        seq.prompt_adapter_request,
-    )
+    inputs = {**seq.inputs, "prompt": None, "prompt_token_ids": []}
+    child_seq = Sequence(seq_id, inputs, seq.block_size, seq.eos_token_id, seq.lora_request, seq.prompt_adapter_request)
+    child_seq.data = _continued(seq.data, spawn.prefix_token_ids)
     child_seq.data.update_num_computed_tokens(seq.get_num_computed_tokens())
+    inputs["prompt_token_ids"] = child_seq.get_token_ids().copy()
     child_group = SequenceGroup(
         request_id=f"{group.request_id}_child_{len(parent.children)}",
         seqs=[child_seq],
@@ -53,3 +51,17 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
     )
     parent.children.append(child)
     return child
+
+
+def _continued(data: SequenceData, prefix_token_ids: Ids[int]) -> SequenceData:
+    """Data whose prompt is all of ``data``, then the prefix.
+
+    Upstream's would be made from a list, and turn it into an array, that into a tuple and another list, token by
+    token. Here each is a copy of its like.
+    """
+    made = SequenceData(array(VLLM_TOKEN_ID_ARRAY_TYPE))
+    made._prompt_token_ids = data._prompt_token_ids + data._output_token_ids
+    made._prompt_token_ids.extend(prefix_token_ids)
+    made._cached_all_token_ids = [*data.get_token_ids(), *prefix_token_ids]
+    made._prompt_token_ids_tuple = tuple(made._cached_all_token_ids)
+    return made

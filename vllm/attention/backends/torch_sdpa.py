@@ -2,10 +2,13 @@
 """Upstream's CPU attention, and prefills that have context without Intel's extension.
 
 Upstream hands those (chunked prefill, prefix caching, all of V1) to
-``intel_extension_for_pytorch``. Steps without any take upstream's own path.
+``intel_extension_for_pytorch``. Steps without any take upstream's own path, except that with
+sequence hooks decodes that share a long prefix attend to it together.
 """
 
+from dataclasses import replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,15 +24,43 @@ from vllm.attention.ops.cpu_context_plan import (
     concatenate_tables,
     make_plan,
 )
+from vllm.attention.ops.cpu_shared_prefix import KeptPrefixes, attend_group
+from vllm.attention.ops.cpu_shared_prefix_plan import PrefixGroup, begin_alike, share_prefixes
 from vllm.attention.ops.ipex_attn import PagedAttention, _use_ipex
 
 
 class TorchSDPABackend(upstream.TorchSDPABackend):
-    """Upstream's backend with our implementation."""
+    """Upstream's backend with our implementation and builder."""
 
     @staticmethod
     def get_impl_cls() -> type["TorchSDPABackendImpl"]:
         return TorchSDPABackendImpl
+
+    @staticmethod
+    def get_builder_cls() -> type["TorchSDPAMetadataBuilder"]:
+        return TorchSDPAMetadataBuilder
+
+
+class TorchSDPAMetadataBuilder(upstream.TorchSDPAMetadataBuilder):
+    """Upstream's builder; with sequence hooks it marks steps whose decodes may share a prefix."""
+
+    def __init__(self, input_builder: Any) -> None:
+        super().__init__(input_builder)
+        config = getattr(getattr(input_builder, "runner", None), "vllm_config", None)
+        self._has_hooks = getattr(config, "special_kwargs", None) is not None
+
+    def build(self, *args: Any, **kwargs: Any) -> upstream.TorchSDPAMetadata:
+        metadata = super().build(*args, **kwargs)
+        if self._has_hooks and begin_alike(self.input_data.decode_block_tables):
+            metadata.may_share_prefixes = True
+        return metadata
+
+
+class _StepPlan(NamedTuple):
+    """What a step's rows do in layers of one shape. Of rows in ``groups``, ``context.kernel`` has the tails."""
+
+    context: ContextPlan
+    groups: tuple[PrefixGroup, ...]
 
 
 class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
@@ -46,27 +77,28 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         output: torch.Tensor | None = None,
         output_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if output_scale is not None or not self._needs_plan(attn_metadata):
+        plan = None if output_scale is not None else self._plan(attn_metadata, kv_cache)
+        if plan is None:
+            self._kept.drop()
             return super().forward(layer, query, key, value, kv_cache, attn_metadata, output, output_scale)
-        key_cache, value_cache = PagedAttention.split_kv_cache(kv_cache, self.num_kv_heads, self.head_size)
+        caches = self._split(kv_cache)
         scales = (layer._k_scale, layer._v_scale)
         new_keys = key.view(-1, self.num_kv_heads, self.head_size)
         new_values = value.view(-1, self.num_kv_heads, self.head_size)
         slots = attn_metadata.slot_mapping
-        PagedAttention.write_to_paged_cache(
-            new_keys, new_values, key_cache, value_cache, slots, self.kv_cache_dtype, *scales
-        )
+        PagedAttention.write_to_paged_cache(new_keys, new_values, *caches, slots, self.kv_cache_dtype, *scales)
 
         queries = query.view(-1, self.num_heads, self.head_size)
         attended = torch.empty_like(queries)
-        plan = self._plan(attn_metadata, block_size=value_cache.shape[-1])
-        for rows in plan.causal:
+        context = plan.context
+        for rows in context.causal:
             attend_causally(attended[rows], queries[rows], new_keys[rows], new_values[rows], self.scale)
-        for span in plan.spans:
-            attend_span(attended, queries, key_cache, value_cache, span, plan.masks, self.scale)
-        if plan.kernel is not None:
-            caches = (key_cache, value_cache)
-            attended[plan.kernel.rows] = self._decode(queries, plan.kernel, caches, scales)
+        for span in context.spans:
+            attend_span(attended, queries, *caches, span, context.masks, self.scale)
+        if context.kernel is not None:
+            attended[context.kernel.rows] = self._decode(queries, context.kernel, caches, scales)
+        for group, prefix in zip(plan.groups, self._kept.of(plan.groups, *caches), strict=True):
+            attend_group(attended, queries, prefix, caches[0], group, self.scale)
         return attended.view(-1, self.num_heads * self.head_size)
 
     def _needs_plan(self, metadata: upstream.TorchSDPAMetadata | None) -> bool:
@@ -84,20 +116,53 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
             return True
         return self.sliding_window is not None and metadata.max_decode_seq_len > self.sliding_window
 
-    def _plan(self, metadata: upstream.TorchSDPAMetadata, block_size: int) -> ContextPlan:
-        """The step's plan for layers like this one, kept on ``metadata`` for the next of them."""
+    def _may_share(self, metadata: upstream.TorchSDPAMetadata | None) -> bool:
+        if _use_ipex or not getattr(metadata, "may_share_prefixes", False):
+            return False
+        return self.attn_type == AttentionType.DECODER and self.kv_cache_dtype == "auto"
+
+    def _plan(self, metadata: upstream.TorchSDPAMetadata | None, kv_cache: torch.Tensor) -> "_StepPlan | None":
+        """The step's plan for layers like this one, kept on ``metadata`` for the next of them.
+
+        None where the step is upstream's.
+        """
+        if metadata is None or not (self._needs_plan(metadata) or self._may_share(metadata)):
+            return None
+        key_cache, value_cache = self._split(kv_cache)
         shape = AttentionShape(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
-            block_size=block_size,
+            block_size=value_cache.shape[-1],
             sliding_window=self.sliding_window,
             alibi_slopes=self._slopes,
         )
-        plans: dict[AttentionShape, ContextPlan]
-        plans = metadata.__dict__.setdefault("context_plans", {})
-        if shape not in plans:
-            plans[shape] = make_plan(_sequences(metadata), shape)
-        return plans[shape]
+        plans: dict[tuple[AttentionShape, torch.dtype], _StepPlan | None]
+        plans = metadata.__dict__.setdefault("step_plans", {})
+        key = shape, key_cache.dtype
+        if key not in plans:
+            plans[key] = self._make_plan(metadata, shape, key_cache)
+        return plans[key]
+
+    def _make_plan(
+        self, metadata: upstream.TorchSDPAMetadata, shape: AttentionShape, key_cache: torch.Tensor
+    ) -> "_StepPlan | None":
+        needs_plan = self._needs_plan(metadata)
+        context = make_plan(_sequences(metadata), shape) if needs_plan else _decodes_alone(metadata)
+        if context.kernel is None or not self._may_share(metadata):
+            return _StepPlan(context, ())
+        shared = share_prefixes(
+            context.kernel, shape, metadata.num_prefill_tokens, metadata.slot_mapping, key_cache.shape[0]
+        )
+        if not needs_plan and not shared.groups:
+            return None
+        return _StepPlan(replace(context, kernel=shared.kernel), shared.groups)
+
+    def _split(self, kv_cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return PagedAttention.split_kv_cache(kv_cache, self.num_kv_heads, self.head_size)
+
+    @cached_property
+    def _kept(self) -> KeptPrefixes:
+        return KeptPrefixes()
 
     @cached_property
     def _slopes(self) -> tuple[float, ...] | None:
@@ -131,6 +196,13 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
 
 def _is_v1(metadata: upstream.TorchSDPAMetadata) -> bool:
     return metadata.query_start_loc is not None
+
+
+def _decodes_alone(metadata: upstream.TorchSDPAMetadata) -> ContextPlan:
+    """The plan of a step of V0 without prefills."""
+    lens = metadata.seq_lens_tensor
+    kernel = KernelRows(torch.arange(lens.numel()), metadata.block_tables, lens, metadata.max_decode_seq_len)
+    return ContextPlan(kernel, causal=(), spans=(), masks={})
 
 
 def _sequences(metadata: upstream.TorchSDPAMetadata) -> StepSequences:

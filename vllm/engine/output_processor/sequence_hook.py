@@ -16,6 +16,7 @@ from vllm.hooks.merge import Span, inserted, merge
 from vllm.hooks.results import Join, Origin, Segment
 from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.spawn import make_child
+from vllm.hooks.text import append_span, num_tokens_within
 from vllm.logger import init_logger
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence as DecodedSequence
@@ -113,6 +114,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream, until the whole prompt has its logprobs: what is prefilled again later is no prompt."""
+        if outputs[0].prompt_logprobs is None:
+            return
         taken = seq_group.prompt_logprobs
         if taken is None or len(taken) < seq_group.first_seq.get_prompt_len():
             super().process_prompt_logprob(seq_group, outputs)
@@ -233,12 +236,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         seq.data = MergedSequenceData.of(seq.data)
         for span in spans:
             start = seq.get_output_len()
-            for token_id, logprobs in zip(span.token_ids, span.logprobs, strict=True):
-                seq.output_logprobs.append(logprobs)
-                seq.data.append_merged(token_id)
-                # Decodes the last token alone, so merged tokens go through it one by one.
-                if group.sampling_params.detokenize and self.detokenizer:
-                    self.detokenizer.decode_sequence_inplace(seq, group.sampling_params)
+            append_span(seq, span, group.sampling_params, self.detokenizer)
             origin: Origin = "inserted" if span.source is None else "merged"
             child = None if span.source is None else span.source.seq_group.request_id
             branch.merged.append(Segment(start, seq.get_output_len(), origin, child))
@@ -250,20 +248,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if seq.status != SequenceStatus.FINISHED_STOPPED:
             return range(0)
         if isinstance(seq.stop_reason, str):
-            return range(self._tokens_for_text(branch), length)
+            return range(num_tokens_within(seq), length)
         return range(length - 1, length)
-
-    def _tokens_for_text(self, branch: Branch) -> int:
-        """How many output tokens begin within the text that a stop string has left."""
-        seq, params = branch.seq, branch.seq_group.sampling_params
-        again = DecodedSequence(seq.seq_id, seq.inputs, seq.block_size, seq.eos_token_id, seq.lora_request)
-        for index, token_id in enumerate(seq.get_output_token_ids()):
-            start = len(again.output_text)
-            again.append_token_id(token_id, {token_id: seq.output_logprobs[index][token_id]})
-            self.detokenizer.decode_sequence_inplace(again, params)
-            if len(again.output_text) > len(seq.output_text):
-                return index if start >= len(seq.output_text) else index + 1
-        return seq.get_output_len()
 
     def _scheduler_of(self, seq_group: SequenceGroup) -> HookScheduler:
         if len(self.scheduler) == 1:

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which decodes attend to a common prefix together."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from vllm.attention.ops import cpu_shared_prefix_plan
+from vllm.attention.ops.cpu_context_plan import AttentionShape, KernelRows
+from vllm.attention.ops.cpu_shared_prefix_plan import Costs, SharedPlan, share_prefixes
+
+BLOCK = 16
+SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, block_size=BLOCK)
+
+
+def kernel_rows(tables: list[list[int]], lens: list[int]) -> KernelRows:
+    """Decodes of so many tokens, with these blocks."""
+    width = max(map(len, tables))
+    padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], dtype=torch.int32)
+    return KernelRows(torch.arange(len(lens)), padded, torch.tensor(lens, dtype=torch.int32), max(lens))
+
+
+def plan_of(
+    tables: list[list[int]], lens: list[int], written: tuple[int, ...] = (), num_blocks: int = 99
+) -> SharedPlan:
+    """The plan of a step that writes to these blocks of a cache."""
+    slots = torch.tensor([block * BLOCK for block in written], dtype=torch.long)
+    return share_prefixes(kernel_rows(tables, lens), SHAPE, 0, slots, num_blocks)
+
+
+def prefixes(plan: SharedPlan) -> list[tuple[list[int], list[int]]]:
+    """Of each group, rows and blocks."""
+    return [(group.rows.tolist(), group.prefix.tolist()) for group in plan.groups]
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sharing costs nothing and may use all of the cache."""
+    monkeypatch.setattr(cpu_shared_prefix_plan, "COSTS", Costs(prefix_key=0, prefix_head=0, tail_key=0, group=0))
+    monkeypatch.setattr(cpu_shared_prefix_plan, "KEPT_PART", 1)
+
+
+@pytest.mark.usefixtures("free")
+class TestPlan:
+    def test_the_kernel_has_the_tails(self) -> None:
+        """And all of the rows that are in no group."""
+        plan = plan_of([[1, 2, 3], [4, 5], [1, 2, 6]], [40, 20, 35])
+        assert prefixes(plan) == [([0, 2], [1, 2])]
+        assert plan.kernel.kv_lens.tolist() == [8, 20, 3]
+        assert plan.kernel.block_tables[:, 0].tolist() == [3, 4, 6]
+        assert plan.kernel.max_kv_len == 20
+
+    def test_a_rows_last_block_is_its_own(self) -> None:
+        """Even where it is full, and the same: no tail is empty."""
+        assert prefixes(plan_of([[1, 2], [1, 2]], [32, 32])) == [([0, 1], [1])]
+        assert prefixes(plan_of([[1, 2], [1, 2]], [16, 32])) == []
+
+    @pytest.mark.parametrize(("written", "blocks"), [((), [1, 2, 3]), ((3,), [1, 2]), ((3, 2, 7), [1]), ((1,), [])])
+    def test_a_prefix_ends_before_what_is_written(self, written: tuple[int, ...], blocks: list[int]) -> None:
+        """By any row of the step: a kept copy would not have it."""
+        plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5]], [60, 60], written)
+        assert prefixes(plan) == ([([0, 1], blocks)] if blocks else [])
+
+    def test_parts_that_share_more(self) -> None:
+        """Rows stay together as long as that saves more than what the parts have in common beyond."""
+        tables = [[1, 2, 3, 4, 5, 6, 10], [1, 2, 3, 4, 5, 6, 11], [1, 7, 12], [1, 7, 13], [1, 14]]
+        plan = plan_of(tables, [100, 100, 40, 40, 20])
+        assert prefixes(plan) == [([0, 1], [1, 2, 3, 4, 5, 6]), ([2, 3], [1, 7])]
+        tables = [[1, 2, 3, 4, 10], [1, 2, 3, 4, 11], [1, 2, 3, 12], [1, 2, 3, 13]]
+        assert prefixes(plan_of(tables, [70, 70, 60, 60])) == [([0, 1, 2, 3], [1, 2, 3])]
+
+    @pytest.mark.parametrize(("num_blocks", "rows"), [(5, [[0, 1], [2, 3]]), (4, [[0, 1]]), (2, [[2, 3]]), (1, [])])
+    def test_prefixes_are_bounded(self, num_blocks: int, rows: list[list[int]]) -> None:
+        """By a part of the cache; what saves most goes first."""
+        plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5], [6, 7, 8], [6, 7, 9]], [60, 60, 40, 40], num_blocks=num_blocks)
+        assert [group.rows.tolist() for group in plan.groups] == rows
+
+
+SIBLINGS: dict[str, Callable[[int], list[list[int]]]] = {
+    "short": lambda n: [[*range(32), 100 + row] for row in range(n)],
+    "long": lambda n: [[*range(256), 300 + row] for row in range(n)],
+}
+
+
+@pytest.mark.parametrize(
+    ("tables", "num_rows", "is_shared"), [("short", 2, False), ("short", 16, True), ("long", 2, True)]
+)
+def test_measured_costs(tables: str, num_rows: int, is_shared: bool) -> None:
+    """Many rows or a long prefix pay."""
+    lens = [BLOCK * len(table) for table in SIBLINGS[tables](num_rows)]
+    kernel = kernel_rows(SIBLINGS[tables](num_rows), lens)
+    shape = AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)
+    plan = share_prefixes(kernel, shape, 0, torch.tensor([], dtype=torch.long), 2000)
+    assert bool(plan.groups) is is_shared

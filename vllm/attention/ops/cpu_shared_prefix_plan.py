@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which decodes of a step attend to a common prefix together: once per step.
+
+They share a prefix where their block tables begin with the same physical blocks: the children of one
+parent, or sequences that prefix caching gave the same blocks.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vllm.attention.ops.cpu_context_plan import AttentionShape, KernelRows
+
+# Of a layer's KV cache, at most one part in this many is kept a second time, gathered.
+KEPT_PART = 4
+
+Indices = npt.NDArray[np.int64]
+
+
+class Costs(NamedTuple):
+    """Times for one key head, in units of the decode kernel's for one query head and one key.
+
+    Measured, see docs/cpu-attention.md. None depends much on the precision or the head size.
+    """
+
+    kernel_key: float = 0.5
+    """The kernel's for each row's each key, whatever the number of query heads."""
+    prefix_key: float = 2.5
+    prefix_head: float = 0.3
+    """Added for each query head of each row, per key of the prefix."""
+    tail_key: float = 5.0
+    """Added to the kernel's, for the log-sum-exp."""
+    group: float = 40000.0
+    """Per group and layer, for all key heads together."""
+
+
+COSTS = Costs()
+
+
+class PrefixGroup(NamedTuple):
+    """Rows that attend to a common prefix together. Each has a tail of its own, which is never empty."""
+
+    rows: torch.Tensor
+    """int64 [num_rows]: their rows in the query."""
+    prefix: torch.Tensor
+    """int64 [num_prefix_blocks]. The step writes to none of them."""
+    prefix_key: bytes
+    """The same, to look it up by."""
+    tails: torch.Tensor
+    """int64 [num_rows, num_tail_blocks], the shorter ones padded with any block."""
+    unseen: torch.Tensor
+    """bool [num_rows, 1, num_tail_blocks * block_size]: slots behind the row's own in its tail."""
+
+
+class SharedPlan(NamedTuple):
+    """The kernel has the step's rows as before, but of those in groups the tails alone."""
+
+    groups: tuple[PrefixGroup, ...]
+    kernel: KernelRows
+
+
+class _Rows(NamedTuple):
+    """The kernel's rows, and the blocks that the step writes to."""
+
+    tables: Indices
+    lens: Indices
+    written: Indices
+    shape: AttentionShape
+
+
+class _Candidate(NamedTuple):
+    """Rows whose tables begin with the same blocks, and the time that it saves, in the unit of `Costs`."""
+
+    members: Indices
+    num_blocks: int
+    gain: float
+
+
+def begin_alike(tables: list[list[int]]) -> bool:
+    """Whether two of the block tables begin with the same block."""
+    return len({table[0] for table in tables}) < len(tables)
+
+
+def share_prefixes(
+    kernel: KernelRows, shape: AttentionShape, num_prefill_tokens: int, slots: torch.Tensor, num_cache_blocks: int
+) -> SharedPlan:
+    """Take the prefixes out of ``kernel`` that are faster attended to together.
+
+    Args:
+        num_prefill_tokens: Rows of the query that stand before the decodes, and are left alone.
+        slots: What the step writes to the cache, int64 [num_tokens].
+        num_cache_blocks: Of the layer's KV cache; bounds the prefixes, whose gathered copies are kept.
+    """
+    if not shape.is_plain_causal:
+        return SharedPlan((), kernel)
+    rows = _Rows(
+        kernel.block_tables.numpy().astype(np.int64),
+        kernel.kv_lens.numpy().astype(np.int64),
+        np.unique(slots.numpy() // shape.block_size),
+        shape,
+    )
+    decodes = np.flatnonzero(kernel.rows.numpy() >= num_prefill_tokens)
+    chosen = _within(num_cache_blocks // KEPT_PART, _best(rows, decodes, 0))
+    if not chosen:
+        return SharedPlan((), kernel)
+    groups = tuple(_group(rows, candidate, kernel.rows) for candidate in chosen)
+    return SharedPlan(groups, _with_tails_alone(kernel, chosen, shape.block_size))
+
+
+def _best(rows: _Rows, members: Indices, num_blocks: int) -> list[_Candidate]:
+    """The groups among ``members``, alike in ``num_blocks`` blocks: all together, or in parts that share more."""
+    parts = [
+        candidate
+        for part in _parts(rows, members, num_blocks)
+        for candidate in _best(rows, part, _num_common_blocks(rows, part))
+    ]
+    whole = _Candidate(members, num_blocks, _gain(rows, members, num_blocks))
+    if whole.gain > sum(part.gain for part in parts):
+        return [whole]
+    return parts
+
+
+def _parts(rows: _Rows, members: Indices, column: int) -> Iterator[Indices]:
+    """Those with the same block in ``column``, where it is no row's last and the step does not write it."""
+    members = members[_num_whole_blocks(rows, members) > column]
+    blocks = rows.tables[members, column] if members.size else members
+    for block in np.unique(blocks):
+        part = members[blocks == block]
+        if part.size > 1 and not np.isin(block, rows.written):
+            yield part
+
+
+def _num_common_blocks(rows: _Rows, members: Indices) -> int:
+    width = int(_num_whole_blocks(rows, members).min())
+    tables = rows.tables[members, :width]
+    ends = (tables != tables[0]).any(0) | np.isin(tables[0], rows.written)
+    return int(ends.argmax()) if ends.any() else width
+
+
+def _num_whole_blocks(rows: _Rows, members: Indices) -> Indices:
+    """Blocks before the one with the row's own token."""
+    return (rows.lens[members] - 1) // rows.shape.block_size
+
+
+def _gain(rows: _Rows, members: Indices, num_blocks: int) -> float:
+    if num_blocks == 0:
+        return 0.0
+    shape = rows.shape
+    kernel_key = shape.group_size + COSTS.kernel_key
+    lens = rows.lens[members]
+    prefix_len = num_blocks * shape.block_size
+    prefix_key = COSTS.prefix_key + members.size * shape.group_size * COSTS.prefix_head
+    longest_tail = int(lens.max()) - prefix_len
+    saved = prefix_len * (members.size * kernel_key - prefix_key)
+    return saved - members.size * longest_tail * COSTS.tail_key - COSTS.group / shape.num_kv_heads
+
+
+def _within(num_blocks: int, candidates: list[_Candidate]) -> list[_Candidate]:
+    """Those that save most, while their prefixes have at most ``num_blocks`` together."""
+    chosen = []
+    for candidate in sorted(candidates, key=lambda candidate: -candidate.gain):
+        if candidate.num_blocks <= num_blocks:
+            chosen.append(candidate)
+            num_blocks -= candidate.num_blocks
+    return chosen
+
+
+def _group(rows: _Rows, candidate: _Candidate, query_rows: torch.Tensor) -> PrefixGroup:
+    members, num_blocks, _ = candidate
+    block_size = rows.shape.block_size
+    tail_lens = rows.lens[members] - num_blocks * block_size
+    num_tail_blocks = -(-int(tail_lens.max()) // block_size)
+    prefix = rows.tables[members[0], :num_blocks].copy()
+    return PrefixGroup(
+        rows=query_rows[torch.from_numpy(members)],
+        prefix=torch.from_numpy(prefix),
+        prefix_key=prefix.tobytes(),
+        tails=torch.from_numpy(rows.tables[members, num_blocks : num_blocks + num_tail_blocks]),
+        unseen=torch.from_numpy(np.arange(num_tail_blocks * block_size) >= tail_lens[:, None, None]),
+    )
+
+
+def _with_tails_alone(kernel: KernelRows, chosen: list[_Candidate], block_size: int) -> KernelRows:
+    tables, lens = kernel.block_tables.clone(), kernel.kv_lens.clone()
+    for members, num_blocks, _ in chosen:
+        rows = torch.from_numpy(members)
+        tables[rows, : tables.shape[1] - num_blocks] = kernel.block_tables[rows, num_blocks:]
+        lens[rows] -= num_blocks * block_size
+    return KernelRows(kernel.rows, tables, lens, int(lens.max()))

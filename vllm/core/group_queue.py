@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A queue of sequence groups that any group can leave at once, wherever in it it stands."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from vllm.sequence import SequenceGroup
+
+
+class GroupQueue:
+    """Groups in order, each once. All it does takes the same time however many there are."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[SequenceGroup, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, group: SequenceGroup) -> bool:
+        return group in self._groups
+
+    def __iter__(self) -> Iterator[SequenceGroup]:
+        return iter(self._groups)
+
+    def __reversed__(self) -> Iterator[SequenceGroup]:
+        return reversed(self._groups)
+
+    @property
+    def head(self) -> SequenceGroup:
+        """The first group of a queue that is not empty."""
+        return next(iter(self._groups))
+
+    def append(self, group: SequenceGroup) -> None:
+        """Put ``group`` behind all others."""
+        self._groups[group] = None
+
+    def appendleft(self, group: SequenceGroup) -> None:
+        """Put ``group`` before all others."""
+        self._groups[group] = None
+        self._groups.move_to_end(group, last=False)
+
+    def remove(self, group: SequenceGroup) -> None:
+        """Take ``group`` out.
+
+        Raises:
+            KeyError: it isn't in the queue.
+        """
+        del self._groups[group]
