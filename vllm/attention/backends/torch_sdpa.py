@@ -56,6 +56,15 @@ class TorchSDPAMetadataBuilder(upstream.TorchSDPAMetadataBuilder):
         return metadata
 
 
+class _LayerKind(NamedTuple):
+    """Layers of one kind have the same plan for a step."""
+
+    shape: AttentionShape
+    dtype: torch.dtype
+    num_blocks: int
+    """Of the KV cache."""
+
+
 class _StepPlan(NamedTuple):
     """What a step's rows do in layers of one shape. Of rows in ``groups``, ``context.kernel`` has the tails."""
 
@@ -65,6 +74,9 @@ class _StepPlan(NamedTuple):
 
 class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
     """Upstream's implementation; `forward` keeps its contract, for prefills with context too."""
+
+    _layer_kind: _LayerKind | None = None
+    """Known once the layer has a cache."""
 
     def forward(
         self,
@@ -128,6 +140,15 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         """
         if metadata is None or not (self._needs_plan(metadata) or self._may_share(metadata)):
             return None
+        if self._layer_kind is None:
+            self._layer_kind = self._kind(kv_cache)
+        plans: dict[_LayerKind, _StepPlan | None]
+        plans = metadata.__dict__.setdefault("step_plans", {})
+        if self._layer_kind not in plans:
+            plans[self._layer_kind] = self._make_plan(metadata, self._layer_kind)
+        return plans[self._layer_kind]
+
+    def _kind(self, kv_cache: torch.Tensor) -> "_LayerKind":
         key_cache, value_cache = self._split(kv_cache)
         shape = AttentionShape(
             num_heads=self.num_heads,
@@ -136,22 +157,16 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
             sliding_window=self.sliding_window,
             alibi_slopes=self._slopes,
         )
-        plans: dict[tuple[AttentionShape, torch.dtype], _StepPlan | None]
-        plans = metadata.__dict__.setdefault("step_plans", {})
-        key = shape, key_cache.dtype
-        if key not in plans:
-            plans[key] = self._make_plan(metadata, shape, key_cache)
-        return plans[key]
+        return _LayerKind(shape, key_cache.dtype, num_blocks=key_cache.shape[0])
 
-    def _make_plan(
-        self, metadata: upstream.TorchSDPAMetadata, shape: AttentionShape, key_cache: torch.Tensor
-    ) -> "_StepPlan | None":
+    def _make_plan(self, metadata: upstream.TorchSDPAMetadata, kind: "_LayerKind") -> "_StepPlan | None":
+        shape = kind.shape
         needs_plan = self._needs_plan(metadata)
         context = make_plan(_sequences(metadata), shape) if needs_plan else _decodes_alone(metadata)
         if context.kernel is None or not self._may_share(metadata):
             return _StepPlan(context, ())
         shared = share_prefixes(
-            context.kernel, shape, metadata.num_prefill_tokens, metadata.slot_mapping, key_cache.shape[0]
+            context.kernel, shape, metadata.num_prefill_tokens, metadata.slot_mapping, kind.num_blocks
         )
         if not needs_plan and not shared.groups:
             return None

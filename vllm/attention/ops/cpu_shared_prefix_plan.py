@@ -94,7 +94,8 @@ def share_prefixes(
         slots: What the step writes to the cache, int64 [num_tokens].
         num_cache_blocks: Of the layer's KV cache; bounds the prefixes, whose gathered copies are kept.
     """
-    if not shape.is_plain_causal:
+    # The bound takes no look at the tables, and most small steps need none.
+    if not shape.is_plain_causal or _saved(shape, kernel.rows.numel(), kernel.max_kv_len) <= 0:
         return SharedPlan((), kernel)
     rows = _Rows(
         kernel.block_tables.numpy().astype(np.int64),
@@ -148,14 +149,16 @@ def _num_whole_blocks(rows: _Rows, members: Indices) -> Indices:
 def _gain(rows: _Rows, members: Indices, num_blocks: int) -> float:
     if num_blocks == 0:
         return 0.0
-    shape = rows.shape
+    prefix_len = num_blocks * rows.shape.block_size
+    longest_tail = int(rows.lens[members].max()) - prefix_len
+    return _saved(rows.shape, members.size, prefix_len) - members.size * longest_tail * COSTS.tail_key
+
+
+def _saved(shape: AttentionShape, num_rows: int, prefix_len: int) -> float:
+    """The time that so many rows save with such a prefix, and no tails. Where it is above 0 it grows with both."""
     kernel_key = shape.group_size + COSTS.kernel_key
-    lens = rows.lens[members]
-    prefix_len = num_blocks * shape.block_size
-    prefix_key = COSTS.prefix_key + members.size * shape.group_size * COSTS.prefix_head
-    longest_tail = int(lens.max()) - prefix_len
-    saved = prefix_len * (members.size * kernel_key - prefix_key)
-    return saved - members.size * longest_tail * COSTS.tail_key - COSTS.group / shape.num_kv_heads
+    prefix_key = COSTS.prefix_key + num_rows * shape.group_size * COSTS.prefix_head
+    return prefix_len * (num_rows * kernel_key - prefix_key) - COSTS.group / shape.num_kv_heads
 
 
 def _within(num_blocks: int, candidates: list[_Candidate]) -> list[_Candidate]:

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks against every other way to do the same work: `make bench`, and a subset of it: `make bench-quick`.
+
+Writes benchmarks.md, benchmarks.json and images/ into a folder.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_pressure.__main__ import bench as bench_pressure
+from benchmarks.bench_pressure.workload import make_requests, save_model
+from benchmarks.forkjoin.measure import measure
+from benchmarks.forkjoin.report import write
+from benchmarks.forkjoin.results import Machine, Results
+from benchmarks.forkjoin.sides import Workshop
+from benchmarks.forkjoin.suites import FULL, QUICK
+
+NUM_REQUESTS_UNDER_PRESSURE = 24
+
+
+def main() -> None:
+    """Measure, write all down, and print the page's path."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a subset, in less than five minutes")
+    parser.add_argument("--output", type=Path, default=Path("docs"), help="folder to write into")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    suite, start = QUICK if args.quick else FULL, time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(suite, Workshop(Path(folder)))
+    loads = under_pressure(suite.pressure_rounds)
+    command = "make bench-quick" if args.quick else "make bench"
+    results = Results(command, time.perf_counter() - start, Machine.this(), figures, loads)
+    results.save(args.output / "benchmarks.json")
+    write(results, args.output)
+    print(args.output / "benchmarks.md")
+
+
+def under_pressure(rounds: int) -> list[dict[str, Any]]:
+    """Offered load above the KV capacity, as `make bench-pressure` has it; nothing if ``rounds`` is 0."""
+    if not rounds:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(Path(folder))
+        loads = bench_pressure(Path(folder), make_requests(NUM_REQUESTS_UNDER_PRESSURE, seed=0), rounds)
+    return [load.to_json() for load in loads]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says: its seconds by phase, its tokens, its blocks."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.forkjoin.engine import Run, Step
+from benchmarks.forkjoin.plans import Plan
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run of one plan. Times in seconds."""
+
+    model: str
+    side: str
+    way: str
+    plan: Plan
+    round: int
+
+    seconds: float
+    """From the request to its last token."""
+
+    prefill: float
+    """The first step."""
+
+    children: float = 0.0
+    """From the fork to the last child's end."""
+
+    decode: float = 0.0
+    """Of it, the steps in which nothing but decoding happened."""
+
+    join: float = 0.0
+    """From there to the parent's next token."""
+
+    tail: float = 0.0
+    """The parent's other tokens."""
+
+    fork: float = 0.0
+    """The outputs of the step that forks, and what its children's first step takes beyond the median of the others."""
+
+    joined_tokens: int = 0
+    """That the model computed for the join."""
+
+    peak_blocks: int = 0
+    step: float = 0.0
+    """Median."""
+
+    outside: float = 0.0
+    """Median of a step's time outside the model."""
+
+
+def of_hooks(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+    """Of a fork and join by hooks."""
+    forked, joined = plan.lead, plan.lead + max(plan.lengths)
+    children = run.steps[forked:joined]
+    first = _seconds(children[0]) - statistics.median(map(_seconds, children[1:]))
+    return Figures(
+        model,
+        side,
+        "by_hooks",
+        plan,
+        round_,
+        seconds=run.seconds,
+        prefill=_seconds(run.steps[0]),
+        children=_sum(children),
+        decode=_sum(children),
+        join=_seconds(run.steps[joined]),
+        tail=_sum(run.steps[joined + 1 :]),
+        fork=run.steps[forked - 1].processing + max(0.0, first),
+        joined_tokens=run.steps[joined].num_tokens,
+        peak_blocks=run.peak_blocks,
+        step=statistics.median(map(_seconds, children)),
+    )
+
+
+def of_client(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+    """Of the same by a client's three rounds of requests."""
+    forked, joined, _ = run.bounds
+    decode = [step for step in run.steps[forked:joined] if step.num_tokens == step.num_seqs]
+    # Each child has its first token from its prefill.
+    per_length = max(plan.lengths) / max(1, len(decode))
+    return Figures(
+        model,
+        side,
+        "by_client",
+        plan,
+        round_,
+        seconds=run.seconds,
+        prefill=_seconds(run.steps[0]),
+        children=_sum(run.steps[forked:joined]),
+        decode=_sum(decode) * per_length,
+        join=_seconds(run.steps[joined]),
+        tail=_sum(run.steps[joined + 1 :]),
+        joined_tokens=run.steps[joined].num_tokens,
+        peak_blocks=run.peak_blocks,
+        step=statistics.median(map(_seconds, decode)) if decode else 0.0,
+    )
+
+
+def of_sequence(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+    """Of the first tokens of a run in sequence: as many as ``plan`` has, so that one run serves shorter plans too."""
+    forked, joined = plan.lead, plan.lead + plan.num_merged
+    end = joined + plan.tail
+    return Figures(
+        model,
+        side,
+        "in_sequence",
+        plan,
+        round_,
+        seconds=_sum(run.steps[:end]),
+        prefill=_seconds(run.steps[0]),
+        children=_sum(run.steps[forked:joined]),
+        decode=_sum(run.steps[forked:joined]),
+        join=_seconds(run.steps[joined]),
+        tail=_sum(run.steps[joined + 1 : end]),
+        peak_blocks=run.peak_blocks,
+        step=statistics.median(map(_seconds, run.steps[1:end])),
+    )
+
+
+def of_batch(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+    """Of plain requests that decode together."""
+    decode = [step for step in run.steps if step.num_tokens == step.num_seqs == len(plan.lengths)]
+    return Figures(
+        model,
+        side,
+        "batch",
+        plan,
+        round_,
+        seconds=run.seconds,
+        prefill=_seconds(run.steps[0]),
+        peak_blocks=run.peak_blocks,
+        step=statistics.median(map(_seconds, decode)),
+        outside=statistics.median(step.duration - step.model for step in decode),
+    )
+
+
+def of_many(model: str, side: str, way: str, plan: Plan, round_: int, run: Run) -> Figures:
+    """Of many requests at once; ``outside`` is the sum over all steps."""
+    return Figures(
+        model,
+        side,
+        way,
+        plan,
+        round_,
+        seconds=run.seconds,
+        prefill=_seconds(run.steps[0]),
+        decode=sum(step.model for step in run.steps),
+        peak_blocks=run.peak_blocks,
+        outside=run.seconds - sum(step.model for step in run.steps),
+    )
+
+
+def _seconds(step: Step) -> float:
+    return step.after + step.duration
+
+
+def _sum(steps: Sequence[Step]) -> float:
+    return sum(map(_seconds, steps))

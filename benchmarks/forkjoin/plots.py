@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plots: end-to-end speed-up against the number of children, and a step's time with hooks and without."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from benchmarks.forkjoin.plans import Plan
+from benchmarks.forkjoin.results import Results, median, ratio
+from benchmarks.forkjoin.sides import CACHING, HOOKS, INJECTION, OFF, UPSTREAM
+
+_LINES = (
+    ("hooks, KV injection", "by_hooks", INJECTION, "C0", "o-"),
+    ("hooks, conditional prefill", "by_hooks", HOOKS, "C1", "o-"),
+    ("client, prefix caching", "by_client", CACHING, "C2", "s-"),
+    ("client", "by_client", UPSTREAM, "C3", "s-"),
+)
+
+
+def speed_up(results: Results, path: Path) -> None:
+    """A panel for each model: how many times as fast as the same tokens in sequence."""
+    figure, panels = plt.subplots(1, len(results.models), figsize=(5 * len(results.models), 4), squeeze=False)
+    for axes, model in zip(panels[0], results.models, strict=True):
+        _speed_up_of(results, model, axes)
+    panels[0][0].set_ylabel("speed-up over decoding in sequence")
+    panels[0][0].legend(frameon=False)
+    _write(figure, path)
+
+
+def step_time(results: Results, path: Path) -> None:
+    """Milliseconds a step against the requests that run, none of which samples a hook token."""
+    figure, panels = plt.subplots(1, 1, figsize=(5, 4), squeeze=False)
+    axes, model = panels[0][0], results.models[-1]
+    plans = results.plans(model, "batch")
+    for name, kind, style in (("upstream 0.9.2", UPSTREAM, "s-"), ("hooks off", OFF, "^--"), ("hooks on", HOOKS, "o:")):
+        values = [median(results.of(model, "batch", kind, plan), lambda each: each.step) * 1e3 for plan in plans]
+        axes.plot([len(plan.lengths) for plan in plans], values, style, label=name)
+    axes.set(title=model, xlabel="running requests", ylabel="step, ms", xscale="log")
+    axes.legend(frameon=False)
+    _write(figure, path)
+
+
+def _speed_up_of(results: Results, model: str, axes: Axes) -> None:
+    plans = _sweep(results.plans(model, "in_sequence"))
+    fan_outs = [len(plan.lengths) for plan in plans]
+    sequence = [results.of(model, "in_sequence", UPSTREAM, plan) for plan in plans]
+    bounds = [ratio(one, results.bounds(model, plan)) for one, plan in zip(sequence, plans, strict=True)]
+    axes.plot(fan_outs, bounds, "k--", label="bound: batched steps alone")
+    for name, way, kind, color, style in _LINES:
+        pairs = zip(sequence, (results.of(model, way, kind, plan) for plan in plans), strict=True)
+        axes.plot(fan_outs, [ratio(one, other) for one, other in pairs], style, color=color, label=name)
+    axes.axhline(1, color="grey", linewidth=0.5)
+    axes.set(title=f"{model}: context {plans[0].context}, children of {plans[0].lengths[0]} tokens")
+    axes.set(xlabel="children", xscale="log", xticks=fan_outs, xticklabels=list(map(str, fan_outs)), ylim=(0, None))
+    axes.minorticks_off()
+
+
+def _sweep(plans: list[Plan]) -> list[Plan]:
+    """Those that differ in the number of children alone: the most there are."""
+    alike: dict[tuple[int, int], list[Plan]] = {}
+    for plan in plans:
+        if len(set(plan.lengths)) == 1:
+            alike.setdefault((plan.context, plan.lengths[0]), []).append(plan)
+    longest = max(alike, key=lambda key: len(alike[key]))
+    return sorted(alike[longest], key=lambda plan: len(plan.lengths))
+
+
+def _write(figure: plt.Figure, path: Path) -> None:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

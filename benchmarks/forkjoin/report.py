@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes ``benchmarks.md`` and the plots from the raw figures: ``python -m benchmarks.forkjoin.report FOLDER``."""
+
+import sys
+from pathlib import Path
+
+from benchmarks.forkjoin import plots, tables
+from benchmarks.forkjoin.results import Results
+from benchmarks.forkjoin.targets import targets
+
+PAGE = Path(__file__).with_name("page.md")
+
+
+def write(results: Results, folder: Path) -> None:
+    """Write the page and the plots into ``folder``."""
+    images = folder / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    plots.speed_up(results, images / "speedup.png")
+    plots.step_time(results, images / "steps.png")
+    plan = results.figures[0].plan
+    page = PAGE.read_text().format(
+        command=results.command,
+        minutes=results.seconds / 60,
+        machine=_machine(results),
+        lead=plan.lead,
+        tail=plan.tail,
+        targets=targets(results),
+        grids="".join(_grid(results, model) for model in results.models if results.plans(model, "in_sequence")),
+        batches="".join(_batches(results, model) for model in results.models if results.plans(model, "batch")),
+        small=results.models[-1],
+        forests=tables.forests(results),
+        loads=_loads(results),
+    )
+    (folder / "benchmarks.md").write_text(page)
+
+
+def _machine(results: Results) -> str:
+    machine = results.machine
+    versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
+    return f"{machine.processor}, {machine.cores} cores, {machine.threads} threads; Python {machine.python}, {versions}"
+
+
+def _grid(results: Results, model: str) -> str:
+    return f"""
+### {model}
+
+Seconds of a whole request, its prompt's prefill included:
+
+{tables.end_to_end(results, model)}
+
+Speed-up over decoding in sequence; how much of the bound is reached between the fork and the parent's next token; the
+clients' time by that of hooks:
+
+{tables.speed_ups(results, model)}
+
+Joins: tokens that the model computes, its time up to the parent's next token; peak blocks against independent copies:
+
+{tables.joins(results, model)}
+
+Forks: everything that the forking step does beyond another, and the children's first step beyond the median of theirs:
+
+{tables.forks(results, model)}
+"""
+
+
+def _batches(results: Results, model: str) -> str:
+    return f"\n{model}:\n\n{tables.steps(results, model)}\n"
+
+
+def _loads(results: Results) -> str:
+    if not results.loads:
+        return "Not measured in this run."
+    sides = list(results.loads[0]["runs"])
+    headers = ["load", "blocks", *sides, "auto / best fixed policy", "auto / hooks off"]
+    rows = []
+    for load in results.loads:
+        rates = [f"{tables.throughput(load['runs'][side]):.0f}" for side in sides]
+        gains = [f"{load[name]:.2f}" for name in ("auto_to_best_fixed", "auto_to_hooks_off")]
+        rows.append([f"{load['load']:g}x", str(load["num_blocks"]), *rates, *gains])
+    return tables.markdown(headers, rows)
+
+
+if __name__ == "__main__":
+    write(Results.load(Path(sys.argv[1]) / "benchmarks.json"), Path(sys.argv[1]))

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sides: which vLLM, which engine arguments; each in a process that waits while the others run."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.check_upstream.pristine import make_environment
+from benchmarks.forkjoin.engine import Run, Step
+from benchmarks.forkjoin.models import MAX_MODEL_LEN, Model
+from benchmarks.forkjoin.plans import MAX_CHILDREN, PROMISE, Plan
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    "VLLM_USE_V1": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+_HOOKS = {
+    "handlers": [(PROMISE, "benchmarks.forkjoin.hooks.FanOut")],
+    "max_children": MAX_CHILDREN,
+    "max_child_depth": 4,
+    "merge_separator": "",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """What an engine is."""
+
+    name: str
+    pristine: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+HOOKS = Kind("hooks, conditional prefill", arguments={"special_kwargs": _HOOKS})
+INJECTION = Kind("hooks, KV injection", arguments={"special_kwargs": {**_HOOKS, "child_merge_strategy": "kv_inject"}})
+OFF = Kind("hooks off")
+UPSTREAM = Kind("upstream 0.9.2", pristine=True)
+CACHING = Kind("hooks off, prefix caching", arguments={"enable_prefix_caching": True})
+"""Stands for upstream's: on CPUs upstream's prefix caching needs an extension that does not exist any more."""
+
+KINDS = (HOOKS, INJECTION, OFF, UPSTREAM, CACHING)
+
+
+class Side:
+    """A process with an engine."""
+
+    def __init__(self, process: "subprocess.Popen[str]", kind: Kind, log: Path) -> None:
+        self._process, self.kind, self._log = process, kind, log
+        self.version: str = self._read()["version"]
+
+    def run(self, way: str, plan: Plan, seed: int) -> Run:
+        """Do the work of ``plan`` in one of `benchmarks.forkjoin.ways.WAYS`."""
+        assert self._process.stdin is not None
+        print(json.dumps({"way": way, "plan": asdict(plan), "seed": seed}), file=self._process.stdin, flush=True)
+        answer = self._read()
+        return Run(**{**answer, "steps": [Step(**step) for step in answer["steps"]]})
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._log.read_text()[-4000:]
+            raise RuntimeError(f"{self.kind.name}: the engine's process has ended; it said last:\n{said}")
+        answer: dict[str, Any] = json.loads(line)
+        if "pristine" in answer and answer["pristine"] != self.kind.pristine:
+            raise RuntimeError(f"{self.kind.name}: its environment has the wrong vLLM")
+        return answer
+
+
+class Workshop:
+    """A folder with the models, and the environment of pristine upstream."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # On a worker's path lies the bench, and not the checkout with its vllm.
+        (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+        self._pristine = make_environment(folder / "upstream", (ROOT / "vllm" / "_upstream").resolve())
+
+    @contextmanager
+    def open(self, model: Model, *kinds: Kind) -> Iterator[dict[Kind, Side]]:
+        """Engines of all ``kinds`` at once."""
+        path = self.folder / model.name
+        if not path.exists():
+            model.save(self.folder)
+        with ExitStack() as stack:
+            processes = [stack.enter_context(self._start(model, kind)) for kind in kinds]
+            pairs = zip(kinds, processes, strict=True)
+            yield {kind: Side(process, kind, self._log(kind)) for kind, process in pairs}
+
+    def _log(self, kind: Kind) -> Path:
+        return self.folder / f"{kind.name}.log"
+
+    @contextmanager
+    def _start(self, model: Model, kind: Kind) -> Iterator["subprocess.Popen[str]"]:
+        arguments = {
+            "model": str(self.folder / model.name),
+            "dtype": model.dtype,
+            "max_model_len": MAX_MODEL_LEN,
+            # A prompt is one step, on a side without chunked prefill too.
+            "max_num_batched_tokens": MAX_MODEL_LEN,
+            "max_num_seqs": 256,
+            **kind.arguments,
+        }
+        interpreter = self._pristine if kind.pristine else Path(sys.executable)
+        with self._log(kind).open("w") as log:
+            process = subprocess.Popen(
+                [interpreter, "-m", "benchmarks.forkjoin.worker", json.dumps(arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self.folder,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(self.folder)},
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()

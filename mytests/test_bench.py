@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make bench` in small: its scripts, what it makes of a run, and one whole pass over all sides."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.forkjoin import figures
+from benchmarks.forkjoin.engine import Run, Step
+from benchmarks.forkjoin.measure import measure
+from benchmarks.forkjoin.models import SMALL
+from benchmarks.forkjoin.plans import EOS, PROMISE, Plan, Tokens, equal, skewed
+from benchmarks.forkjoin.report import write
+from benchmarks.forkjoin.results import Machine, Results
+from benchmarks.forkjoin.sides import HOOKS, Workshop
+from benchmarks.forkjoin.suites import Suite
+
+SMALLEST = Suite(
+    rounds=1,
+    grids=((SMALL, (equal(64, 2, 8), equal(64, 4, 8))),),
+    batches=((SMALL, (equal(32, 2, 8),)),),
+    batch_rounds=2,
+    forests=(Plan(64, (8,) * 2, num_requests=3), Plan(64, (8,) * 2, depth=2)),
+    pressure_rounds=0,
+)
+
+
+def make_run(*durations: float, num_seqs: int = 1) -> Run:
+    """A run whose steps only decode, the first one apart."""
+    steps = [Step(duration, num_seqs, num_seqs, model=duration / 2, processing=0.0) for duration in durations]
+    steps[0].num_tokens = 100
+    return Run(sum(durations), steps)
+
+
+class TestPlans:
+    def test_a_parent_gets_what_its_children_sampled_but_their_eos(self) -> None:
+        """The output of a parent is its lead, all children's tokens in spawn order, and its tail."""
+        tokens = Tokens.of(equal(16, 2, 4), seed=1)
+        first, second = tokens.children
+        assert tokens.whole() == (*tokens.lead, *first[:3], *second[:3], *tokens.tail)
+        assert first[3] == second[3] == EOS
+
+    def test_children_of_children_are_merged_behind_their_promise(self) -> None:
+        """At depth 2 each child's text holds the results of its own children."""
+        tokens = Tokens.of(Plan(16, (4,), depth=2), seed=1)
+        ((first, second, promise, _),) = tokens.children
+        (child,) = tokens.children
+        assert promise == PROMISE and child[-1] == EOS
+        assert tokens.merged(2) == (first, second, PROMISE, first, second, PROMISE)
+
+    def test_skewed_lengths_have_the_mean_of_equal_ones(self) -> None:
+        """So the two plans sample as many tokens."""
+        lengths = skewed(16, 8, 128).lengths
+        assert sum(lengths) == 8 * 128 and max(lengths) > 1.8 * 128
+
+
+class TestFigures:
+    def test_a_longer_run_in_sequence_holds_a_shorter_plan(self) -> None:
+        """Its seconds are those of the first steps, as many as the plan has tokens."""
+        plan = Plan(16, (3, 3), lead=2, tail=2)
+        found = figures.of_sequence("model", "side", plan, 0, make_run(5.0, *[1.0] * 20))
+        assert (found.seconds, found.prefill, found.children, found.join, found.tail) == (12.0, 5.0, 4.0, 1.0, 1.0)
+
+    def test_a_fork_and_join_is_split_at_the_fork_and_at_the_join(self) -> None:
+        """Lead, the longest child's steps, the step of the join, the rest of the tail."""
+        plan = Plan(16, (2, 3), lead=2, tail=2)
+        found = figures.of_hooks("model", "side", plan, 0, make_run(9.0, 1.0, 4.0, 2.0, 2.0, 7.0, 1.0))
+        assert (found.children, found.join, found.tail, found.fork, found.step) == (8.0, 7.0, 1.0, 2.0, 2.0)
+
+
+def test_figures_survive_the_file(tmp_path: Path) -> None:
+    """What is read back is what was saved, so that the page can be written anew."""
+    found = figures.of_hooks("model", HOOKS.name, Plan(16, (2,), 1, 1), 0, make_run(9.0, 1.0, 1.0, 2.0))
+    results = Results("make bench", 1.0, Machine("cpu", 2, 2, "3.11", {"vllm": "1"}), [found], [])
+    results.save(tmp_path / "benchmarks.json")
+    assert Results.load(tmp_path / "benchmarks.json") == replace(results)
+
+
+@pytest.mark.model
+def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
+    """Pristine upstream, its clients, and this fork with and without hooks; a worker raises at another token."""
+    workshop, page = tmp_path / "workshop", tmp_path / "page"
+    workshop.mkdir()
+    found = measure(SMALLEST, Workshop(workshop))
+    write(Results("a test", 1.0, Machine.this(), found, []), page)
+    text = (page / "benchmarks.md").read_text()
+    assert text.count("| 64, 2 x 8") == 4 and "| 3 x 2" in text and "depth 2" in text
+    assert (page / "images" / "speedup.png").stat().st_size > 0
