@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU attention over a context: the decode kernel against gathering, by query and context length.
+"""CPU attention over a context: the decode kernel, gathering, and plain gathering, by query and context length.
 
-Medians in milliseconds for one layer, both ways taken in turns in one run. A ratio above 1 means
-that the kernel is slower; ``*`` marks the way that the plan chooses.
+Medians in milliseconds for one layer, the ways taken in turns in one run; ``*`` marks the way that the
+plan chooses. Plain gathering repeats keys for their query heads and masks all of them in one call.
 
-    python benchmarks/bench_cpu_attention.py [--quick] [--threads N]
+    python -m benchmarks.bench_cpu_attention [--quick] [--threads N]
 """
 
 import argparse
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from vllm.attention.ops.cpu_context import attend_span
 from vllm.attention.ops.cpu_context_plan import AttentionShape, StepSequences, make_plan
@@ -23,6 +24,7 @@ BLOCK_SIZE = 16
 KERNEL_MAX_QUERY = 64  # beyond, the kernel takes seconds and the answer is known
 HEADS = [(32, 8, 64), (32, 8, 128), (16, 16, 64)]
 CONTEXTS = [100, 1000, 4000]
+HEADER = f"{'context':>7} {'query':>6} {'kernel':>9}  {'gather':>10}  {'plain':>10}  kernel/gather plain/gather"
 QUERIES = [1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 512, 2048]
 DTYPES = [torch.bfloat16, torch.float32]
 
@@ -89,6 +91,25 @@ class Case:
             one,
         )
 
+    def plain(self) -> Callable[[], None]:
+        num_heads, num_kv_heads, head_size = self.heads
+        blocks = self.sequences.block_tables[0, : -(-int(self.sequences.kv_lens[0]) // BLOCK_SIZE)]
+        seen = torch.ones(self.query_len, self.context_len + self.query_len, dtype=torch.bool).tril(self.context_len)
+
+        def run() -> None:
+            keys, values = (cache.index_select(0, blocks) for cache in self.caches)
+            # [blocks, heads, size / x, slots, x] and [blocks, heads, size, slots], as the cache has them
+            keys = keys.permute(1, 0, 3, 2, 4).reshape(num_kv_heads, -1, head_size)
+            values = values.permute(1, 0, 3, 2).reshape(num_kv_heads, -1, head_size)
+            keys, values = (
+                each[:, : seen.shape[1]].repeat_interleave(num_heads // num_kv_heads, 0) for each in (keys, values)
+            )
+            query = self.query.transpose(0, 1)
+            attended = F.scaled_dot_product_attention(query[None], keys[None], values[None], seen, scale=self.scale)
+            self.output.copy_(attended[0].transpose(0, 1))
+
+        return run
+
     def chooses_kernel(self) -> bool:
         return self.query_len <= AttentionShape(*self.heads[:2], BLOCK_SIZE).kernel_max_rows
 
@@ -108,11 +129,12 @@ def medians(runs: list[Callable[[], None]], rounds: int) -> list[float]:
 def row(case: Case, rounds: int) -> str:
     start = f"{case.context_len:7d} {case.query_len:6d} "
     if case.query_len > KERNEL_MAX_QUERY:
-        (gather,) = medians([case.gathering()], rounds)
-        return start + f"{'-':>10} {gather:10.2f}* {'-':>6}"
-    kernel, gather = medians([case.kernel(), case.gathering()], rounds)
+        gather, plain = medians([case.gathering(), case.plain()], rounds)
+        return start + f"{'-':>10} {gather:10.2f}* {plain:10.2f} {'-':>14} {plain / gather:12.2f}"
+    kernel, gather, plain = medians([case.kernel(), case.gathering(), case.plain()], rounds)
     marks = ("*", " ") if case.chooses_kernel() else (" ", "*")
-    return start + f"{kernel:9.2f}{marks[0]} {gather:10.2f}{marks[1]} {kernel / gather:6.2f}"
+    times = f"{kernel:9.2f}{marks[0]} {gather:10.2f}{marks[1]} {plain:10.2f}"
+    return start + f"{times} {kernel / gather:14.2f} {plain / gather:12.2f}"
 
 
 def main() -> None:
@@ -127,7 +149,9 @@ def main() -> None:
     for heads in HEADS[:1] if args.quick else HEADS:
         for dtype in DTYPES[:1] if args.quick else DTYPES:
             print(f"\n{heads[0]} query heads, {heads[1]} key heads of {heads[2]}, {dtype}")
-            print(f"{'context':>7} {'query':>6} {'kernel':>9}  {'gather':>10}  {'ratio':>6}")
+            print(
+                f"{'context':>7} {'query':>6} {'kernel':>9}  {'gather':>10}  {'plain':>10} kernel/gather plain/gather"
+            )
             for context_len in CONTEXTS[1:2] if args.quick else CONTEXTS:
                 for query_len in QUERIES[::3] if args.quick else QUERIES:
                     print(row(Case(heads, dtype, context_len, query_len), rounds), flush=True)

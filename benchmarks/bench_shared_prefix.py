@@ -5,25 +5,23 @@ Medians in milliseconds for one layer, all ways taken in turns in one run: the k
 where the prefix must be gathered, as in a group's first step; and where it is kept, as in the others.
 The ratio is the kernel's time by the last; ``*`` marks what the plan chooses.
 
-    python benchmarks/bench_shared_prefix.py [--quick] [--threads N] [--tail N]
+    python -m benchmarks.bench_shared_prefix [--quick] [--threads N] [--tail N]
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from unittest.mock import patch
 
 import torch
 
+from benchmarks.bench_cpu_attention import BLOCK_SIZE, medians
 from vllm.attention.ops import cpu_shared_prefix_plan
 from vllm.attention.ops.cpu_context_plan import AttentionShape, KernelRows
 from vllm.attention.ops.cpu_shared_prefix import KeptPrefixes, attend_group
 from vllm.attention.ops.cpu_shared_prefix_plan import Costs, SharedPlan, share_prefixes
 from vllm.attention.ops.ipex_attn import PagedAttention
 
-BLOCK_SIZE = 16
 HEADS = [
     ((12, 4, 64), torch.bfloat16),
     ((5, 5, 64), torch.float32),
@@ -108,18 +106,6 @@ class Case:
             one,
             one,
         )
-
-
-def medians(runs: list[Callable[[], None]], rounds: int) -> list[float]:
-    """Milliseconds per run, the runs taken in turns."""
-    times: list[list[float]] = [[] for _ in runs]
-    for round_ in range(rounds + 1):
-        for run, taken in zip(runs, times, strict=True):
-            start = time.perf_counter()
-            run()
-            if round_ > 0:
-                taken.append(1e3 * (time.perf_counter() - start))
-    return [statistics.median(taken) for taken in times]
 
 
 def row(case: Case, rounds: int) -> str:

@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench` in small: its scripts, what it makes of a run, and one whole pass over all sides."""
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.forkjoin import figures
 from benchmarks.forkjoin.engine import Run, Step
+from benchmarks.forkjoin.figures import Figures
 from benchmarks.forkjoin.measure import measure
-from benchmarks.forkjoin.models import SMALL
+from benchmarks.forkjoin.models import LARGE, SMALL
 from benchmarks.forkjoin.plans import EOS, PROMISE, Plan, Tokens, equal, skewed
 from benchmarks.forkjoin.report import write
 from benchmarks.forkjoin.results import Machine, Results
-from benchmarks.forkjoin.sides import HOOKS, Workshop
+from benchmarks.forkjoin.sides import HOOKS, OFF, UPSTREAM, Workshop
 from benchmarks.forkjoin.suites import Suite
+from benchmarks.forkjoin.targets import targets
 
 SMALLEST = Suite(
     rounds=1,
     grids=((SMALL, (equal(64, 2, 8), equal(64, 4, 8))),),
     batches=((SMALL, (equal(32, 2, 8),)),),
-    batch_rounds=2,
+    batch_rounds=1,
     forests=(Plan(64, (8,) * 2, num_requests=3), Plan(64, (8,) * 2, depth=2)),
     pressure_rounds=0,
 )
+
+
+MAKE = partial(Figures, model="model", side="side", way="way", round=0)
 
 
 def make_run(*durations: float, num_seqs: int = 1) -> Run:
@@ -59,22 +64,35 @@ class TestFigures:
     def test_a_longer_run_in_sequence_holds_a_shorter_plan(self) -> None:
         """Its seconds are those of the first steps, as many as the plan has tokens."""
         plan = Plan(16, (3, 3), lead=2, tail=2)
-        found = figures.of_sequence("model", "side", plan, 0, make_run(5.0, *[1.0] * 20))
+        found = figures.of_sequence(MAKE, plan, make_run(5.0, *[1.0] * 20))
         assert (found.seconds, found.prefill, found.children, found.join, found.tail) == (12.0, 5.0, 4.0, 1.0, 1.0)
 
     def test_a_fork_and_join_is_split_at_the_fork_and_at_the_join(self) -> None:
         """Lead, the longest child's steps, the step of the join, the rest of the tail."""
         plan = Plan(16, (2, 3), lead=2, tail=2)
-        found = figures.of_hooks("model", "side", plan, 0, make_run(9.0, 1.0, 4.0, 2.0, 2.0, 7.0, 1.0))
+        found = figures.of_hooks(MAKE, plan, make_run(9.0, 1.0, 4.0, 2.0, 2.0, 7.0, 1.0))
         assert (found.children, found.join, found.tail, found.fork, found.step) == (8.0, 7.0, 1.0, 2.0, 2.0)
 
 
 def test_figures_survive_the_file(tmp_path: Path) -> None:
     """What is read back is what was saved, so that the page can be written anew."""
-    found = figures.of_hooks("model", HOOKS.name, Plan(16, (2,), 1, 1), 0, make_run(9.0, 1.0, 1.0, 2.0))
-    results = Results("make bench", 1.0, Machine("cpu", 2, 2, "3.11", {"vllm": "1"}), [found], [])
+    found = figures.of_hooks(MAKE, Plan(16, (2,), 1, 1), make_run(9.0, 1.0, 1.0, 2.0))
+    results = Results("make bench", True, 1.0, Machine("cpu", 2, 2, "3.11", {"vllm": "1"}), [found], [])
     results.save(tmp_path / "benchmarks.json")
-    assert Results.load(tmp_path / "benchmarks.json") == replace(results)
+    assert Results.load(tmp_path / "benchmarks.json") == results
+
+
+def test_a_step_that_hooks_slow_down_is_called_missed() -> None:
+    """Against the same engine with hooks off, by the median of the rounds."""
+    plan = equal(32, 1, 8)
+    sides = ((UPSTREAM, 1.0), (OFF, 1.01), (HOOKS, 1.03))
+    found = [
+        figures.of_batch(partial(MAKE, model=LARGE.name, side=kind.name, way="batch", round=round_), plan, run)
+        for kind, seconds in sides
+        for round_, run in enumerate([make_run(9.0, seconds, seconds)] * 3)
+    ]
+    rows = targets(Results("a test", True, 1.0, Machine("cpu", 2, 2, "3.11", {}), found, [])).splitlines()[2:]
+    assert ["missed" in row for row in rows] == [False, True]
 
 
 @pytest.mark.model
@@ -82,8 +100,8 @@ def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) ->
     """Pristine upstream, its clients, and this fork with and without hooks; a worker raises at another token."""
     workshop, page = tmp_path / "workshop", tmp_path / "page"
     workshop.mkdir()
-    found = measure(SMALLEST, Workshop(workshop))
-    write(Results("a test", 1.0, Machine.this(), found, []), page)
+    found = list(measure(SMALLEST, Workshop(workshop)))
+    write(Results("a test", True, 1.0, Machine.this(), found, []), page)
     text = (page / "benchmarks.md").read_text()
     assert text.count("| 64, 2 x 8") == 4 and "| 3 x 2" in text and "depth 2" in text
     assert (page / "images" / "speedup.png").stat().st_size > 0

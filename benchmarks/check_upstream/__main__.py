@@ -15,18 +15,10 @@ from typing import Any
 
 from benchmarks.check_upstream import worker
 from benchmarks.check_upstream.compare import TIE, Comparison, compare
-from benchmarks.check_upstream.pristine import make_environment
+from benchmarks.check_upstream.pristine import ENVIRONMENT, make_environment
 from benchmarks.check_upstream.workload import make_prompts, save_model
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {
-    "VLLM_USE_V1": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONWARNINGS": "ignore",
-}
 # Name, engine arguments, tolerance of a logprob, gap that counts as a tie.
 CASES: list[tuple[str, dict[str, Any], float, float]] = [
     ("plain", {}, 1e-5, 0.0),

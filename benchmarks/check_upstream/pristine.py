@@ -10,6 +10,16 @@ from pathlib import Path
 # Upstream finds its CPU platform by the text "cpu" in the version.
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.9.2+cpu\n"
 
+ENVIRONMENT = {
+    "VLLM_USE_V1": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONWARNINGS": "ignore",
+}
+"""Of the variables, in which both sides run: V0, no network, no reports, a GiB of KV."""
+
 
 def make_environment(folder: Path, upstream: Path) -> Path:
     """The interpreter of a new environment at ``folder`` that has ``upstream`` as its ``vllm``.

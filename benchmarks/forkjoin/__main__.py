@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks against every other way to do the same work: `make bench`, and a subset of it: `make bench-quick`.
 
-Writes benchmarks.md, benchmarks.json and images/ into a folder.
+Writes benchmarks.md, benchmarks.json and images/ into a folder. Of a run that was stopped,
+`python -m benchmarks.forkjoin.report FOLDER` writes the page.
 """
 
 import argparse
@@ -12,11 +13,12 @@ from typing import Any
 
 from benchmarks.bench_pressure.__main__ import bench as bench_pressure
 from benchmarks.bench_pressure.workload import make_requests, save_model
+from benchmarks.forkjoin.figures import Figures
 from benchmarks.forkjoin.measure import measure
 from benchmarks.forkjoin.report import write
 from benchmarks.forkjoin.results import Machine, Results
 from benchmarks.forkjoin.sides import Workshop
-from benchmarks.forkjoin.suites import FULL, QUICK
+from benchmarks.forkjoin.suites import FULL, QUICK, Suite
 
 NUM_REQUESTS_UNDER_PRESSURE = 24
 
@@ -28,15 +30,25 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs"), help="folder to write into")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    suite, start = QUICK if args.quick else FULL, time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = measure(suite, Workshop(Path(folder)))
-    loads = under_pressure(suite.pressure_rounds)
-    command = "make bench-quick" if args.quick else "make bench"
-    results = Results(command, time.perf_counter() - start, Machine.this(), figures, loads)
-    results.save(args.output / "benchmarks.json")
-    write(results, args.output)
+    bench(QUICK if args.quick else FULL, "make bench-quick" if args.quick else "make bench", args.output)
     print(args.output / "benchmarks.md")
+
+
+def bench(suite: Suite, command: str, output: Path) -> None:
+    """Measure a suite; figures are saved as they come, the page is written at the end."""
+    start, machine = time.perf_counter(), Machine.this()
+    figures: list[Figures] = []
+
+    def save(complete: bool, loads: list[dict[str, Any]]) -> Results:
+        results = Results(command, complete, time.perf_counter() - start, machine, figures, loads)
+        results.save(output / "benchmarks.json")
+        return results
+
+    with tempfile.TemporaryDirectory() as folder:
+        for each in measure(suite, Workshop(Path(folder))):
+            figures.append(each)
+            save(complete=False, loads=[])
+    write(save(complete=True, loads=under_pressure(suite.pressure_rounds)), output)
 
 
 def under_pressure(rounds: int) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 """What a run says: its seconds by phase, its tokens, its blocks."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.forkjoin.engine import Run, Step
@@ -37,8 +37,11 @@ class Figures:
     tail: float = 0.0
     """The parent's other tokens."""
 
-    fork: float = 0.0
-    """The outputs of the step that forks, and what its children's first step takes beyond the median of the others."""
+    fork_outputs: float = 0.0
+    """Of the step that forks: its outputs."""
+
+    fork_step: float = 0.0
+    """The children's first step, which computes two tokens of each, beyond the median of theirs."""
 
     joined_tokens: int = 0
     """That the model computed for the join."""
@@ -50,43 +53,55 @@ class Figures:
     outside: float = 0.0
     """Median of a step's time outside the model."""
 
+    @property
+    def fork(self) -> float:
+        """All that a fork costs."""
+        return self.fork_outputs + self.fork_step
 
-def of_hooks(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+    @property
+    def fork_share(self) -> float:
+        """A child's part of it, in prefills of the context."""
+        return self.fork / self.prefill / len(self.plan.lengths)
+
+    @property
+    def with_join(self) -> float:
+        """From the fork to the parent's next token."""
+        return self.children + self.join
+
+
+Make = Callable[..., Figures]
+"""`Figures` that knows already whose they are: model, side, way and round."""
+
+
+def of_hooks(make: Make, plan: Plan, run: Run) -> Figures:
     """Of a fork and join by hooks."""
     forked, joined = plan.lead, plan.lead + max(plan.lengths)
     children = run.steps[forked:joined]
     first = _seconds(children[0]) - statistics.median(map(_seconds, children[1:]))
-    return Figures(
-        model,
-        side,
-        "by_hooks",
-        plan,
-        round_,
+    return make(
+        plan=plan,
         seconds=run.seconds,
         prefill=_seconds(run.steps[0]),
         children=_sum(children),
         decode=_sum(children),
         join=_seconds(run.steps[joined]),
         tail=_sum(run.steps[joined + 1 :]),
-        fork=run.steps[forked - 1].processing + max(0.0, first),
+        fork_outputs=run.steps[forked - 1].processing,
+        fork_step=max(0.0, first),
         joined_tokens=run.steps[joined].num_tokens,
         peak_blocks=run.peak_blocks,
         step=statistics.median(map(_seconds, children)),
     )
 
 
-def of_client(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+def of_client(make: Make, plan: Plan, run: Run) -> Figures:
     """Of the same by a client's three rounds of requests."""
     forked, joined, _ = run.bounds
     decode = [step for step in run.steps[forked:joined] if step.num_tokens == step.num_seqs]
     # Each child has its first token from its prefill.
     per_length = max(plan.lengths) / max(1, len(decode))
-    return Figures(
-        model,
-        side,
-        "by_client",
-        plan,
-        round_,
+    return make(
+        plan=plan,
         seconds=run.seconds,
         prefill=_seconds(run.steps[0]),
         children=_sum(run.steps[forked:joined]),
@@ -99,16 +114,12 @@ def of_client(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figur
     )
 
 
-def of_sequence(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+def of_sequence(make: Make, plan: Plan, run: Run) -> Figures:
     """Of the first tokens of a run in sequence: as many as ``plan`` has, so that one run serves shorter plans too."""
     forked, joined = plan.lead, plan.lead + plan.num_merged
     end = joined + plan.tail
-    return Figures(
-        model,
-        side,
-        "in_sequence",
-        plan,
-        round_,
+    return make(
+        plan=plan,
         seconds=_sum(run.steps[:end]),
         prefill=_seconds(run.steps[0]),
         children=_sum(run.steps[forked:joined]),
@@ -120,15 +131,11 @@ def of_sequence(model: str, side: str, plan: Plan, round_: int, run: Run) -> Fig
     )
 
 
-def of_batch(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figures:
+def of_batch(make: Make, plan: Plan, run: Run) -> Figures:
     """Of plain requests that decode together."""
     decode = [step for step in run.steps if step.num_tokens == step.num_seqs == len(plan.lengths)]
-    return Figures(
-        model,
-        side,
-        "batch",
-        plan,
-        round_,
+    return make(
+        plan=plan,
         seconds=run.seconds,
         prefill=_seconds(run.steps[0]),
         peak_blocks=run.peak_blocks,
@@ -137,14 +144,10 @@ def of_batch(model: str, side: str, plan: Plan, round_: int, run: Run) -> Figure
     )
 
 
-def of_many(model: str, side: str, way: str, plan: Plan, round_: int, run: Run) -> Figures:
+def of_many(make: Make, plan: Plan, run: Run) -> Figures:
     """Of many requests at once; ``outside`` is the sum over all steps."""
-    return Figures(
-        model,
-        side,
-        way,
-        plan,
-        round_,
+    return make(
+        plan=plan,
         seconds=run.seconds,
         prefill=_seconds(run.steps[0]),
         decode=sum(step.model for step in run.steps),

@@ -44,11 +44,6 @@ class Plan:
         )
 
     @property
-    def num_events(self) -> int:
-        """Forks and joins, a child each, of all requests."""
-        return self.num_requests * sum(len(self.lengths) ** d for d in range(1, self.depth + 1))
-
-    @property
     def num_merged(self) -> int:
         """Tokens that the parent gets from its children."""
         return sum(self.lengths) - len(self.lengths)

@@ -37,7 +37,7 @@ def step_time(results: Results, path: Path) -> None:
     axes, model = panels[0][0], results.models[-1]
     plans = results.plans(model, "batch")
     for name, kind, style in (("upstream 0.9.2", UPSTREAM, "s-"), ("hooks off", OFF, "^--"), ("hooks on", HOOKS, "o:")):
-        values = [median(results.of(model, "batch", kind, plan), lambda each: each.step) * 1e3 for plan in plans]
+        values = [median(results.of(model, "batch", kind, plan), "step") * 1e3 for plan in plans]
         axes.plot([len(plan.lengths) for plan in plans], values, style, label=name)
     axes.set(title=model, xlabel="running requests", ylabel="step, ms", xscale="log")
     axes.legend(frameon=False)

@@ -21,6 +21,7 @@ def write(results: Results, folder: Path) -> None:
     page = PAGE.read_text().format(
         command=results.command,
         minutes=results.seconds / 60,
+        stopped="" if results.complete else ", when it was stopped",
         machine=_machine(results),
         lead=plan.lead,
         tail=plan.tail,
@@ -57,7 +58,8 @@ Joins: tokens that the model computes, its time up to the parent's next token; p
 
 {tables.joins(results, model)}
 
-Forks: everything that the forking step does beyond another, and the children's first step beyond the median of theirs:
+Forks: the outputs of the forking step, and the children's first step, which computes two tokens of each, beyond the
+median of theirs:
 
 {tables.forks(results, model)}
 """

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,8 +17,6 @@ import torch
 from benchmarks.forkjoin.figures import Figures
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.sides import CACHING, UPSTREAM, Kind
-
-Value = Callable[[Figures], float]
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,9 @@ class Results:
     """Figures, and the loads of `benchmarks.bench_pressure` as JSON."""
 
     command: str
+    complete: bool
+    """Whether the run came to its end."""
+
     seconds: float
     machine: Machine
     figures: list[Figures]
@@ -105,27 +106,26 @@ def _bound(client: Figures, sequence: Figures) -> Figures:
     )
 
 
-def seconds(figures: Figures) -> float:
-    """From the request to its last token."""
-    return figures.seconds
+def median(figures: Sequence[Figures], name: str = "seconds") -> float:
+    """Of the field or property of that name, over the rounds."""
+    return statistics.median(_values(figures, name))
 
 
-def median(figures: Sequence[Figures], value: Value = seconds) -> float:
-    """Over the rounds."""
-    return statistics.median(map(value, figures))
-
-
-def spread(figures: Sequence[Figures], value: Value = seconds) -> float:
+def spread(figures: Sequence[Figures], name: str = "seconds") -> float:
     """From least to most, by the median."""
-    values = [value(each) for each in figures]
+    values = _values(figures, name)
     return (max(values) - min(values)) / statistics.median(values)
 
 
-def ratios(ones: Sequence[Figures], others: Sequence[Figures], value: Value = seconds) -> list[float]:
+def ratios(ones: Sequence[Figures], others: Sequence[Figures], name: str = "seconds") -> list[float]:
     """Of the same rounds."""
-    return [value(one) / value(other) for one, other in zip(ones, others, strict=True)]
+    return [one / other for one, other in zip(_values(ones, name), _values(others, name), strict=True)]
 
 
-def ratio(ones: Sequence[Figures], others: Sequence[Figures], value: Value = seconds) -> float:
+def ratio(ones: Sequence[Figures], others: Sequence[Figures], name: str = "seconds") -> float:
     """The median of `ratios`."""
-    return statistics.median(ratios(ones, others, value))
+    return statistics.median(ratios(ones, others, name))
+
+
+def _values(figures: Sequence[Figures], name: str) -> list[float]:
+    return [getattr(each, name) for each in figures]

@@ -11,20 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.check_upstream.pristine import make_environment
+from benchmarks.check_upstream.pristine import ENVIRONMENT, make_environment
 from benchmarks.forkjoin.engine import Run, Step
 from benchmarks.forkjoin.models import MAX_MODEL_LEN, Model
 from benchmarks.forkjoin.plans import MAX_CHILDREN, PROMISE, Plan
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {
-    "VLLM_USE_V1": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONWARNINGS": "ignore",
-}
 _HOOKS = {
     "handlers": [(PROMISE, "benchmarks.forkjoin.hooks.FanOut")],
     "max_children": MAX_CHILDREN,
@@ -45,6 +37,9 @@ class Kind:
 HOOKS = Kind("hooks, conditional prefill", arguments={"special_kwargs": _HOOKS})
 INJECTION = Kind("hooks, KV injection", arguments={"special_kwargs": {**_HOOKS, "child_merge_strategy": "kv_inject"}})
 OFF = Kind("hooks off")
+AGAIN = Kind("hooks off, again")
+"""What a second process of the same kind differs by."""
+
 UPSTREAM = Kind("upstream 0.9.2", pristine=True)
 CACHING = Kind("hooks off, prefix caching", arguments={"enable_prefix_caching": True})
 """Stands for upstream's: on CPUs upstream's prefix caching needs an extension that does not exist any more."""
@@ -57,7 +52,8 @@ class Side:
 
     def __init__(self, process: "subprocess.Popen[str]", kind: Kind, log: Path) -> None:
         self._process, self.kind, self._log = process, kind, log
-        self.version: str = self._read()["version"]
+        if self._read()["pristine"] != kind.pristine:
+            raise RuntimeError(f"{kind.name}: its environment has the wrong vLLM")
 
     def run(self, way: str, plan: Plan, seed: int) -> Run:
         """Do the work of ``plan`` in one of `benchmarks.forkjoin.ways.WAYS`."""
@@ -73,8 +69,6 @@ class Side:
             said = self._log.read_text()[-4000:]
             raise RuntimeError(f"{self.kind.name}: the engine's process has ended; it said last:\n{said}")
         answer: dict[str, Any] = json.loads(line)
-        if "pristine" in answer and answer["pristine"] != self.kind.pristine:
-            raise RuntimeError(f"{self.kind.name}: its environment has the wrong vLLM")
         return answer
 
 
@@ -113,8 +107,9 @@ class Workshop:
             **kind.arguments,
         }
         interpreter = self._pristine if kind.pristine else Path(sys.executable)
-        with self._log(kind).open("w") as log:
-            process = subprocess.Popen(
+        with (
+            self._log(kind).open("w") as log,
+            subprocess.Popen(
                 [interpreter, "-m", "benchmarks.forkjoin.worker", json.dumps(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -122,9 +117,9 @@ class Workshop:
                 text=True,
                 cwd=self.folder,
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(self.folder)},
-            )
+            ) as process,
+        ):
             try:
                 yield process
             finally:
                 process.kill()
-                process.wait()

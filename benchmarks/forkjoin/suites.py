@@ -13,7 +13,7 @@ CONTEXT, LENGTH, FAN_OUT = 2048, 128, 8
 
 @dataclass(frozen=True)
 class Suite:
-    """Plans for each kind of measurement, and how often each is repeated."""
+    """Plans for each kind of measurement, and how often each is repeated, each time in new processes."""
 
     rounds: int
     grids: Sequence[tuple[Model, Sequence[Plan]]]
@@ -56,7 +56,7 @@ FULL = Suite(
     rounds=3,
     grids=((LARGE, _FULL), (SMALL, _FULL)),
     batches=((LARGE, _batches(1, 16)), (SMALL, _batches(1, 16, 64, 256))),
-    batch_rounds=15,
+    batch_rounds=11,
     forests=(*(Plan(64, (8,) * 8, num_requests=count) for count in (125, 1000)), _WIDE, _DEEP),
     pressure_rounds=3,
 )

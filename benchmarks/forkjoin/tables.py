@@ -12,7 +12,7 @@ from benchmarks.forkjoin.figures import Figures
 from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.results import Results, median, ratio, ratios, spread
-from benchmarks.forkjoin.sides import CACHING, HOOKS, INJECTION, OFF, UPSTREAM
+from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM
 
 
 def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -43,26 +43,27 @@ def joins(results: Results, model: str) -> str:
 
 def forks(results: Results, model: str) -> str:
     """What a fork costs against a prefill of the context that its children share."""
+    headers = ["context, children", "outputs, ms", "first step, ms", "prefill, ms", "per child / prefill"]
     rows = []
     for plan in sorted(results.plans(model, "in_sequence"), key=lambda plan: (plan.context, len(plan.lengths))):
         found = results.of(model, "by_hooks", HOOKS, plan)
-        fork, prefill = (median(found, value) for value in (lambda each: each.fork, lambda each: each.prefill))
-        per_child = fork / len(plan.lengths)
-        rows.append([plan.label, f"{fork * 1e3:.1f}", f"{per_child * 1e3:.2f}", f"{prefill * 1e3:.0f}"])
-        rows[-1].append(f"{statistics.median(each.fork / each.prefill for each in found):.2%}")
-    return markdown(["context, children", "fork, ms", "per child", "prefill, ms", "fork / prefill"], rows)
+        outputs, step, prefill = (median(found, name) * 1e3 for name in ("fork_outputs", "fork_step", "prefill"))
+        share = median(found, "fork_share")
+        rows.append([plan.label, f"{outputs:.2f}", f"{step:.1f}", f"{prefill:.0f}", f"{share:.2%}"])
+    return markdown(headers, rows)
 
 
 def steps(results: Results, model: str) -> str:
     """A step of plain requests, with hooks and without."""
-    headers = ["running", "upstream, ms", "hooks off / upstream", "hooks on / off", "outside the model, ms: off", "on"]
+    headers = ["running", "upstream, ms", "hooks off / upstream", "hooks on / off", "off, again / off"]
+    headers += ["outside the model, ms: off", "on"]
     rows = []
     for plan in results.plans(model, "batch"):
         upstream, off, on = (results.of(model, "batch", kind, plan) for kind in (UPSTREAM, OFF, HOOKS))
-        outside = [f"{median(side, lambda each: each.outside) * 1e3:.2f}" for side in (off, on)]
-        step = f"{median(upstream, _step) * 1e3:.2f}"
-        pairs = [with_quartiles(ratios(*sides, _step)) for sides in ((off, upstream), (on, off))]
-        rows.append([str(len(plan.lengths)), step, *pairs, *outside])
+        again = results.of(model, "batch", AGAIN, plan)
+        step, *outside = (median(*pair) * 1e3 for pair in ((upstream, "step"), (off, "outside"), (on, "outside")))
+        pairs = [with_quartiles(ratios(*sides, "step")) for sides in ((off, upstream), (on, off), (again, off))]
+        rows.append([str(len(plan.lengths)), f"{step:.2f}", *pairs, *(f"{each:.2f}" for each in outside)])
     return markdown(headers, rows)
 
 
@@ -102,7 +103,11 @@ def _ratio_row(results: Results, model: str, plan: Plan) -> list[str]:
     cached, hooks, injection = (results.of(model, way, kind, plan) for way, kind in _TREES)
     bounds = results.bounds(model, plan)
     gains = [ratio(sequence, side) for side in (bounds, hooks, injection)]
-    shares = [ratio(bounds, hooks, _children), ratio(bounds, hooks, _with_join), ratio(bounds, injection, _with_join)]
+    shares = [
+        ratio(bounds, hooks, "children"),
+        ratio(bounds, hooks, "with_join"),
+        ratio(bounds, injection, "with_join"),
+    ]
     against = [ratio(client, hooks), ratio(cached, hooks), ratio(cached, injection)]
     return [
         plan.label,
@@ -120,7 +125,7 @@ def _join_row(results: Results, model: str, plan: Plan) -> list[str]:
         plan.label,
         str(plan.num_merged),
         *(str(side[0].joined_tokens) for side in sides),
-        *(f"{median(side, lambda each: each.join) * 1e3:.0f}" for side in sides),
+        *(f"{seconds * 1e3:.0f}" for seconds in (median(side, "join") for side in sides)),
         *map(str, blocks),
         f"{blocks[1] / blocks[0]:.1f}x",
     ]
@@ -129,11 +134,15 @@ def _join_row(results: Results, model: str, plan: Plan) -> list[str]:
 def _forest_row(results: Results, plan: Plan) -> list[str]:
     sides = [results.of(SMALL.name, way, kind, plan) for way, kind in (_TREES[1], _TREES[2], _TREES[0])]
     rates = [f"{plan.num_sampled / median(side):.0f}" if side else "-" for side in sides]
-    outside = [f"{median(side, _outside) / plan.num_sampled * 1e6:.0f}" if side else "-" for side in sides]
+    outside = [f"{_micros(side, plan):.0f}" if side else "-" for side in sides]
     blocks = [str(max(each.peak_blocks for each in side)) if side else "-" for side in sides]
     gain = f"{ratio(sides[2], sides[0]):.2f}x" if sides[2] else "-"
     least = str(_least_blocks(plan)) if plan.num_requests == 1 else "-"
     return [_forest_label(plan), str(plan.num_sampled), *rates, gain, *outside, blocks[0], least, blocks[2]]
+
+
+def _micros(side: Sequence[Figures], plan: Plan) -> float:
+    return median(side, "outside") / plan.num_sampled * 1e6
 
 
 def _least_blocks(plan: Plan) -> int:
@@ -154,19 +163,3 @@ def _forest_label(plan: Plan) -> str:
 
 def _is_forest(plan: Plan) -> bool:
     return plan.num_requests > 1 or plan.depth > 1 or len(plan.lengths) > 16
-
-
-def _step(figures: Figures) -> float:
-    return figures.step
-
-
-def _children(figures: Figures) -> float:
-    return figures.children
-
-
-def _with_join(figures: Figures) -> float:
-    return figures.children + figures.join
-
-
-def _outside(figures: Figures) -> float:
-    return figures.outside
