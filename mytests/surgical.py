@@ -8,6 +8,7 @@ computed, hand one token to every group that samples, free what has finished.
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
@@ -18,14 +19,17 @@ from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.hooks.branch import Branch, branch_of
+from vllm.hooks.results import ChildDelta
 from vllm.inputs import token_inputs
 from vllm.outputs import RequestOutput, RequestOutputFactory
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import (
     CompletionSequenceGroupOutput,
     Logprob,
+    ParallelSampleSequenceGroup,
     Sequence,
     SequenceGroup,
+    SequenceGroupBase,
     SequenceGroupMetadata,
     SequenceOutput,
 )
@@ -97,6 +101,12 @@ class SurgicalEngine:
     outputs: dict[str, RequestOutput] = field(default_factory=dict)
     """The latest output of each request."""
 
+    samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
+    """Of requests with n > 1, by the ids of their samples."""
+
+    deltas: list[ChildDelta] = field(default_factory=list)
+    """What outputs have told of children."""
+
     def __post_init__(self) -> None:
         scheduler_config = SchedulerConfig(
             runner_type="generate",
@@ -148,7 +158,10 @@ class SurgicalEngine:
         choose = tokens if callable(tokens) else lambda group: tokens.get(group.request_id, ord("x"))
         metadata, outputs, _ = self.scheduler.schedule()
         self.copies += outputs.blocks_to_copy
-        self.finished_ids += self.scheduler.get_and_reset_finished_requests_ids()
+        finished_ids = self.scheduler.get_and_reset_finished_requests_ids()
+        self.finished_ids += finished_ids
+        for request_id in finished_ids:
+            self.samples.pop(request_id, None)
         if self.model is not None:
             self.model(metadata, outputs)
         scheduled = []
@@ -161,9 +174,10 @@ class SurgicalEngine:
         groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
         self.scheduler.free_finished_seq_groups()
         for group in [*groups, *outputs.ignored_seq_groups]:
-            output = RequestOutputFactory.create(group, {})
+            output = RequestOutputFactory.create(group, self.samples)
             if output is not None:
                 self.outputs[output.request_id] = output
+                self.deltas += output.child_deltas
         return scheduled
 
     def run(self, tokens: Tokens, max_steps: int = 200) -> int:
@@ -228,6 +242,19 @@ class SurgicalEngine:
         sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})
         output = CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
         self.processor.process_outputs(group, [output], False)
+
+
+def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
+    """Add a request "r" of n samples, as `LLMEngine.add_request` does."""
+
+    def add(request_id: str, params: SamplingParams, **_: object) -> SequenceGroup:
+        group = engine.add(request_id)
+        group.sampling_params = params
+        return group
+
+    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=engine.samples)
+    sampling_params = SamplingParams(**{"n": n, "max_tokens": 50, "logprobs": 1} | params)
+    ParallelSampleSequenceGroup.add_request("r", facade, sampling_params)
 
 
 def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:

@@ -10,8 +10,19 @@ from forkjoin_task import MODES, Mode, held_out_prompts
 from mytests.async_output import allowed, call_back
 from mytests.test_end_to_end import assert_empty
 from vllm import LLM
+from vllm.engine.metrics_types import Stats
 
 pytestmark = pytest.mark.model
+
+
+class Kept:
+    """A logger that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.stats: list[Stats] = []
+
+    def log(self, stats: Stats) -> None:
+        self.stats.append(stats)
 
 
 def open_async(mode: Mode, **engine_args: Any) -> LLM:
@@ -36,4 +47,19 @@ def test_trees_are_the_same(mode: Mode, engine_args: dict[str, Any]) -> None:
         assert ours.token_ids == theirs.token_ids
         assert [child.token_ids for child in ours.children] == [child.token_ids for child in theirs.children]
         assert ours.segments == theirs.segments
+    assert_empty(llm)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_statistics_count_each_request_once(mode: Mode, is_async: bool) -> None:
+    """Its end and its first token, whenever its outputs are processed."""
+    options = {"disable_log_stats": False}
+    llm = open_async(mode, **options) if is_async else open_engine(hooks_for(mode), **options)
+    kept, engine = Kept(), llm.llm_engine
+    engine.stat_loggers = {"kept": kept}
+    llm.generate(held_out_prompts(8, 11, mode), GREEDY, use_tqdm=False)
+    for name in ("finished_reason_requests", "time_e2e_requests", "time_to_first_tokens_iter"):
+        assert sum(len(getattr(stats, name)) for stats in kept.stats) == 8, name
+    assert engine._processed == set()
     assert_empty(llm)

@@ -32,7 +32,7 @@ class AsyncEngine:
         engine.model_config, engine.speculative_config = SimpleNamespace(runner_type="generate"), None
         engine.seq_id_to_seq_group, engine.use_cached_outputs = {}, False
         engine.process_request_outputs_callback = engine.tracer = None
-        engine.log_stats = False
+        engine.log_stats, engine._processed = False, set()
         self.engine = engine
         self.outputs: list[RequestOutput] = []
 
@@ -82,6 +82,18 @@ def script(**texts: str) -> Callable[[SequenceGroup], int]:
             return ord("?")
 
     return choose
+
+
+def test_statistics_know_what_was_processed_at_once() -> None:
+    """Upstream would leave it out as preempted."""
+    engine, noted = AsyncEngine(), []
+    engine.engine.log_stats = True
+    engine.engine.do_log_stats = lambda *_: noted.append({group.request_id for group in engine.engine._processed})
+    engine.surgical.add()
+    engine.surgical.add("s")
+    engine.step(script(r="!", s="x"))
+    engine.step(script(r="!x", s="xy", r_child_0="A"))
+    assert noted == [{"r"}]
 
 
 def test_an_ordinary_token_is_processed_during_the_next_step() -> None:

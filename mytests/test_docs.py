@@ -14,6 +14,7 @@ from vllm.hooks.handlers import TokenHandler
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "TODO.md", ROOT / "mytests" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NODE = re.compile(r"(mytests/\w+\.py)((?:::\w+)+)")
+TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -52,3 +53,23 @@ def test_the_code_of_extending_is_what_it_says() -> None:
         exec(block, names)
     assert names["numbered"]([]) == []
     assert isinstance(names["Tool"](CharTokenizer()), TokenHandler)
+
+
+def told_by(path: Path) -> list[str]:
+    """Of each warning and error that a module logs, and of what hooks refuse, the longest part that never differs."""
+    told = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in TELLING:
+            constants = [each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)]
+            parts = [part for text in constants for part in re.split(r"%\S+|[<>`]", str(text))]
+            told.append(max(parts, key=len).strip(" :;,"))
+    return told
+
+
+def test_every_message_is_explained() -> None:
+    """On the page for troubles: what is logged above INFO, and what cannot work with hooks."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    modules = [path for path in (ROOT / "vllm").rglob("*.py") if "_upstream" not in path.parts]
+    told = [message for path in modules for message in told_by(path)]
+    assert len(told) > 15
+    assert [message for message in told if message[:60] not in page] == []

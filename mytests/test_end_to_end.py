@@ -174,6 +174,15 @@ def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
     assert [len(o.outputs[0].children) for o in outputs] == [o.prompt.count(" ") // 2 for o in outputs]
 
 
+def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
+    """By a template that is the message alone."""
+    (prompt,) = held_out_prompts(1, 6, mode)
+    conversation = [{"role": "user", "content": prompt}]
+    template = "{{ messages[0].content }}"
+    outputs = engine.chat(conversation, GREEDY, use_tqdm=False, chat_template=template)
+    assert is_correct(prompt, answers(outputs)[0])
+
+
 def test_samples_have_trees_of_their_own(engine: LLM, mode: Mode) -> None:
     """With n > 1 each sample spawns, blocks and joins by itself."""
     (prompt,) = held_out_prompts(1, 6, mode)

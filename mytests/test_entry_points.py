@@ -1,29 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's entry points, through the overlay: command line, both engines, servers, worker processes."""
 
-import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import expected_output, held_out_prompts
 
+from mytests.servers import API_SERVER, CLI, EAGER, MODEL_ARGS, server
+
 pytestmark = pytest.mark.model
 
 PROMPT = held_out_prompts(1, 8, "sync")[0]
-MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256"]
-EAGER = "--enforce-eager"
-CLI = ["-m", "vllm.entrypoints.cli.main"]
-API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
-START_UP_SECONDS = 180
 
 
 def run(*arguments: str, use_v1: str = "0") -> str:
@@ -32,35 +26,6 @@ def run(*arguments: str, use_v1: str = "0") -> str:
     result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return result.stdout
-
-
-@contextlib.contextmanager
-def server(*arguments: str, use_v1: str) -> Iterator[str]:
-    """The address of an OpenAI-compatible server, which ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, *arguments, "--host", "127.0.0.1", "--port", str(port), *MODEL_ARGS, EAGER]
-    environment = os.environ | {"VLLM_USE_V1": use_v1}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait_until_healthy(address, process)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _wait_until_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_UP_SECONDS
-    while time.monotonic() < deadline:
-        assert process.poll() is None, f"the server ended with {process.returncode}"
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(f"{address}/health")
-            return
-        time.sleep(0.5)
-    raise AssertionError(f"no server at {address} after {START_UP_SECONDS} s")
 
 
 def complete(address: str, model: str, max_tokens: int) -> str:
@@ -91,6 +56,22 @@ def test_help_names_every_command() -> None:
     """The console script's own help."""
     printed = run(*CLI, "--help")
     assert all(command in printed for command in ("serve", "bench", "chat", "complete", "run-batch"))
+
+
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [
+        ("vllm.hooks.trace", "RUN"),
+        ("benchmarks.forkjoin", "--quick"),
+        ("benchmarks.bench_pressure", "--repeats"),
+        ("benchmarks.inject_agreement", "--help"),
+        ("mytests.fuzz", "--seconds"),
+        ("vllm.entrypoints.openai.api_server", "--special-kwargs"),
+    ],
+)
+def test_our_commands_explain_themselves(module: str, option: str) -> None:
+    """By --help, without a model."""
+    assert option in run("-m", module, "--help")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +108,17 @@ def test_a_server_with_hooks() -> None:
         assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(PROMPT)
 
 
-def in_two_workers(hooks: str, max_tokens: int) -> list[str]:
+def test_pipeline_stages_give_the_joined_answers() -> None:
+    """Each request's children stay in its own virtual engine; four requests use both."""
+    fields = json.dumps(vars(hooks_for("sync")))
+    command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", fields]
+    stages = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp"]
+    with server(*command, *stages, use_v1="0") as address, ThreadPoolExecutor(4) as clients:
+        answers = clients.map(lambda _: complete(address, str(MODEL_FOLDER), max_tokens=40), range(4))
+        assert list(answers) == [expected_output(PROMPT)] * 4
+
+
+def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> list[str]:
     """What two tensor-parallel workers print, spawned by a program that makes ``hooks`` by that expression."""
     printed = run(
         "-c",
@@ -135,7 +126,7 @@ def in_two_workers(hooks: str, max_tokens: int) -> list[str]:
         f"    import sys; sys.path.insert(0, {str(MODEL_FOLDER.parent)!r})\n"
         "    from forkjoin_engine import GREEDY, hooks_for, open_engine\n"
         f"    GREEDY.max_tokens = {max_tokens}\n"
-        f"    llm = open_engine({hooks}, tensor_parallel_size=2, distributed_executor_backend='mp')\n"
+        f"    llm = open_engine({hooks}, tensor_parallel_size=2, distributed_executor_backend={executor!r})\n"
         f"    print('text', repr(llm.generate([{PROMPT!r}], GREEDY, use_tqdm=False)[0].outputs[0].text))\n",
     )
     return printed.splitlines()
@@ -152,3 +143,9 @@ def test_worker_processes_inject_the_same_kv() -> None:
     (output,) = open_engine(hooks_for("sync", **fields)).generate([PROMPT], GREEDY, use_tqdm=False)
     printed = in_two_workers(f"hooks_for('sync', **{fields})", GREEDY.max_tokens)
     assert f"text {output.outputs[0].text!r}" in printed
+
+
+def test_ray_gives_the_same_tokens() -> None:
+    """Where Ray is installed; on CPUs upstream has its multiprocess executor do the work."""
+    pytest.importorskip("ray")
+    assert f"text {expected_output(PROMPT)!r}" in in_two_workers("hooks_for('sync')", GREEDY.max_tokens, "ray")

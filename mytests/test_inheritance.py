@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What children have of their parents, and samples (n > 1) with trees of their own."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, add_samples, child_of, finished, plan
 from vllm.lora.request import LoRARequest
-from vllm.outputs import RequestOutputFactory
 from vllm.prompt_adapter.request import PromptAdapterRequest
-from vllm.sampling_params import SamplingParams
-from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
+from vllm.sampling_params import RequestOutputKind
 
 
 class TestInheritance:
@@ -50,51 +45,54 @@ class TestInheritance:
         assert (child.prompt, child.first_seq.block_size) == (None, 8)
 
     def test_each_of_n_samples_has_its_own_tree(self) -> None:
-        """One output with n completions; an abort of the request reaches every branch of every sample."""
-        engine, samples = sampling_engine(n=2)
+        """One output with n completions."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        add_samples(engine, n=2)
+        engine.run(plan(**SAMPLES, r_parallel_sample_0="!.z", r_parallel_sample_1="!.y"))
+        completions = engine.outputs["r"].outputs
+        assert [completion.text for completion in completions] == ["Az", "BCDEFGy"]
+        assert [len(completion.children) for completion in completions] == [1, 1]
+        assert engine.samples == {}
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("texts", [("!", "!"), ("!", "zzzzzzzzzzzz"), ("zzzzzzzzzzzz", "!")])
+    @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY])
+    def test_a_sample_may_end_at_its_join(self, texts: tuple[str, str], kind: RequestOutputKind) -> None:
+        """Outside a step, and its request's output has it."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        add_samples(engine, n=2, output_kind=kind)
+        engine.run(plan(**SAMPLES, r_parallel_sample_0=texts[0], r_parallel_sample_1=texts[1]))
+        assert engine.outputs["r"].finished and engine.samples == {}
+        assert [len(completion.children) for completion in engine.outputs["r"].outputs] == [t.count("!") for t in texts]
+        assert set(engine.outputs) == {"r"}
+        engine.assert_empty()
+
+    def test_a_blocked_sample_does_not_hold_the_others_stream(self) -> None:
+        """The first sample waits, the second one's tokens come as they are sampled."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        add_samples(engine, n=2, output_kind=RequestOutputKind.DELTA)
         script = plan(
-            r_parallel_sample_0="!.z",
-            r_parallel_sample_1="!.y",
-            r_parallel_sample_0_child_0="A",
-            r_parallel_sample_1_child_0="BCDEFG",
+            **SAMPLES | {"r_parallel_sample_0_child_0": "A" * 20}, r_parallel_sample_0="!.", r_parallel_sample_1="z" * 9
         )
-        output = None
-        while engine.scheduler.has_unfinished_seqs():
-            groups = {group.request_id: group for group in engine.queued()}
+        told = []
+        for _ in range(6):
             engine.step(script)
-            made = [RequestOutputFactory.create(group, samples) for group in groups.values() if group.is_finished()]
-            output = next((each for each in made if each is not None), output)
-        assert output is not None
-        assert [completion.text for completion in output.outputs] == ["Az", "BCDEFGy"]
-        assert [len(completion.children) for completion in output.outputs] == [1, 1]
-        assert samples == {}
+            told.append(engine.outputs["r"].outputs[1].text)
+        assert told[2:] == ["z"] * 4
+        engine.run(script)
         engine.assert_empty()
 
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
     def test_an_abort_of_a_request_with_n_samples_reaches_every_branch(self, num_steps: int) -> None:
         """BLOCKED ones too; samples have ids of their own, the request's is that of their group."""
-        engine, samples = sampling_engine(n=2)
+        engine = SurgicalEngine(SYNC_HOOKS)
+        add_samples(engine, n=2)
         for _ in range(num_steps):
-            engine.step(plan(**{f"r_parallel_sample_{k}": "!." for k in (0, 1)}, **dict.fromkeys(SAMPLED, "BCDE")))
-        engine.scheduler.abort_seq_group("r", samples)
+            engine.step(plan(**SAMPLES, r_parallel_sample_0="!.", r_parallel_sample_1="!."))
+        engine.scheduler.abort_seq_group("r", engine.samples)
         engine.run({})
-        assert samples == {}
+        assert engine.samples == {}
         engine.assert_empty()
 
 
-SAMPLED = [f"r_parallel_sample_{k}_child_0" for k in (0, 1)]
-
-
-def sampling_engine(n: int) -> tuple[SurgicalEngine, dict[str, Any]]:
-    """An engine with one request "r" of n samples, and upstream's map of their groups."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    samples: dict[str, Any] = {}
-
-    def add(request_id: str, params: SamplingParams, **kwargs: Any) -> SequenceGroup:
-        group = engine.add(request_id)
-        group.sampling_params = params
-        return group
-
-    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=samples)
-    ParallelSampleSequenceGroup.add_request("r", facade, SamplingParams(n=n, max_tokens=50, logprobs=1))
-    return engine, samples
+SAMPLES = {"r_parallel_sample_0_child_0": "A", "r_parallel_sample_1_child_0": "BCDEFG"}

@@ -77,7 +77,7 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("extra_args", "message"),
         [
-            ({"hooks": "no"}, "extra_args: hooks is 'no'; use False"),
+            ({"hooks": "no"}, "extra_args: hooks is 'no'; use True or False"),
             ({"max_children": 17}, "extra_args: max_children is 17; the engine allows 16 at most"),
             ({"max_child_depth": 4}, "max_child_depth is 4; the engine allows 3 at most"),
             ({"max_children": 0}, "max_children is 0; use an integer from 1 up"),

@@ -142,6 +142,8 @@ class TestQueues:
         engine.scheduler.abort_seq_group("s")
         assert {"s", "s_child_0"} <= set(engine.scheduler.get_and_reset_finished_requests_ids())
         engine.run(script)
+        engine.step({})
+        engine.step({})
         assert engine.finished_ids[-2:] == ["r_child_0", "r"]
 
     def test_an_abort_reaches_a_child_that_was_preempted(self) -> None:

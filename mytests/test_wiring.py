@@ -3,6 +3,7 @@
 
 import asyncio
 import enum
+import io
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +100,11 @@ class TestLLMEngine:
             engine._add_processed_request("r", {}, params)
         assert added == [("r", {}, params)]
 
+    def test_ids_of_children_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An abort of the one would end the other."""
+        with pytest.raises(ValueError, match=r"request_id is 'r_child_0', .* choose another"):
+            bare_engine(monkeypatch, HOOKS)._add_processed_request("r_child_0", {}, SamplingParams())
+
     @pytest.mark.parametrize("loggers", [None, {}, {"logging": None}, {"prometheus": None}])
     def test_metrics_of_hooks_stand_beside_upstreams(self, loggers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where upstream's are told to Prometheus."""
@@ -106,6 +112,18 @@ class TestLLMEngine:
         monkeypatch.setattr(LLMEngine, "_add_hook_metrics", lambda engine: added.append(engine))
         engine = bare_engine(monkeypatch, HOOKS, loggers)
         assert added == ([engine] if loggers and "prometheus" in loggers else [])
+
+    @pytest.mark.parametrize("hooks", [None, HOOKS])
+    @pytest.mark.parametrize("has_step", [True, False])
+    def test_statistics_count_requests(
+        self, hooks: SpecialKwargs | None, has_step: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With hooks a tree is one; without, upstream's figures are upstream's."""
+        engine = bare_engine(monkeypatch, hooks)
+        stats = SimpleNamespace(num_running_sys=7, time_to_first_tokens_iter=[], time_per_output_tokens_iter=[])
+        monkeypatch.setattr(LLMEngine.__bases__[0], "_get_stats", lambda _, *args: stats)
+        outputs = SimpleNamespace(scheduled_seq_groups=[], ignored_seq_groups=[]) if has_step else None
+        assert engine._get_stats(outputs).num_running_sys == (7 if hooks is None else 0)
 
 
 class TestAsyncLLMEngine:
@@ -154,6 +172,28 @@ class TestLLM:
         else:
             llm._validate_and_add_requests("p")
             assert added == ["p"]
+
+    @pytest.mark.parametrize("hooks", [None, HOOKS])
+    @pytest.mark.parametrize("given", [True, False])
+    def test_its_bar_shows_children(
+        self, hooks: SpecialKwargs | None, given: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Beside upstream's figures, with hooks, where a bar is wanted."""
+        shown: list[str] = []
+
+        def run(self: Any, use_tqdm: Any) -> list[Any]:
+            if callable(use_tqdm):
+                with use_tqdm(total=1, postfix="speed", file=io.StringIO()) as bar:
+                    scheduler.stats.num_spawned += 3
+                    shown.append(bar.format_dict["postfix"])
+            return []
+
+        scheduler = SimpleNamespace(stats=SimpleNamespace(num_spawned=2))
+        monkeypatch.setattr(LLM.__bases__[0], "_run_engine", run)
+        llm: Any = LLM.__new__(LLM)
+        llm.llm_engine = SimpleNamespace(vllm_config=SimpleNamespace(special_kwargs=hooks), scheduler=[scheduler])
+        assert llm._run_engine(use_tqdm=given) == []
+        assert shown == (["speed, children: 3"] if given and hooks else [])
 
 
 class TestEngineArgs:

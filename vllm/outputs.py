@@ -3,19 +3,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
-from vllm.hooks.branch import branch_of
-from vllm.hooks.results import ChildOutput, Join, Segment
-from vllm.sequence import SequenceGroup, SequenceGroupBase
+from vllm.hooks.branch import Branch, branch_of
+from vllm.hooks.results import ChildDelta, ChildOutput, Join, Segment
+from vllm.sequence import SequenceGroup, SequenceGroupBase, SequenceStatus
 
 
 @dataclass
 class CompletionOutput(upstream.CompletionOutput):
     """Upstream's `CompletionOutput`, and what the sequence hooks did; all empty where none fired.
 
-    Set once the completion has finished. Positions count its output tokens.
+    Set with the output in which the completion has finished. Positions count its output tokens.
     """
 
     children: tuple[ChildOutput, ...] = ()
@@ -28,12 +29,25 @@ class CompletionOutput(upstream.CompletionOutput):
     """What it got from its children, in order."""
 
 
-# RequestOutput makes its completions by this name of its own module.
+class RequestOutput(upstream.RequestOutput):
+    """Upstream's `RequestOutput`, and what children have sampled, for a request that asks for it.
+
+    With ``extra_args={"stream_children": True}`` in its sampling parameters each step of a child gives an output of
+    its request without completions, and with one of `child_deltas`.
+    """
+
+    def __init__(self, *args: Any, child_deltas: tuple[ChildDelta, ...] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.child_deltas = child_deltas
+
+
+# Upstream's factory makes outputs and completions by these names of its own module.
 upstream.CompletionOutput = CompletionOutput
+upstream.RequestOutput = RequestOutput
 
 
 class RequestOutputFactory(upstream.RequestOutputFactory):
-    """Upstream's factory: one output a request, so none for a child."""
+    """Upstream's factory: one output a request, so none for a child but what its request asks to be told of it."""
 
     @staticmethod
     def create(
@@ -44,19 +58,44 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
         """The output to hand out for a group after a step, None if there is nothing to hand out."""
         branch = branch_of(seq_group)
         if branch is not None and branch.parent is not None:
-            return None
+            return _of_child(branch, seq_id_to_seq_group) if branch.limits.stream_children else None
         samples = seq_id_to_seq_group.get(seq_group.request_id)
+        if samples is not None:
+            _pass_turn(samples)
+            # Where two samples hand out in one step, the second would overwrite the first one's object.
+            use_cache = False
         output = upstream.RequestOutputFactory.create(seq_group, seq_id_to_seq_group, use_cache)
-        if isinstance(output, upstream.RequestOutput) and output.finished:
+        if isinstance(output, RequestOutput):
             assembled = seq_group if samples is None else samples.assembled_seq_group
             _attach_trees(output, assembled)
         return output
 
 
+def _pass_turn(samples: SequenceGroupBase) -> None:
+    """Let a sample that is not BLOCKED be the first: upstream's streams are handed out with the first one's steps."""
+    for request_id, seq_group in list(samples.to_be_finished.items()):
+        if seq_group.first_seq.status != SequenceStatus.BLOCKED:
+            return
+        samples.to_be_finished[request_id] = samples.to_be_finished.pop(request_id)
+
+
+def _of_child(child: Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
+    root_id = child.root.seq_group.request_id
+    samples = seq_id_to_seq_group.get(root_id)
+    delta = child.take_delta(0 if samples is None else samples.seq_id_to_index[root_id])
+    request_id = root_id if samples is None else samples.group_id
+    return RequestOutput(request_id, None, None, None, [], finished=False, child_deltas=(delta,))
+
+
 def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> None:
     for completion, seq in zip(output.outputs, seq_group.seqs, strict=True):
         branch = getattr(seq, "branch", None)
-        if branch is not None:
+        if branch is None:
+            continue
+        if not seq.is_finished():
+            # It may have stopped, and wait for its children: what they bring comes behind.
+            completion.stop_reason = None
+        elif branch.limits.hooks:
             completion.children = tuple(child.to_output() for child in branch.children)
             completion.segments = branch.segments()
             completion.joins = tuple(branch.joins)

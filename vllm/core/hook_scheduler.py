@@ -15,6 +15,7 @@ blocks unless others need them; once its children have finished it is joined and
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby
@@ -46,6 +47,7 @@ class HookScheduler(ParkingScheduler):
 
         self.stats = HookStats()
         self._finished_at_join: list[SequenceGroup] = []
+        self._told_later: deque[list[str]] = deque([[], [], []])
         self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
         """Of this step."""
 
@@ -115,6 +117,15 @@ class HookScheduler(ParkingScheduler):
         outputs.ignored_seq_groups += self._finished_at_join
         self._finished_at_join = []
         return metadata, outputs, allow_async_output_proc
+
+    def get_and_reset_finished_requests_ids(self) -> list[str]:
+        """Upstream's, and what ended at a join two steps ago.
+
+        Upstream's engine forgets the samples (n > 1) that this returns, and makes their outputs in the same step or,
+        asynchronously, in the next.
+        """
+        self._told_later.append([])
+        return [*super().get_and_reset_finished_requests_ids(), *self._told_later.popleft()]
 
     def abort_seq_group(
         self, request_id: str | Iterable[str], seq_id_to_seq_group: dict[str, Any] | None = None
@@ -219,13 +230,14 @@ class HookScheduler(ParkingScheduler):
         return HookedMetadata.of(metadata, slot_copies=copies, runs=runs, position_offset=spliced.position_offset)
 
     def _finish(self, branch: Branch, status: SequenceStatus) -> None:
-        branch.end_status = None
+        branch.end_status, branch.has_ended_at_join = None, True
         self._kept.release(branch)
         self._move(branch.seq_group, status)
         # Upstream emits the output of a group that ends outside a step by this list.
         self._finished_at_join.append(branch.seq_group)
         self.end(branch)
-        self._release(branch.seq_group)
+        self.free_seq(branch.seq_group.first_seq)
+        self._told_later[-1].append(branch.seq_group.request_id)
 
     def _end_ignored(self, group: SequenceGroup) -> bool:
         """Note the end of a group that can never fit; False where it waits for its children first."""

@@ -19,7 +19,7 @@ logger = init_logger(__name__)
 
 _COUNTERS = {
     "num_spawned": ("vllm:children_spawned_total", "Number of children spawned."),
-    "num_failed": ("vllm:children_failed_total", "Number of children that were aborted or could never fit."),
+    "num_failed": ("vllm:children_failed_total", "Number of children that their parents were joined without."),
     "num_merged": ("vllm:merged_tokens_total", "Number of tokens merged into parents."),
     "num_prefilled": ("vllm:resume_prefill_tokens_total", "Number of tokens to prefill at resumes."),
     "num_saved": ("vllm:resume_saved_tokens_total", "Number of context tokens whose KV was there at resumes."),
@@ -46,7 +46,7 @@ class HookStatLogger(StatLoggerBase):
         self._blocked = _labelled(
             Gauge(
                 "vllm:num_requests_blocked",
-                "Number of sequences that wait for children.",
+                "Number of sequences that wait for children or a caller.",
                 names,
                 multiprocess_mode="sum",
             ),
@@ -74,7 +74,9 @@ class HookStatLogger(StatLoggerBase):
             field: _labelled(Counter(name, text, names), labels) for field, (name, text) in _COUNTERS.items()
         }
         self._evictions = Counter(
-            "vllm:blocked_kv_evictions_total", "Number of times that BLOCKED KV was given up.", [*names, "means"]
+            "vllm:blocked_kv_evictions_total",
+            "Number of times that a sequence set aside gave up its KV.",
+            [*names, "means"],
         )
 
     def log(self, stats: Stats) -> None:

@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import VllmConfig
-from vllm.core.scheduler import ScheduledSequenceGroup
+from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
+from vllm.engine.tree_spans import trace_tree
+from vllm.engine.tree_stats import (
+    add_finished,
+    count_requests,
+    finished_at_join,
+    move_later_tokens,
+    requests_alone,
+    still_skipped,
+)
 from vllm.hooks.limits import limits_of
+from vllm.hooks.spawn import check_request_id
 from vllm.outputs import RequestOutputFactory
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
 
 if TYPE_CHECKING:
     from vllm._upstream.engine.llm_engine import SchedulerContext
+    from vllm.engine.metrics_types import Stats
     from vllm.model_executor.layers.sampler import SamplerOutput
 
 
@@ -28,6 +39,9 @@ class LLMEngine(upstream.LLMEngine):
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
+        self._processed: set[SequenceGroup] = set()
+        """Groups of the pending step that were processed at once; for the statistics."""
+
         special_kwargs = vllm_config.special_kwargs
         if special_kwargs is not None:
             stop_checker = self.output_processor.stop_checker
@@ -81,12 +95,51 @@ class LLMEngine(upstream.LLMEngine):
         hooks_on = self.vllm_config.special_kwargs is not None
         return hooks_on and self.scheduler[virtual_engine].is_waiting_for_callers()
 
+    def _get_stats(
+        self,
+        scheduler_outputs: SchedulerOutputs | None,
+        model_output: "list[SamplerOutput] | None" = None,
+        finished_before: list[int] | None = None,
+        skip: list[int] | None = None,
+    ) -> "Stats":
+        """Upstream's; a request with its children counts once."""
+        if self.vllm_config.special_kwargs is None:
+            return super()._get_stats(scheduler_outputs, model_output, finished_before, skip)
+        seen = scheduler_outputs
+        if scheduler_outputs is not None:
+            seen = requests_alone(scheduler_outputs, self._processed)
+            skip = still_skipped(skip or (), scheduler_outputs, self._processed)
+        stats = super()._get_stats(seen, model_output, finished_before, skip)
+        count_requests(stats, self.scheduler)
+        move_later_tokens(stats)
+        if scheduler_outputs is not None:
+            add_finished(stats, finished_at_join(scheduler_outputs))
+            self._processed -= {scheduled.seq_group for scheduled in scheduler_outputs.scheduled_seq_groups}
+        return stats
+
+    def do_tracing(self, scheduler_outputs: SchedulerOutputs, finished_before: list[int] | None = None) -> None:
+        """Upstream's; requests that ended at a join are traced too."""
+        super().do_tracing(scheduler_outputs, finished_before)
+        if self.is_tracing_enabled():
+            for group in finished_at_join(scheduler_outputs):
+                self.create_trace_span(group)
+
+    def create_trace_span(self, seq_group: SequenceGroup) -> None:
+        """Upstream's, and below it those of the request's children.
+
+        A group without an end's time has joined since its step, and is traced with its join; or is one of n samples,
+        of which upstream cannot trace any.
+        """
+        if seq_group.metrics.finished_time is not None:
+            trace_tree(self, super().create_trace_span, seq_group)
+
     def _add_processed_request(
         self, request_id: str, processed_inputs: Any, params: Any, *args: Any, **kwargs: Any
     ) -> SequenceGroup | None:
-        """Upstream's; a request whose own limits cannot be is refused before anything is made of it."""
+        """Upstream's; a request whose id or own limits cannot be is refused before anything is made of it."""
         special_kwargs = self.vllm_config.special_kwargs
         if special_kwargs is not None:
+            check_request_id(request_id)
             limits_of(special_kwargs, params)
         return super()._add_processed_request(request_id, processed_inputs, params, *args, **kwargs)
 
@@ -111,11 +164,15 @@ class LLMEngine(upstream.LLMEngine):
     def _process_now(self, context: "SchedulerContext", group: SequenceGroup) -> None:
         """Process one group's part of the step, and hand its output out though it goes on."""
         self._process_model_outputs(context, request_id=group.request_id)
+        if self.log_stats:
+            self._processed.add(group)
         if group.is_finished():
             for scheduler in self.scheduler:
                 scheduler.free_finished_seq_groups()
             return
-        group.maybe_set_first_token_time(time.time())
+        now = time.time()
+        group.maybe_set_first_token_time(now)
+        group.set_last_token_time(now)
         request_output = RequestOutputFactory.create(group, self.seq_id_to_seq_group, use_cache=self.use_cached_outputs)
         if request_output is None:
             return

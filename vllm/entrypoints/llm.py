@@ -1,10 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's ``LLM``, which takes no requests that only somebody else could let go on."""
+"""Upstream's ``LLM``, which shows children, and takes no requests that only somebody else could let go on."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from tqdm import tqdm
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints import llm as upstream
+
+
+class TreeProgress(tqdm):
+    """A bar of requests, with the number of their children beside it."""
+
+    def __init__(self, *args: Any, num_spawned: Callable[[], int], **kwargs: Any) -> None:
+        # Drawn by the constructor already.
+        self._num_spawned, self._num_before = num_spawned, num_spawned()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        shown: dict[str, Any] = super().format_dict
+        num_children = self._num_spawned() - self._num_before
+        return {**shown, "postfix": f"{shown['postfix']}, children: {num_children}"}
 
 
 class LLM(upstream.LLM):
@@ -18,6 +37,16 @@ class LLM(upstream.LLM):
                 "so nobody could resume them; step an LLMEngine, or use AsyncLLMEngine"
             )
         super()._validate_and_add_requests(*args, **kwargs)
+
+    def _run_engine(self, *, use_tqdm: bool | Callable[..., tqdm] = True) -> list[Any]:
+        """Upstream's; with hooks its own bar shows how many children were spawned."""
+        hooks_on = self.llm_engine.vllm_config.special_kwargs is not None
+        if use_tqdm is True and hooks_on:
+            use_tqdm = partial(TreeProgress, num_spawned=self._num_spawned)
+        return super()._run_engine(use_tqdm=use_tqdm)
+
+    def _num_spawned(self) -> int:
+        return sum(scheduler.stats.num_spawned for scheduler in self.llm_engine.scheduler)
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.llm")

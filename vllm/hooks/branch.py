@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vllm.hooks.config import SpecialKwargs
 from vllm.hooks.handlers import TokenHandler
 from vllm.hooks.limits import Limits, limits_of
-from vllm.hooks.results import ChildOutput, Join, Segment
+from vllm.hooks.results import ChildDelta, ChildOutput, Join, Segment
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import SampleLogprobs, Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
@@ -70,6 +70,9 @@ class Branch:
     end_status: SequenceStatus | None = None
     """What the sequence has finished with, while it waits at its end for its children."""
 
+    has_ended_at_join: bool = False
+    """It finished with nothing of its own, behind what its children brought."""
+
     _output: ChildOutput | None = None
     """Of a child that has finished: its parent's join asks for it, those above, and the caller."""
 
@@ -97,6 +100,21 @@ class Branch:
         """Tokens that it and its descendants have sampled."""
         merged = sum(segment.end - segment.start for segment in self.merged)
         return self.seq.get_output_len() - merged + sum(child.num_sampled_below for child in self.children)
+
+    def take_delta(self, index: int) -> ChildDelta:
+        """What a child's sequence has that no delta had yet. ``index`` is that of its tree's completion."""
+        assert self.parent is not None
+        text = self.seq.get_output_text_to_return(self.sampling_params.output_text_buffer_length, delta=True)
+        token_ids = self.seq.get_output_token_ids_to_return(delta=True)
+        return ChildDelta(
+            request_id=self.seq_group.request_id,
+            parent_id=self.parent.seq_group.request_id,
+            index=index,
+            spawn_position=self.spawn_position,
+            text=text,
+            token_ids=(token_ids,) if isinstance(token_ids, int) else tuple(token_ids),
+            finish_reason=SequenceStatus.get_finished_reason(self.seq.status),
+        )
 
     @property
     def unjoined(self) -> list["Branch"]:

@@ -79,7 +79,8 @@ class SpecialKwargs:
     """Unfinished children of one parent; a promise that would pass it is an ordinary token."""
 
     max_tree_tokens: int | None = None
-    """Tokens that all sequences of a request sample together; a promise past it is an ordinary token."""
+    """Tokens that a tree's sequences sample together (with n > 1 each sample has a tree). Past it a promise is an
+    ordinary token, and what runs goes on."""
 
     blocked_kv_policy: BlockedKVPolicy = "auto"
     """What becomes of a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as

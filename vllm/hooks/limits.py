@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the tree of one request may grow: the engine's limits, or tighter ones of the request's own.
+"""How far the tree of one request may grow, and what is told of it: as the engine says, or the request itself.
 
 A request sets its own by `SamplingParams.extra_args` (on the server ``vllm_xargs``), under the names of the
 fields here. Names that mean nothing here are somebody else's.
@@ -26,6 +26,9 @@ class Limits:
     max_tree_tokens: int | None
     """Tokens sampled by all sequences together, past which nothing is spawned; None for no limit."""
 
+    stream_children: bool = False
+    """True: each step's output has what the request's children have sampled; see `vllm.outputs.RequestOutput`."""
+
 
 def limits_of(special_kwargs: SpecialKwargs, params: SamplingParams) -> Limits:
     """The engine's limits, as tight as the request wants them.
@@ -35,19 +38,18 @@ def limits_of(special_kwargs: SpecialKwargs, params: SamplingParams) -> Limits:
     """
     limits = Limits(True, special_kwargs.max_child_depth, special_kwargs.max_children, special_kwargs.max_tree_tokens)
     given = params.extra_args or {}
-    if "hooks" in given:
-        limits = replace(limits, hooks=_check_switch(given["hooks"]))
+    for name in ("hooks", "stream_children"):
+        if name in given:
+            limits = replace(limits, **{name: _check_switch(name, given[name])})
     for name in _LEAST:
         if name in given:
             limits = replace(limits, **{name: _check_limit(name, given[name], getattr(limits, name))})  # type: ignore[arg-type]
     return limits
 
 
-def _check_switch(value: Any) -> bool:
+def _check_switch(name: str, value: Any) -> bool:
     if value not in (0, 1):
-        raise ValueError(
-            f"extra_args: hooks is {value!r}; use False to switch them off for this request, or leave it out"
-        )
+        raise ValueError(f"extra_args: {name} is {value!r}; use True or False, or leave it out")
     return bool(value)
 
 

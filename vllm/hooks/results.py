@@ -75,3 +75,23 @@ class ChildOutput:
 
     finished_time: float | None
     """Seconds since the epoch; None while it runs."""
+
+
+@dataclass(frozen=True)
+class ChildDelta:
+    """What a child has sampled, or got from its own children, since the last one."""
+
+    request_id: str
+    parent_id: str
+    """The request id of the sequence that spawned it."""
+
+    index: int
+    """Of the completion that its tree is (n > 1)."""
+
+    spawn_position: int
+    """Output tokens of its parent at the spawn, the promise included."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None
+    """As in `CompletionOutput`; not None with its last one."""

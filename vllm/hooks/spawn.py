@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making a child: its context, its sampling parameters, its sequence group."""
 
+import re
 import time
 from array import array
 from collections.abc import Sequence as Ids
@@ -9,6 +10,9 @@ from vllm.hooks.branch import Branch
 from vllm.hooks.handlers import Spawn, TokenHandler
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, Sequence, SequenceData, SequenceGroup
+
+_CHILD = "_child_"
+"""In a child's request id, between its parent's and its number."""
 
 
 def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler, params: SamplingParams) -> Branch:
@@ -29,7 +33,7 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
     child_seq.data.update_num_computed_tokens(seq.get_num_computed_tokens())
     inputs["prompt_token_ids"] = child_seq.get_token_ids().copy()
     child_group = SequenceGroup(
-        request_id=f"{group.request_id}_child_{len(parent.children)}",
+        request_id=f"{group.request_id}{_CHILD}{len(parent.children)}",
         seqs=[child_seq],
         arrival_time=group.arrival_time,
         sampling_params=params,
@@ -49,8 +53,22 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
         spawn_time=time.time(),
         spliced=None if parent.spliced is None else parent.spliced.for_child(),
     )
+    child_group.metrics.last_token_time = child.spawn_time
     parent.children.append(child)
     return child
+
+
+def check_request_id(request_id: str) -> None:
+    """Refuse an id that the child of another request may have.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if re.search(rf"{_CHILD}\d+$", request_id):
+        raise ValueError(
+            f"request_id is {request_id!r}, and with sequence hooks ids that end in {_CHILD} and a number are those of "
+            "children; choose another"
+        )
 
 
 def _continued(data: SequenceData, prefix_token_ids: Ids[int]) -> SequenceData:

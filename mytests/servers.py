@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI-compatible servers of the tiny model, each in a process of its own."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256"]
+EAGER = "--enforce-eager"
+CLI = ["-m", "vllm.entrypoints.cli.main"]
+API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
+START_UP_SECONDS = 180
+
+
+@contextlib.contextmanager
+def server(*arguments: str, use_v1: str) -> Iterator[str]:
+    """The address of an OpenAI-compatible server, which ends with the block."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, *arguments, "--host", "127.0.0.1", "--port", str(port), *MODEL_ARGS, EAGER]
+    environment = os.environ | {"VLLM_USE_V1": use_v1}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_healthy(address, process)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _wait_until_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_UP_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"the server ended with {process.returncode}"
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{address}/health")
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"no server at {address} after {START_UP_SECONDS} s")

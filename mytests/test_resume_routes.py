@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``resume_sequence`` from the server to the engine: its routes, and the calls between two processes."""
+
+import asyncio
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from vllm.engine.multiprocessing import MQEngineDeadError, RPCError, RPCLoadAdapterRequest
+from vllm.engine.multiprocessing import engine as engine_module
+from vllm.engine.multiprocessing.client import MQLLMEngineClient
+from vllm.engine.multiprocessing.engine import MQLLMEngine, run_mp_engine
+from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+from vllm.entrypoints.openai import api_server
+
+NO_SUCH = "resume_sequence: request_id is 'nobody', and no such sequence waits to be resumed"
+
+
+class FakeEngine:
+    """Both the engine and its asynchronous client: one sequence waits, "r"."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.is_waiting = True
+
+    def resume_sequence(self, request_id: str, text_or_token_ids: Any = None) -> None:
+        if request_id != "r":
+            raise ValueError(NO_SUCH)
+        self.calls.append((request_id, text_or_token_ids))
+
+    def sequences_awaiting_resume(self) -> list[str]:
+        return ["r"]
+
+    def is_waiting_for_callers(self) -> bool:
+        return self.is_waiting
+
+    def step(self) -> list[Any]:
+        return []
+
+    def add_lora(self, lora_request: Any) -> None:
+        self.calls.append(("add_lora", lora_request))
+
+
+class FakeClient:
+    """`FakeEngine`, as a server has it."""
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+
+    async def resume_sequence(self, *args: Any) -> None:
+        self.engine.resume_sequence(*args)
+
+    async def sequences_awaiting_resume(self) -> list[str]:
+        return self.engine.sequences_awaiting_resume()
+
+
+def server(client: Any) -> TestClient:
+    """Upstream's routes and ours, in front of ``client``."""
+    app = FastAPI()
+    app.include_router(api_server.router)
+    app.state.engine_client = client
+    return TestClient(app)
+
+
+class TestRoutes:
+    def test_who_waits(self) -> None:
+        """By request id."""
+        assert server(FakeClient()).get("/v1/sequences_awaiting_resume").json() == {"request_ids": ["r"]}
+
+    @pytest.mark.parametrize(("field", "given"), [("text", "tool"), ("token_ids", [7]), ("text", None)])
+    def test_it_goes_on_with_what_it_is_given(self, field: str, given: Any) -> None:
+        """A text, token ids, or nothing."""
+        client = FakeClient()
+        response = server(client).post("/v1/resume_sequence", json={"request_id": "r", field: given})
+        assert (response.status_code, client.engine.calls) == (200, [("r", given)])
+
+    @pytest.mark.parametrize(
+        ("body", "status", "message"),
+        [
+            ({"request_id": "nobody"}, 400, NO_SUCH),
+            ({"request_id": "r", "text": "a", "token_ids": [1]}, 400, "text and token_ids are both set"),
+            ({"request_id": "r", "texts": "a"}, 422, "texts"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, body: dict[str, Any], status: int, message: str) -> None:
+        """With the field and the way out."""
+        response = server(FakeClient()).post("/v1/resume_sequence", json=body)
+        assert response.status_code == status and message in response.text
+
+    def test_an_engine_without_hooks_says_so(self) -> None:
+        """V1's client has no such method."""
+        response = server(SimpleNamespace()).get("/v1/sequences_awaiting_resume")
+        assert response.status_code == 400 and "V1" in response.text
+
+
+def in_engine_process(call: Any) -> tuple[FakeEngine, list[Any]]:
+    """The engine after ``call`` has come through the socket, and what went back."""
+    process = MQLLMEngine.__new__(MQLLMEngine)
+    answers: list[Any] = []
+    process.engine = FakeEngine()
+    process._send_outputs = answers.append
+    process._handle_load_adapter_request(pickle.loads(pickle.dumps(call)))
+    return process.engine, answers
+
+
+class TestEngineProcess:
+    def test_a_call_is_answered_with_its_value(self) -> None:
+        """And under its own id."""
+        call = RPCHookCall(method="sequences_awaiting_resume")
+        assert in_engine_process(call)[1] == [RPCHookResult(call.request_id, ["r"])]
+
+    def test_an_error_goes_back_and_the_engine_goes_on(self) -> None:
+        """It is the caller's alone."""
+        (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=("nobody",)))[1]
+        assert isinstance(answer, RPCError)
+        assert (str(answer.exception), answer.is_engine_errored) == (NO_SUCH, False)
+
+    def test_no_call_ends_the_engine(self) -> None:
+        """Whatever it raises."""
+        (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=()))[1]
+        assert isinstance(answer, RPCError) and not answer.is_engine_errored
+
+    def test_adapters_are_upstreams(self) -> None:
+        """They come the same way."""
+        engine, _ = in_engine_process(RPCLoadAdapterRequest("adapter"))
+        assert engine.calls == [("add_lora", "adapter")]
+
+    @pytest.mark.parametrize("is_waiting", [True, False])
+    def test_it_does_not_spin_while_all_wait(self, is_waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing happens but by a caller."""
+        slept: list[float] = []
+        monkeypatch.setattr(engine_module.time, "sleep", slept.append)
+        process = MQLLMEngine.__new__(MQLLMEngine)
+        process.engine = FakeEngine()
+        process.engine.is_waiting = is_waiting
+        assert process.engine_step() == [] and slept == [0.001] * is_waiting
+
+    def test_a_new_process_gets_our_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Upstream's function looks for it in its own module."""
+        made: list[Any] = []
+        monkeypatch.setattr(MQLLMEngine, "from_vllm_config", lambda **_: SimpleNamespace(start=lambda: made.append(1)))
+        monkeypatch.setattr(engine_module.upstream.signal, "signal", lambda *_: None)
+        run_mp_engine(None, None, "", False, False, None)
+        assert made == [1]
+
+
+class FakeSocket:
+    """Hands each call to an engine process, whose answer comes by the client's own queue."""
+
+    def __init__(self, client: MQLLMEngineClient) -> None:
+        self._client = client
+
+    async def send_multipart(self, frames: tuple[bytes, ...], copy: bool) -> None:
+        _, (answer,) = in_engine_process(pickle.loads(frames[0]))
+        queue = self._client.output_queues[answer.request_id]
+        queue.put_nowait(answer.exception if isinstance(answer, RPCError) else answer)
+
+
+class TestFrontEnd:
+    def make_client(self) -> MQLLMEngineClient:
+        client = MQLLMEngineClient.__new__(MQLLMEngineClient)
+        client.output_queues, client._errored_with = {}, None
+        client.input_socket = FakeSocket(client)
+        return client
+
+    def test_it_gets_what_the_engine_returns(self) -> None:
+        """And keeps no queue."""
+        client = self.make_client()
+        assert asyncio.run(client.sequences_awaiting_resume()) == ["r"]
+        assert client.output_queues == {}
+
+    def test_an_engine_that_has_ended_is_not_waited_for(self) -> None:
+        """Nobody would answer."""
+        client = self.make_client()
+        client._errored_with = RuntimeError("gone")
+        with pytest.raises(MQEngineDeadError):
+            asyncio.run(client.sequences_awaiting_resume())
+
+    def test_it_raises_what_the_engine_raises(self) -> None:
+        """Of a resume."""
+        client = self.make_client()
+        asyncio.run(client.resume_sequence("r", "tool"))
+        with pytest.raises(ValueError, match="nobody"):
+            asyncio.run(client.resume_sequence("nobody"))
+        assert client.output_queues == {}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server with hooks, by the real client and by plain HTTP; in one process, and with the engine in another."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forkjoin_engine import MODEL_FOLDER, hooks_for
+from forkjoin_task import expected_output, held_out_prompts
+from openai import OpenAI
+
+from mytests.servers import API_SERVER, server
+
+pytestmark = pytest.mark.model
+
+MODEL = str(MODEL_FOLDER)
+PROMPT = held_out_prompts(1, 8, "sync")[0]
+NUM_CHILDREN = PROMPT.count(" ") // 2
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+SEPARATE, TOGETHER = "engine in a process of its own", "all in one process"
+
+
+@pytest.fixture(scope="module", params=[SEPARATE, TOGETHER])
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a server with hooks."""
+    template = tmp_path_factory.mktemp("chat") / "template.jinja"
+    template.write_text(TEMPLATE)
+    options = ["--disable-frontend-multiprocessing"] if request.param == TOGETHER else []
+    fields = json.dumps(vars(hooks_for("sync")))
+    command = [*API_SERVER, MODEL, "--special-kwargs", fields, "--chat-template", str(template), *options]
+    with server(*command, use_v1="0") as found:
+        yield found
+
+
+@pytest.fixture
+def client(address: str) -> OpenAI:
+    return OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+
+
+def arguments(**extra: Any) -> dict[str, Any]:
+    """Of a greedy request whose text has the hook tokens."""
+    body = {"skip_special_tokens": False, **extra}
+    return {"model": MODEL, "temperature": 0, "max_tokens": 40, "extra_body": body}
+
+
+def check_tree(choice: Any) -> None:
+    """All children, and segments that cover the output without a gap."""
+    assert [child["failed"] for child in choice.children] == [False] * NUM_CHILDREN
+    ends = [segment["end"] for segment in choice.segments]
+    assert [segment["start"] for segment in choice.segments] == [0, *ends[:-1]]
+    assert {segment["child"] for segment in choice.segments} >= {child["request_id"] for child in choice.children}
+
+
+class TestCompletions:
+    def test_the_choice_has_its_tree(self, client: OpenAI) -> None:
+        """Beside the joined text."""
+        (choice,) = client.completions.create(prompt=PROMPT, **arguments()).choices
+        assert choice.text == expected_output(PROMPT)
+        check_tree(choice)
+
+    def test_each_sample_has_its_own(self, client: OpenAI) -> None:
+        """With n = 2, of two prompts."""
+        choices = client.completions.create(prompt=[PROMPT, PROMPT], n=2, **arguments() | {"temperature": 0.01}).choices
+        assert [choice.index for choice in choices] == [0, 1, 2, 3]
+        for choice in choices:
+            check_tree(choice)
+        assert len({child["request_id"] for choice in choices for child in choice.children}) == 4 * NUM_CHILDREN
+
+    def test_a_stream_is_the_parents_alone(self, client: OpenAI) -> None:
+        """Silent while BLOCKED; the tree comes with the finish reason."""
+        chunks = list(client.completions.create(prompt=PROMPT, stream=True, **arguments()))
+        assert "".join(chunk.choices[0].text for chunk in chunks) == expected_output(PROMPT)
+        check_tree(chunks[-1].choices[0])
+
+    def test_children_stream_for_who_asks(self, client: OpenAI) -> None:
+        """As chunks without choices, before the parent goes on."""
+        chunks = list(client.completions.create(prompt=PROMPT, stream=True, **arguments(stream_children=True)))
+        told = [chunk.child for chunk in chunks if not chunk.choices]
+        tree = chunks[-1].choices[0].children
+        for child in tree:
+            texts = [delta["text"] for delta in told if delta["request_id"] == child["request_id"]]
+            assert "".join(texts) == child["text"] and len(texts) > 1
+        assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected_output(PROMPT)
+
+    def test_a_request_may_switch_its_hooks_off(self, client: OpenAI) -> None:
+        """Its choices are upstream's then."""
+        (choice,) = client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"hooks": 0})).choices
+        assert not hasattr(choice, "segments") and "<sync>" in choice.text
+
+    def test_a_request_may_not_loosen_its_limits(self, client: OpenAI) -> None:
+        """It is told the field, and the most."""
+        with pytest.raises(Exception, match="max_children is 1000; the engine allows 16"):
+            client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"max_children": 1000}))
+
+
+class TestChat:
+    MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
+
+    def test_the_choice_has_its_tree(self, client: OpenAI) -> None:
+        """Beside the message."""
+        (choice,) = client.chat.completions.create(messages=self.MESSAGES, **arguments()).choices
+        assert choice.message.content == expected_output(PROMPT)
+        check_tree(choice)
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_a_stream_ends_with_the_tree(self, client: OpenAI, n: int) -> None:
+        """Of each choice."""
+        sampled = arguments() | {"temperature": 0.01}
+        stream = client.chat.completions.create(messages=self.MESSAGES, stream=True, n=n, **sampled)
+        choices = [choice for chunk in stream for choice in chunk.choices]
+        for index in range(n):
+            own = [choice for choice in choices if choice.index == index]
+            assert "".join(choice.delta.content or "" for choice in own) == expected_output(PROMPT)
+            check_tree(own[-1])
+
+
+def metric(address: str, name: str) -> float:
+    """The value of a metric of hooks, 0 before its first."""
+    with urllib.request.urlopen(f"{address}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
+
+
+def test_plain_http_sees_the_same(address: str, tmp_path: Path) -> None:
+    """No client library is needed, and the metrics move."""
+    before = metric(address, "vllm:children_spawned_total")
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "temperature": 0, "skip_special_tokens": False}
+    request = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        (choice,) = json.load(response)["choices"]
+    assert len(choice["children"]) == NUM_CHILDREN
+    deadline = time.monotonic() + 30
+    while metric(address, "vllm:children_spawned_total") < before + NUM_CHILDREN:
+        assert time.monotonic() < deadline, "the metric of children has not moved"
+        time.sleep(0.2)
+
+
+def test_the_example_streams_a_tree(address: str) -> None:
+    """As the README has it."""
+    command = [sys.executable, "examples/stream_tree.py", address]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=MODEL_FOLDER.parents[1]).stdout
+    assert "child 2  'e'" in printed and "children: ['enost', 'aelpp', 'eirrv']" in printed

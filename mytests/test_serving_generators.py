@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's own generators around upstream's, which are pretended here."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mytests.test_trees import DELTA, completion, output
+from vllm.entrypoints.openai import api_server
+from vllm.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    CompletionRequest,
+    ErrorResponse,
+)
+from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
+from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from vllm.hooks.results import Segment
+
+RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
+LINE = 'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\n'
+
+
+async def results(*items: Any) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+
+
+async def upstreams_stream(serving: Any, request: Any, *args: Any) -> AsyncGenerator[str, None]:
+    """A line for each result."""
+    (items,) = (arg for arg in args if hasattr(arg, "__anext__"))
+    async for _ in items:
+        yield LINE
+
+
+async def upstreams_chat(serving: Any, request: Any, items: AsyncIterator[Any], answer: Any) -> Any:
+    """``answer``, once all results have come."""
+    async for _ in items:
+        pass
+    return answer
+
+
+def lines(made: AsyncIterator[str]) -> list[dict[str, Any]]:
+    async def collect() -> list[str]:
+        return [line async for line in made]
+
+    return [json.loads(line.removeprefix("data: ")) for line in asyncio.run(collect())]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+class TestStreams:
+    def check(self, chunks: list[dict[str, Any]], kind: str, wanted: bool) -> None:
+        """The tree in the last, and before it the child's, if it was asked for."""
+        *told, last = chunks
+        assert last["choices"][0]["segments"]
+        assert [(chunk["id"], chunk["object"], chunk["child"]["text"]) for chunk in told] == [
+            ("id", kind, "B")
+        ] * wanted
+
+    def test_of_a_chat(self, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its results come as they are."""
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
+        request = ChatCompletionRequest(messages=[], stream=True, stream_children=wanted)
+        serving = OpenAIServingChat.__new__(OpenAIServingChat)
+        made = serving.chat_completion_stream_generator(request, results(RESULT), "id", "model")
+        self.check(lines(made), "chat.completion.chunk", wanted)
+
+    def test_of_a_completion(self, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They come with the index of their prompt."""
+        monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
+        request = CompletionRequest(prompt="", stream=True, stream_children=wanted)
+        serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+        made = serving.completion_stream_generator(request, [], results((0, RESULT)), "id", 0, "model")
+        self.check(lines(made), "text_completion", wanted)
+
+
+class TestResponses:
+    def test_of_a_completion(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each choice has the tree of its own completion."""
+        response = SimpleNamespace(choices=[SimpleNamespace(), SimpleNamespace()])
+        base = OpenAIServingCompletion.__bases__[0]
+        monkeypatch.setattr(base, "request_output_to_completion_response", lambda *_: response)
+        serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+        serving.request_output_to_completion_response([output(completion()), RESULT])
+        assert [hasattr(choice, "segments") for choice in response.choices] == [False, True]
+
+    def test_of_a_chat(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An error has no choices."""
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_full_generator", upstreams_chat)
+        serving = OpenAIServingChat.__new__(OpenAIServingChat)
+        answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()])
+        error = ErrorResponse(message="no", type="no", code=400)
+        for expected in (answer, error):
+            made = serving.chat_completion_full_generator(None, results(RESULT), expected)  # type: ignore[arg-type]
+            assert asyncio.run(made) is expected
+        assert answer.choices[0].segments
+
+
+def test_the_module_starts_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's, with the options that it was given."""
+    started: list[Any] = []
+    monkeypatch.setattr("sys.argv", ["api_server", "--port", "1234"])
+    monkeypatch.setattr(api_server.upstream, "run_server", started.append)
+    monkeypatch.setattr(api_server.uvloop, "run", lambda _: None)
+    api_server.main()
+    assert started[0].port == 1234

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences that wait for their caller, over HTTP; and callers that go away."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from forkjoin_engine import MODEL_FOLDER, hooks_for
+from forkjoin_task import held_out_prompts
+from openai import OpenAI
+
+from mytests.servers import API_SERVER, server
+
+pytestmark = pytest.mark.model
+
+MODEL = str(MODEL_FOLDER)
+PROMPT = held_out_prompts(1, 8, "sync")[0]
+SEPARATE, TOGETHER = "engine in a process of its own", "all in one process"
+BODY: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
+
+
+@pytest.fixture(scope="module", params=[SEPARATE, TOGETHER])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a server whose sync tokens wait for a caller."""
+    options = ["--disable-frontend-multiprocessing"] if request.param == TOGETHER else []
+    fields = json.dumps(vars(hooks_for("sync", sync_resume="manual")))
+    with server(*API_SERVER, MODEL, "--special-kwargs", fields, *options, use_v1="0") as found:
+        yield found
+
+
+def call(url: str, body: dict[str, Any] | None = None) -> Any:
+    """What a GET, or with ``body`` a POST, returns."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"})) as response:
+        return json.load(response)
+
+
+def waiting(address: str) -> list[str]:
+    """Request ids."""
+    ids: list[str] = call(f"{address}/v1/sequences_awaiting_resume")["request_ids"]
+    return ids
+
+
+def until(is_reached: Callable[[], Any], seconds: float = 30) -> Any:
+    """What ``is_reached`` gives once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := is_reached()):
+        assert time.monotonic() < deadline, "not reached"
+        time.sleep(0.05)
+    return found
+
+
+def test_a_sequence_goes_on_with_what_its_caller_says(address: str) -> None:
+    """Behind its children's results, in the same response."""
+    answers: list[Any] = []
+    request = threading.Thread(target=lambda: answers.append(call(f"{address}/v1/completions", BODY)))
+    request.start()
+    (request_id,) = until(lambda: waiting(address))
+    assert call(f"{address}/v1/resume_sequence", {"request_id": request_id, "text": "\n= "}) == {
+        "request_id": request_id
+    }
+    request.join(timeout=30)
+    (choice,) = answers[0]["choices"]
+    inserted = [segment for segment in choice["segments"] if segment["origin"] == "inserted"]
+    assert inserted and "\n= " in choice["text"] and waiting(address) == []
+
+
+def test_a_resume_of_nobody_is_refused(address: str) -> None:
+    """And the server goes on."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        call(f"{address}/v1/resume_sequence", {"request_id": "nobody"})
+    assert error.value.code == 400 and b"nobody" in error.value.read()
+    assert waiting(address) == []
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_goes_away_aborts_its_tree(address: str, is_streamed: bool) -> None:
+    """BLOCKED as it is; without that it would wait for ever."""
+    client = OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=2)
+    if is_streamed:
+        stream = client.completions.create(**BODY, stream=True)
+        until(lambda: waiting(address))
+        stream.close()
+    else:
+        with pytest.raises(Exception, match="timed out"):
+            client.completions.create(**BODY)
+    until(lambda: waiting(address) == [])

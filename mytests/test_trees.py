@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server adds to upstream's responses, without a server."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from vllm.entrypoints.openai.protocol import (
+    BatchRequestInput,
+    ChatCompletionRequest,
+    CompletionRequest,
+    CompletionResponseChoice,
+)
+from vllm.entrypoints.openai.trees import TreeStream, add_trees
+from vllm.hooks.results import ChildDelta, Segment
+from vllm.outputs import CompletionOutput, RequestOutput
+
+DELTA = ChildDelta("r_child_0", "r", 0, 2, "B", (66,), None)
+
+
+Way = Callable[[TreeStream, AsyncGenerator[str, None]], AsyncGenerator[str, None]]
+WAYS = pytest.mark.parametrize("way", [TreeStream.of_parent, TreeStream.with_children])
+
+
+def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
+    """Of a request that met a hook if it has segments."""
+    return CompletionOutput(index, "az", [97, 122], None, None, "stop", segments=segments)
+
+
+def output(*completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = ()) -> RequestOutput:
+    """Of one request."""
+    return RequestOutput("r", None, None, None, list(completions), finished=False, child_deltas=deltas)
+
+
+def sent(*items: Any, num_samples: int = 1) -> list[Any]:
+    """The chunks of a stream of ``items``, of which upstream makes a finishing chunk a completion."""
+
+    async def results() -> AsyncIterator[Any]:
+        for item in items:
+            yield item
+
+    async def made(results: AsyncIterator[Any]) -> AsyncGenerator[str, None]:
+        async for item in results:
+            prompt_index, result = item if isinstance(item, tuple) else (0, item)
+            for each in result.outputs:
+                choice = {"index": prompt_index * num_samples + each.index, "finish_reason": each.finish_reason}
+                yield f"data: {json.dumps({'choices': [choice]})}\n\n"
+        yield "data: [DONE]\n\n"
+
+    async def collect() -> list[str]:
+        stream = TreeStream({"id": "cmpl"}, num_samples)
+        return [line async for line in stream.with_children(made(stream.watched(results())))]
+
+    *lines, last = asyncio.run(collect())
+    assert last == "data: [DONE]\n\n"
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+class TestStreams:
+    def test_a_stream_without_hooks_is_upstreams(self) -> None:
+        """No line is changed."""
+        assert sent(output(completion())) == [{"choices": [{"index": 0, "finish_reason": "stop"}]}]
+
+    def test_the_finishing_chunk_has_the_tree(self) -> None:
+        """Of its own choice: the second prompt's, of two samples each."""
+        (chunk,) = sent((1, output(completion(1, Segment(0, 2, "sampled")))), num_samples=2)
+        (choice,) = chunk["choices"]
+        assert choice["index"] == 3
+        assert choice["segments"] == [{"start": 0, "end": 2, "origin": "sampled", "child": None}]
+        assert (choice["children"], choice["joins"]) == ([], [])
+
+    def test_a_tree_is_sent_once(self) -> None:
+        """Upstream repeats the finishing chunk of a sample while the others go on."""
+        finished = output(completion(0, Segment(0, 2, "sampled")))
+        other = CompletionOutput(1, "", [], None, None, None)
+        both = output(other, *finished.outputs)
+        choices = [chunk["choices"][0] for chunk in sent(output(other), both, finished)]
+        assert ["segments" in choice for choice in choices] == [False, False, True, False]
+
+    def test_a_delta_is_a_chunk_of_its_own(self) -> None:
+        """Sent though upstream makes nothing of it; it names the choice that its tree is."""
+        (chunk,) = sent((1, output(deltas=(DELTA,))), num_samples=2)
+        assert (chunk["id"], chunk["choices"]) == ("cmpl", [])
+        assert chunk["child"] == {
+            "request_id": "r_child_0",
+            "parent_id": "r",
+            "index": 2,
+            "spawn_position": 2,
+            "text": "B",
+            "token_ids": [66],
+            "finish_reason": None,
+        }
+
+    @WAYS
+    def test_what_upstreams_generator_raises_is_raised(self, way: Way) -> None:
+        """The stream ends, and nobody waits for its next line."""
+
+        async def broken() -> AsyncGenerator[str, None]:
+            yield "data: {}\n\n"
+            raise RuntimeError("gone")
+
+        async def collect() -> list[str]:
+            return [line async for line in way(TreeStream({}, 1), broken())]
+
+        with pytest.raises(RuntimeError, match="gone"):
+            asyncio.run(collect())
+
+    @WAYS
+    def test_a_client_that_is_gone_ends_upstreams_generator(self, way: Way) -> None:
+        """Which aborts the request."""
+        ended = []
+
+        async def endless() -> AsyncGenerator[str, None]:
+            try:
+                yield "data: {}\n\n"
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(True)
+
+        async def leave() -> None:
+            lines = way(TreeStream({}, 1), endless())
+            await anext(lines)
+            await lines.aclose()
+            await asyncio.sleep(0.01)
+
+        asyncio.run(leave())
+        assert ended == [True]
+
+
+def test_choices_have_the_trees_of_their_completions() -> None:
+    """As extra fields, which upstream's response models allow; none where no hook fired."""
+    choices = [CompletionResponseChoice(index=index, text="") for index in range(2)]
+    add_trees(choices, [completion(0), completion(1, Segment(0, 2, "sampled"))])
+    first, second = (choice.model_dump() for choice in choices)
+    assert "segments" not in first
+    assert second["segments"][0]["origin"] == "sampled"
+
+
+@pytest.mark.parametrize(("streamed", "wanted"), [(True, True), (True, False), (False, True)])
+def test_a_stream_asks_for_its_children(streamed: bool, wanted: bool) -> None:
+    """By ``stream_children``, beside the arguments that it has anyway."""
+    fields = {"stream": streamed, "stream_children": wanted, "vllm_xargs": {"max_children": 2}}
+    chat = ChatCompletionRequest(messages=[], **fields)
+    text = CompletionRequest(prompt="", **fields)
+    for request in (chat, text):
+        extra_args = request.to_sampling_params(8, None, {}).extra_args
+        assert extra_args == ({"max_children": 2} | ({"stream_children": True} if streamed and wanted else {}))
+
+
+def test_batches_are_of_our_requests() -> None:
+    """Upstream makes them by the name of its own module, and its server asks for the class."""
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}
+    assert type(BatchRequestInput(**line).body) is ChatCompletionRequest

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's client of an engine in a process of its own, with `resume_sequence`."""
+
+import asyncio
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.engine.multiprocessing import client as upstream
+from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+
+
+class MQLLMEngineClient(upstream.MQLLMEngineClient):
+    """Upstream's `MQLLMEngineClient`; the sequence hooks are the engine's own."""
+
+    async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
+        """`AsyncLLMEngine.resume_sequence`."""
+        await self._call("resume_sequence", request_id, text_or_token_ids)
+
+    async def sequences_awaiting_resume(self) -> list[str]:
+        """`AsyncLLMEngine.sequences_awaiting_resume`."""
+        waiting: list[str] = await self._call("sequences_awaiting_resume")
+        return waiting
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        if self.errored:
+            raise self.dead_error
+        call = RPCHookCall(method=method, arguments=arguments)
+        answers: asyncio.Queue[RPCHookResult | BaseException] = asyncio.Queue()
+        self.output_queues[call.request_id] = answers
+        try:
+            await self.input_socket.send_multipart((pickle.dumps(call),), copy=False)
+            answer = await answers.get()
+        finally:
+            del self.output_queues[call.request_id]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer.value
+
+
+__getattr__ = fall_back_to("vllm._upstream.engine.multiprocessing.client")

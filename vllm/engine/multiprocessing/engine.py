@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's engine in a process of its own, which answers calls of the hooks' methods."""
+
+import time
+from typing import Any
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.engine.multiprocessing import engine as upstream
+from vllm.engine.multiprocessing import RPCError, RPCLoadAdapterRequest
+from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+from vllm.outputs import RequestOutput
+
+_IDLE_SECONDS = 0.001
+
+
+class MQLLMEngine(upstream.MQLLMEngine):
+    """Upstream's `MQLLMEngine`."""
+
+    def engine_step(self) -> list[RequestOutput]:
+        """Upstream's step. While all that is unfinished waits for a caller, it doesn't spin."""
+        outputs: list[RequestOutput] = super().engine_step()
+        if self.engine.is_waiting_for_callers():
+            time.sleep(_IDLE_SECONDS)
+        return outputs
+
+    def _handle_load_adapter_request(self, request: RPCLoadAdapterRequest) -> None:
+        """Upstream's, or a call of the hooks', which comes the same way."""
+        if not isinstance(request, RPCHookCall):
+            super()._handle_load_adapter_request(request)
+            return
+        try:
+            value = getattr(self.engine, request.method)(*request.arguments)
+        except Exception as error:
+            self._send_outputs(RPCError(request.request_id, is_engine_errored=False, exception=error))
+        else:
+            self._send_outputs(RPCHookResult(request.request_id, value))
+
+
+# Upstream's run_mp_engine makes an engine by this name of its own module.
+upstream.MQLLMEngine = MQLLMEngine
+
+
+def run_mp_engine(*args: Any, **kwargs: Any) -> None:
+    """Upstream's, which a new process finds here, and so with our engine."""
+    upstream.run_mp_engine(*args, **kwargs)
+
+
+__getattr__ = fall_back_to("vllm._upstream.engine.multiprocessing.engine")

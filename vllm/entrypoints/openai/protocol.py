@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's ``vllm.entrypoints.openai.protocol``, with ``stream_children`` in requests."""
+
+from typing import Any
+
+from pydantic import Field
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.entrypoints.openai import protocol as upstream
+from vllm.sampling_params import SamplingParams
+
+_STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
+
+
+class CompletionRequest(upstream.CompletionRequest):
+    """Upstream's `CompletionRequest`; a request that meets no hook is not changed by ``stream_children``."""
+
+    stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
+
+    def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
+        return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
+
+
+class ChatCompletionRequest(upstream.ChatCompletionRequest):
+    """Upstream's `ChatCompletionRequest`, likewise."""
+
+    stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
+
+    def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
+        return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
+
+
+# Upstream's batches make their requests by these names of its own module.
+upstream.CompletionRequest = CompletionRequest
+upstream.ChatCompletionRequest = ChatCompletionRequest
+
+
+def _with_children(params: SamplingParams, stream_children: bool) -> SamplingParams:
+    if stream_children:
+        params.extra_args = {**(params.extra_args or {}), "stream_children": True}
+    return params
+
+
+__getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.protocol")

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's chat completions, whose choices carry their trees."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.entrypoints.openai import serving_chat as upstream
+from vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatCompletionResponse, ErrorResponse
+from vllm.entrypoints.openai.trees import TreeStream, add_trees
+from vllm.outputs import RequestOutput
+
+_CHUNK = "chat.completion.chunk"
+
+
+class OpenAIServingChat(upstream.OpenAIServingChat):
+    """Upstream's `OpenAIServingChat`; see `vllm.entrypoints.openai.trees`."""
+
+    async def chat_completion_stream_generator(
+        self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[str, None]:
+        request_id, model_name, *_ = args
+        chunk = {"id": request_id, "object": _CHUNK, "created": int(time.time()), "model": model_name}
+        stream = TreeStream(chunk, request.n or 1)
+        made = super().chat_completion_stream_generator(request, stream.watched(result_generator), *args, **kwargs)
+        async for line in stream.with_children(made) if request.stream_children else stream.of_parent(made):
+            yield line
+
+    async def chat_completion_full_generator(
+        self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
+    ) -> ChatCompletionResponse | ErrorResponse:
+        results: list[RequestOutput] = []
+
+        async def watched() -> AsyncIterator[RequestOutput]:
+            async for result in result_generator:
+                results[:] = [result]
+                yield result
+
+        response = await super().chat_completion_full_generator(request, watched(), *args, **kwargs)
+        if isinstance(response, ChatCompletionResponse):
+            add_trees(response.choices, results[0].outputs)
+        return response
+
+
+__getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.serving_chat")

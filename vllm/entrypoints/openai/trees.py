@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server's responses say of a request's tree, for clients that know of it; others see nothing new.
+
+A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in
+`vllm.outputs.CompletionOutput`. A stream has them in the chunk with the choice's finish reason. If the request asks
+for ``stream_children``, each `ChildDelta` is a chunk of its own, without choices and with the extra field ``child``.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from vllm.outputs import CompletionOutput, RequestOutput
+
+_Item = TypeVar("_Item", RequestOutput, tuple[int, RequestOutput])
+_PREFIX = "data: "
+
+
+def tree_of(completion: CompletionOutput) -> dict[str, Any]:
+    """The extra fields of a completion's choice; none where no hook fired."""
+    if not completion.segments:
+        return {}
+    fields = ("children", "segments", "joins")
+    return {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
+
+
+def add_trees(choices: Iterable[Any], completions: Iterable[CompletionOutput]) -> None:
+    """Put the extra fields into ``choices``, response models of ``completions`` in the same order."""
+    for choice, completion in zip(choices, completions, strict=True):
+        for name, value in tree_of(completion).items():
+            setattr(choice, name, value)
+
+
+class TreeStream:
+    """Between an engine's outputs and the lines that upstream's generator makes of them."""
+
+    def __init__(self, chunk: dict[str, Any], num_samples: int) -> None:
+        """``chunk`` has the fields that all chunks of this stream have; ``num_samples`` is a prompt's ``n``."""
+        self._chunk = chunk
+        self._num_samples = num_samples
+        self._finished: set[int] = set()
+        self._trees: dict[int, dict[str, Any]] = {}
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def watched(self, items: AsyncIterator[_Item]) -> AsyncIterator[_Item]:
+        """``items``, the outputs or pairs of a prompt's index and an output; upstream's generator is given this."""
+        async for item in items:
+            prompt_index, output = item if isinstance(item, tuple) else (0, item)
+            first = prompt_index * self._num_samples
+            for delta in output.child_deltas:
+                child = {**asdict(delta), "index": first + delta.index}
+                self._lines.put_nowait(_line({**self._chunk, "choices": [], "child": child}))
+            for completion in output.outputs:
+                index = first + completion.index
+                # Upstream repeats a finished sample with each output of the others.
+                if completion.segments and index not in self._finished:
+                    self._finished.add(index)
+                    self._trees[index] = tree_of(completion)
+            yield item
+
+    async def of_parent(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        """The lines that upstream's generator ``made``, with their trees."""
+        async with aclosing(made):
+            async for line in made:
+                yield self._with_trees(line)
+
+    async def with_children(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        """The same, and an event of a child as soon as its output comes.
+
+        Upstream's generator makes nothing while the parent is BLOCKED, so it runs in a task beside.
+        """
+        task = asyncio.create_task(self._forward(made))
+        try:
+            while (line := await self._lines.get()) is not None:
+                yield line
+            await task
+        finally:
+            # A client that is gone ends this generator, and upstream's with it: that aborts the request.
+            task.cancel()
+
+    async def _forward(self, made: AsyncGenerator[str, None]) -> None:
+        try:
+            async for line in self.of_parent(made):
+                self._lines.put_nowait(line)
+        finally:
+            self._lines.put_nowait(None)
+
+    def _with_trees(self, line: str) -> str:
+        if not self._trees or not line.startswith(_PREFIX + "{"):
+            return line
+        chunk = json.loads(line[len(_PREFIX) :])
+        for choice in chunk.get("choices", ()):
+            if choice.get("finish_reason") is not None:
+                choice.update(self._trees.pop(choice["index"], {}))
+        return _line(chunk)
+
+
+def _line(chunk: dict[str, Any]) -> str:
+    return f"{_PREFIX}{json.dumps(chunk, ensure_ascii=False)}\n\n"
