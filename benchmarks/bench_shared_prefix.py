@@ -57,7 +57,8 @@ class Case:
         tables = torch.cat([blocks[:num_shared].expand(self.num_seqs, -1), own], dim=1)
         kv_len = self.prefix_len + self.tail_len
         lens = torch.full((self.num_seqs,), kv_len, dtype=torch.int32)
-        self.rows = KernelRows(torch.arange(self.num_seqs), tables, lens, kv_len)
+        rows = torch.arange(self.num_seqs)
+        self.rows = KernelRows(rows, tables, lens, kv_len, owners=rows)
 
     @property
     def scale(self) -> float:
@@ -88,7 +89,7 @@ class Case:
     def plan(self) -> SharedPlan:
         shape = AttentionShape(*self.heads[:2], BLOCK_SIZE)
         slots = torch.tensor([], dtype=torch.long)
-        return share_prefixes(self.rows, shape, 0, slots, self.caches[0].shape[0])
+        return share_prefixes(self.rows, shape, slots, self.caches[0].shape[0])
 
     def _decode(self, output: torch.Tensor, rows: KernelRows) -> None:
         one = torch.ones(1)

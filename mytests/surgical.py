@@ -8,7 +8,6 @@ computed, hand one token to every group that samples, free what has finished.
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
@@ -26,7 +25,6 @@ from vllm.sampling_params import SamplingParams
 from vllm.sequence import (
     CompletionSequenceGroupOutput,
     Logprob,
-    ParallelSampleSequenceGroup,
     Sequence,
     SequenceGroup,
     SequenceGroupBase,
@@ -242,19 +240,6 @@ class SurgicalEngine:
         sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})
         output = CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
         self.processor.process_outputs(group, [output], False)
-
-
-def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
-    """Add a request "r" of n samples, as `LLMEngine.add_request` does."""
-
-    def add(request_id: str, params: SamplingParams, **_: object) -> SequenceGroup:
-        group = engine.add(request_id)
-        group.sampling_params = params
-        return group
-
-    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=engine.samples)
-    sampling_params = SamplingParams(**{"n": n, "max_tokens": 50, "logprobs": 1} | params)
-    ParallelSampleSequenceGroup.add_request("r", facade, sampling_params)
 
 
 def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:

@@ -129,11 +129,11 @@ class TestAttention:
         assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[1, 4, 7], [0, 2, 6]]
 
     def test_beside_prefills(self, attended: Mock) -> None:
-        """Whose rows are never in a group: a short one's share their context too, but may have it from a splice."""
-        prefills, decodes = [(33, 20), (0, 40), (66, 2)], [(70, 1), (80, 1), (15, 1)]
-        step = Family(prefills, decodes, shared=(((3, 4), 4),))
+        """Long ones are in no group, short ones are: children in their first step, and a sibling that runs."""
+        prefills, decodes = [(33, 20), (0, 40), (66, 2), (68, 2)], [(70, 1), (80, 1), (15, 1)]
+        step = Family(prefills, decodes, shared=(((2, 3, 4), 4), ((0, 1), 1)))
         step.assert_matches(step.forward(step.hooked()))
-        assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[62, 63]]
+        assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[60, 61, 62, 63, 64]]
 
     def test_a_prefill_without_rows_for_the_kernel(self, attended: Mock) -> None:
         """Then there is nothing to share."""
@@ -147,12 +147,15 @@ MEMBERS = st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True).map(t
 
 @settings(max_examples=30, deadline=None)
 @given(
-    tail_lens=st.lists(st.integers(1, 60), min_size=6, max_size=6),
+    num_prefills=st.integers(0, 4),
+    tail_lens=st.lists(st.integers(2, 60), min_size=6, max_size=6),
     shared=st.lists(st.tuples(MEMBERS, st.integers(1, 6)), max_size=5).map(tuple),
 )
-def test_any_family(tail_lens: list[int], shared: tuple[tuple[tuple[int, ...], int], ...]) -> None:
+def test_any_family(num_prefills: int, tail_lens: list[int], shared: tuple[tuple[tuple[int, ...], int], ...]) -> None:
     """However the sequences are related, and whichever groups that makes, it is the same attention."""
-    step = Family([], [(6 * BLOCK + tail_len - 1, 1) for tail_len in tail_lens], shared=shared)
+    lens = [6 * BLOCK + tail_len for tail_len in tail_lens]
+    prefills, decodes = [(n - 2, 2) for n in lens[:num_prefills]], [(n - 1, 1) for n in lens[num_prefills:]]
+    step = Family(prefills, decodes, shared=shared)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_shared_prefix_plan, "COSTS", FREE)
         output = step.forward(step.hooked())
@@ -169,6 +172,7 @@ class TestUpstreamsPath:
     @pytest.mark.parametrize(
         ("has_hooks", "tables", "is_marked"),
         [
+            (True, [[], [3, 4], []], False),
             (True, [[3, 4], [3, 5], [6]], True),
             (True, [[3, 4], [4, 3], [6]], False),
             (True, [], False),

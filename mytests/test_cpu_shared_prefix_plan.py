@@ -14,11 +14,13 @@ BLOCK = 16
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, block_size=BLOCK)
 
 
-def kernel_rows(tables: list[list[int]], lens: list[int]) -> KernelRows:
-    """Decodes of so many tokens, with these blocks."""
+def kernel_rows(tables: list[list[int]], lens: list[int], owners: list[int] | None = None) -> KernelRows:
+    """Rows of so many tokens, with these blocks; decodes, if it is not said of which sequences they are."""
     width = max(map(len, tables))
     padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], dtype=torch.int32)
-    return KernelRows(torch.arange(len(lens)), padded, torch.tensor(lens, dtype=torch.int32), max(lens))
+    rows = torch.arange(len(lens))
+    of_sequences = rows if owners is None else torch.tensor(owners)
+    return KernelRows(rows, padded, torch.tensor(lens, dtype=torch.int32), max(lens), of_sequences)
 
 
 def plan_of(
@@ -26,7 +28,7 @@ def plan_of(
 ) -> SharedPlan:
     """The plan of a step that writes to these blocks of a cache."""
     slots = torch.tensor([block * BLOCK for block in written], dtype=torch.long)
-    return share_prefixes(kernel_rows(tables, lens), SHAPE, 0, slots, num_blocks)
+    return share_prefixes(kernel_rows(tables, lens), SHAPE, slots, num_blocks)
 
 
 def prefixes(plan: SharedPlan) -> list[tuple[list[int], list[int]]]:
@@ -62,6 +64,14 @@ class TestPlan:
         plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5]], [60, 60], written)
         assert prefixes(plan) == ([([0, 1], blocks)] if blocks else [])
 
+    def test_rows_of_one_sequence_are_no_group(self) -> None:
+        """Nobody but it may have those blocks, and a splice may write to them; beside another's they are in one."""
+        tables, lens = [[1, 2, 9], [1, 2, 9], [1, 2, 8]], [40, 41, 40]
+        none = torch.tensor([], dtype=torch.long)
+        for owners, rows in (([0, 0, 0], []), ([0, 0, 1], [[0, 1, 2]])):
+            plan = share_prefixes(kernel_rows(tables, lens, owners), SHAPE, none, 99)
+            assert [group.rows.tolist() for group in plan.groups] == rows
+
     def test_parts_that_share_more(self) -> None:
         """Rows stay together as long as that saves more than what the parts have in common beyond."""
         tables = [[1, 2, 3, 4, 5, 6, 10], [1, 2, 3, 4, 5, 6, 11], [1, 7, 12], [1, 7, 13], [1, 14]]
@@ -91,5 +101,5 @@ def test_measured_costs(tables: str, num_rows: int, is_shared: bool) -> None:
     lens = [BLOCK * len(table) for table in SIBLINGS[tables](num_rows)]
     kernel = kernel_rows(SIBLINGS[tables](num_rows), lens)
     shape = AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)
-    plan = share_prefixes(kernel, shape, 0, torch.tensor([], dtype=torch.long), 2000)
+    plan = share_prefixes(kernel, shape, torch.tensor([], dtype=torch.long), 2000)
     assert bool(plan.groups) is is_shared

@@ -1,12 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """What children have of their parents, and samples (n > 1) with trees of their own."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, add_samples, child_of, finished, plan
+from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
+
+
+def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
+    """Add a request "r" of n samples, as `LLMEngine.add_request` does."""
+
+    def add(request_id: str, params: SamplingParams, **_: object) -> SequenceGroup:
+        group = engine.add(request_id)
+        group.sampling_params = params
+        return group
+
+    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=engine.samples)
+    sampling_params = SamplingParams(**{"n": n, "max_tokens": 50, "logprobs": 1} | params)
+    ParallelSampleSequenceGroup.add_request("r", facade, sampling_params)
 
 
 class TestInheritance:

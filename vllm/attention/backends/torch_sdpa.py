@@ -42,7 +42,7 @@ class TorchSDPABackend(upstream.TorchSDPABackend):
 
 
 class TorchSDPAMetadataBuilder(upstream.TorchSDPAMetadataBuilder):
-    """Upstream's builder; with sequence hooks it marks steps whose decodes may share a prefix."""
+    """Upstream's builder; with sequence hooks it marks steps whose sequences may share a prefix."""
 
     def __init__(self, input_builder: Any) -> None:
         super().__init__(input_builder)
@@ -51,7 +51,8 @@ class TorchSDPAMetadataBuilder(upstream.TorchSDPAMetadataBuilder):
 
     def build(self, *args: Any, **kwargs: Any) -> upstream.TorchSDPAMetadata:
         metadata = super().build(*args, **kwargs)
-        if self._has_hooks and begin_alike(self.input_data.decode_block_tables):
+        data = self.input_data
+        if self._has_hooks and begin_alike([*data.prefill_block_tables, *data.decode_block_tables]):
             metadata.may_share_prefixes = True
         return metadata
 
@@ -165,9 +166,7 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         context = make_plan(_sequences(metadata), shape) if needs_plan else _decodes_alone(metadata)
         if context.kernel is None or not self._may_share(metadata):
             return _StepPlan(context, ())
-        shared = share_prefixes(
-            context.kernel, shape, metadata.num_prefill_tokens, metadata.slot_mapping, kind.num_blocks
-        )
+        shared = share_prefixes(context.kernel, shape, metadata.slot_mapping, kind.num_blocks)
         if not needs_plan and not shared.groups:
             return None
         return _StepPlan(replace(context, kernel=shared.kernel), shared.groups)
@@ -216,7 +215,8 @@ def _is_v1(metadata: upstream.TorchSDPAMetadata) -> bool:
 def _decodes_alone(metadata: upstream.TorchSDPAMetadata) -> ContextPlan:
     """The plan of a step of V0 without prefills."""
     lens = metadata.seq_lens_tensor
-    kernel = KernelRows(torch.arange(lens.numel()), metadata.block_tables, lens, metadata.max_decode_seq_len)
+    rows = torch.arange(lens.numel())
+    kernel = KernelRows(rows, metadata.block_tables, lens, metadata.max_decode_seq_len, owners=rows)
     return ContextPlan(kernel, causal=(), spans=(), masks={})
 
 

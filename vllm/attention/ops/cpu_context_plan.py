@@ -76,6 +76,7 @@ class KernelRows(NamedTuple):
     block_tables: torch.Tensor  # int32 [num_rows, max_blocks]
     kv_lens: torch.Tensor  # int32 [num_rows]: keys that the token sees, itself included
     max_kv_len: int
+    owners: torch.Tensor  # int64 [num_rows]: of which of the step's sequences they are
 
 
 class Chunk(NamedTuple):
@@ -164,6 +165,7 @@ def _kernel_rows(
         block_tables=sequences.block_tables[:, :max_blocks][owners],
         kv_lens=kv_lens.int(),
         max_kv_len=max_kv_len,
+        owners=owners,
     )
 
 

@@ -31,7 +31,7 @@ class KeptPrefixes:
     """One layer's prefixes as its last step gathered them.
 
     A copy is what the cache holds, because it is used in the very next step alone, and only where two
-    decodes of that step see all of its blocks and none of the step's slots is in them. What else is
+    sequences of that step see all of its blocks and none of the step's slots is in them. What else is
     written in between, a block copied on write or spliced, has a single holder in that step.
     """
 

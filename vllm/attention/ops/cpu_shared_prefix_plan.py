@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which decodes of a step attend to a common prefix together: once per step.
+"""Which rows of the decode kernel attend to a common prefix together: once per step.
 
 They share a prefix where their block tables begin with the same physical blocks: the children of one
-parent, or sequences that prefix caching gave the same blocks.
+parent, or sequences that prefix caching gave the same blocks. A row is a decode, or a token of a
+short prefill: in their first step children compute their promise and their own prefix.
 """
 
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ class _Rows(NamedTuple):
     tables: Indices
     lens: Indices
     written: Indices
+    owners: Indices
     shape: AttentionShape
 
 
@@ -81,16 +83,14 @@ class _Candidate(NamedTuple):
 
 def begin_alike(tables: list[list[int]]) -> bool:
     """Whether two of the block tables begin with the same block."""
-    return len({table[0] for table in tables}) < len(tables)
+    first = [table[0] for table in tables if table]
+    return len(set(first)) < len(first)
 
 
-def share_prefixes(
-    kernel: KernelRows, shape: AttentionShape, num_prefill_tokens: int, slots: torch.Tensor, num_cache_blocks: int
-) -> SharedPlan:
+def share_prefixes(kernel: KernelRows, shape: AttentionShape, slots: torch.Tensor, num_cache_blocks: int) -> SharedPlan:
     """Take the prefixes out of ``kernel`` that are faster attended to together.
 
     Args:
-        num_prefill_tokens: Rows of the query that stand before the decodes, and are left alone.
         slots: What the step writes to the cache, int64 [num_tokens].
         num_cache_blocks: Of the layer's KV cache; bounds the prefixes, whose gathered copies are kept.
     """
@@ -101,10 +101,10 @@ def share_prefixes(
         kernel.block_tables.numpy().astype(np.int64),
         kernel.kv_lens.numpy().astype(np.int64),
         np.unique(slots.numpy() // shape.block_size),
+        kernel.owners.numpy(),
         shape,
     )
-    decodes = np.flatnonzero(kernel.rows.numpy() >= num_prefill_tokens)
-    chosen = _within(num_cache_blocks // KEPT_PART, _best(rows, decodes, 0))
+    chosen = _within(num_cache_blocks // KEPT_PART, _best(rows, np.arange(rows.lens.size), 0))
     if not chosen:
         return SharedPlan((), kernel)
     groups = tuple(_group(rows, candidate, kernel.rows) for candidate in chosen)
@@ -125,12 +125,15 @@ def _best(rows: _Rows, members: Indices, num_blocks: int) -> list[_Candidate]:
 
 
 def _parts(rows: _Rows, members: Indices, column: int) -> Iterator[Indices]:
-    """Those with the same block in ``column``, where it is no row's last and the step does not write it."""
+    """Those with the same block in ``column``, where it is no row's last and the step does not write it.
+
+    They are of two sequences at least: what `KeptPrefixes` may rely on.
+    """
     members = members[_num_whole_blocks(rows, members) > column]
     blocks = rows.tables[members, column] if members.size else members
     for block in np.unique(blocks):
         part = members[blocks == block]
-        if part.size > 1 and not np.isin(block, rows.written):
+        if (rows.owners[part] != rows.owners[part[0]]).any() and not np.isin(block, rows.written):
             yield part
 
 
@@ -192,4 +195,4 @@ def _with_tails_alone(kernel: KernelRows, chosen: list[_Candidate], block_size: 
         rows = torch.from_numpy(members)
         tables[rows, : tables.shape[1] - num_blocks] = kernel.block_tables[rows, num_blocks:]
         lens[rows] -= num_blocks * block_size
-    return KernelRows(kernel.rows, tables, lens, int(lens.max()))
+    return kernel._replace(block_tables=tables, kv_lens=lens, max_kv_len=int(lens.max()))
