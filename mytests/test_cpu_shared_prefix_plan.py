@@ -87,6 +87,15 @@ class TestPlan:
         assert [group.rows.tolist() for group in plan.groups] == rows
 
 
+def test_a_sequence_counts_once() -> None:
+    """Children's two rows each, in their first step: the group is to pay in the next."""
+    tables = [[*range(128), 200 + row // 2] for row in range(4)]
+    none, shape = torch.tensor([], dtype=torch.long), AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)
+    for owners, num_groups in (([0, 0, 1, 1], 0), ([0, 1, 2, 3], 1)):
+        plan = share_prefixes(kernel_rows(tables, [128 * BLOCK + 2] * 4, owners), shape, none, 2000)
+        assert len(plan.groups) == num_groups
+
+
 SIBLINGS: dict[str, Callable[[int], list[list[int]]]] = {
     "short": lambda n: [[*range(32), 100 + row] for row in range(n)],
     "long": lambda n: [[*range(256), 300 + row] for row in range(n)],

@@ -152,9 +152,12 @@ def _num_whole_blocks(rows: _Rows, members: Indices) -> Indices:
 def _gain(rows: _Rows, members: Indices, num_blocks: int) -> float:
     if num_blocks == 0:
         return 0.0
+    # A sequence counts once, though it may have several rows: where the group would not pay when they
+    # are decodes, in the next step, gathering its prefix does not pay now.
+    num_seqs = np.unique(rows.owners[members]).size
     prefix_len = num_blocks * rows.shape.block_size
     longest_tail = int(rows.lens[members].max()) - prefix_len
-    return _saved(rows.shape, members.size, prefix_len) - members.size * longest_tail * COSTS.tail_key
+    return _saved(rows.shape, num_seqs, prefix_len) - num_seqs * longest_tail * COSTS.tail_key
 
 
 def _saved(shape: AttentionShape, num_rows: int, prefix_len: int) -> float:
