@@ -102,6 +102,10 @@ class SurgicalEngine:
     samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
     """Of requests with n > 1, by the ids of their samples."""
 
+    use_cached_outputs: bool = False
+    handed_out: list[RequestOutput] = field(default_factory=list)
+    """By the last step."""
+
     deltas: list[ChildDelta] = field(default_factory=list)
     """What outputs have told of children."""
 
@@ -171,11 +175,14 @@ class SurgicalEngine:
                 self._sample(group, choose(group))
         groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
         self.scheduler.free_finished_seq_groups()
-        for group in [*groups, *outputs.ignored_seq_groups]:
-            output = RequestOutputFactory.create(group, self.samples)
-            if output is not None:
-                self.outputs[output.request_id] = output
-                self.deltas += output.child_deltas
+        made = (
+            RequestOutputFactory.create(group, self.samples, self.use_cached_outputs)
+            for group in [*groups, *outputs.ignored_seq_groups]
+        )
+        self.handed_out = [output for output in made if output is not None]
+        for output in self.handed_out:
+            self.outputs[output.request_id] = output
+            self.deltas += output.child_deltas
         return scheduled
 
     def run(self, tokens: Tokens, max_steps: int = 200) -> int:

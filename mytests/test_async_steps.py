@@ -12,6 +12,7 @@ import pytest
 
 from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, plan
 from mytests.test_extension import FORK, Seeing, own
+from mytests.test_inheritance import SAMPLES, add_samples
 from vllm.config import SpecialKwargs
 from vllm.engine.llm_engine import LLMEngine, SchedulerContext
 from vllm.hooks.handlers import TokenEvent
@@ -33,6 +34,7 @@ class AsyncEngine:
         engine.seq_id_to_seq_group, engine.use_cached_outputs = {}, False
         engine.process_request_outputs_callback = engine.tracer = None
         engine.log_stats, engine._processed = False, set()
+        self.surgical.samples = engine.seq_id_to_seq_group
         self.engine = engine
         self.outputs: list[RequestOutput] = []
 
@@ -41,6 +43,8 @@ class AsyncEngine:
         context = self.context
         context.request_outputs.clear()
         metadata, outputs, _ = self.surgical.scheduler.schedule()
+        for request_id in self.surgical.scheduler.get_and_reset_finished_requests_ids():
+            self.surgical.samples.pop(request_id, None)
         context.seq_group_metadata_list = metadata
         # While the model runs, the step before is processed.
         self._process()
@@ -89,11 +93,21 @@ def test_statistics_know_what_was_processed_at_once() -> None:
     engine, noted = AsyncEngine(), []
     engine.engine.log_stats = True
     engine.engine.do_log_stats = lambda *_: noted.append({group.request_id for group in engine.engine._processed})
-    engine.surgical.add()
+    group = engine.surgical.add()
     engine.surgical.add("s")
     engine.step(script(r="!", s="x"))
+    assert group.metrics.last_token_time > group.metrics.arrival_time
     engine.step(script(r="!x", s="xy", r_child_0="A"))
     assert noted == [{"r"}]
+
+
+def test_a_sample_that_ends_at_a_join_reaches_its_request() -> None:
+    """Its output is made in the step behind the join."""
+    engine = AsyncEngine()
+    add_samples(engine.surgical, n=2)
+    engine.run(script(**SAMPLES, r_parallel_sample_0="!", r_parallel_sample_1="!"))
+    assert [(output.request_id, output.finished) for output in engine.outputs][-1] == ("r", True)
+    assert engine.surgical.samples == {}
 
 
 def test_an_ordinary_token_is_processed_during_the_next_step() -> None:

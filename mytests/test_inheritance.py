@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.surgical import EOS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -93,9 +93,21 @@ class TestInheritance:
         told = []
         for _ in range(6):
             engine.step(script)
-            told.append(engine.outputs["r"].outputs[1].text)
-        assert told[2:] == ["z"] * 4
+            told.append([output.outputs[1].text for output in engine.handed_out])
+        assert told[2:] == [["z"]] * 4
         engine.run(script)
+        engine.assert_empty()
+
+    def test_samples_that_end_together_lose_nothing(self) -> None:
+        """Each hands out its request's output, where outputs are used again and again, too."""
+        engine = SurgicalEngine(SYNC_HOOKS, use_cached_outputs=True)
+        add_samples(engine, n=2, output_kind=RequestOutputKind.DELTA)
+        script = plan(r_parallel_sample_0="ab", r_parallel_sample_1="cd")
+        for expected in ("ac", "bd"):
+            engine.step(script)
+            assert "".join(each.text for output in engine.handed_out for each in output.outputs) == expected
+        engine.run(script)
+        assert len(engine.handed_out) == 2 and engine.handed_out[0].outputs[0].token_ids == [EOS]
         engine.assert_empty()
 
     @pytest.mark.parametrize("num_steps", [1, 2, 3])

@@ -28,7 +28,7 @@ class TestSwitch:
     def test_hook_tokens_are_ordinary_ones(self, off: Any) -> None:
         """For this request."""
         output = finish(SYNC_HOOKS, {"hooks": off}, r="a!.b")
-        assert (output.text, output.children, output.joins) == ("ab", (), ())
+        assert (output.text, output.children, output.segments, output.joins) == ("ab", (), (), ())
 
     @pytest.mark.parametrize("extra_args", [None, {}, {"hooks": True}, {"hooks": 1}, {"somebody": "else's"}])
     def test_they_are_on_otherwise(self, extra_args: dict[str, Any] | None) -> None:

@@ -65,6 +65,13 @@ class TestSpans:
         assert parent_id(grandchild) == child.context.span_id
         assert {span.context.trace_id for span in spans.values()} == {root.context.trace_id}
 
+    def test_what_a_caller_sends_beside_goes_down(self, traced: Traced) -> None:
+        """What its vendor needs."""
+        group = finished_group(r="!z", r_child_0="A")
+        group.trace_headers = {"tracestate": "vendor=1"}
+        parent = traced.trace(group)["r_child_0"].parent
+        assert parent is not None and parent.trace_state.get("vendor") == "1"
+
     def test_siblings_are_side_by_side(self, traced: Traced) -> None:
         """Under the same span."""
         spans = traced.trace(finished_group(r="!!z", r_child_0="A", r_child_1="B"))

@@ -112,6 +112,8 @@ class TestEnds:
         stats: Any = SimpleNamespace(time_to_first_tokens_iter=times, time_per_output_tokens_iter=[1.0])
         move_later_tokens(stats)
         assert {entry.seq_group.request_id for entry in entries} == {"r", "s", "r_child_0"}
+        child = child_of(group)
+        assert child.metrics.last_token_time == child.first_seq.branch.spawn_time
         assert vars(stats) == {"time_to_first_tokens_iter": [2.0, 2.0], "time_per_output_tokens_iter": [1.0, 2.0]}
 
     def test_a_request_that_ends_at_a_join_is_found(self) -> None:

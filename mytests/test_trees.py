@@ -125,9 +125,9 @@ class TestStreams:
             await anext(lines)
             await lines.aclose()
             await asyncio.sleep(0.01)
+            assert ended == [True]
 
         asyncio.run(leave())
-        assert ended == [True]
 
 
 def test_choices_have_the_trees_of_their_completions() -> None:
