@@ -48,6 +48,9 @@ class Run:
     bounds: list[int] = field(default_factory=list)
     """The steps at which a client had the outputs of a round of requests."""
 
+    elsewhere: float = 0.0
+    """Cores that other processes kept busy meanwhile."""
+
 
 class Observed:
     """An engine whose steps are written down in the current `Run`."""

@@ -19,6 +19,9 @@ class Figures:
     plan: Plan
     round: int
 
+    elsewhere: float
+    """Cores that other processes kept busy meanwhile."""
+
     seconds: float
     """From the request to its last token."""
 
@@ -70,7 +73,7 @@ class Figures:
 
 
 Make = Callable[..., Figures]
-"""`Figures` that knows already whose they are: model, side, way and round."""
+"""`Figures` that knows already whose they are: model, side, way, round, and what went on elsewhere."""
 
 
 def of_hooks(make: Make, plan: Plan, run: Run) -> Figures:

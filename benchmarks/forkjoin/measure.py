@@ -12,6 +12,7 @@ from benchmarks.forkjoin.engine import Run
 from benchmarks.forkjoin.figures import Figures, Make
 from benchmarks.forkjoin.models import SMALL, Model
 from benchmarks.forkjoin.plans import Plan, equal
+from benchmarks.forkjoin.quiet import Elsewhere, quietest
 from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, KINDS, OFF, UPSTREAM, Kind, Side, Workshop
 from benchmarks.forkjoin.suites import Suite
 
@@ -57,33 +58,39 @@ class _Round:
         """One fork and join, every way. The longest plan of a context, run in sequence, holds the shorter ones."""
         for plan in plans:
             for way, kind, read in _rotated(WAYS_OF_KINDS, self._number):
-                yield read(self._make(way, kind), plan, self._run(way, kind, plan))
+                yield self._figures(read, way, kind, plan)
         longest = {plan.context: plan for plan in sorted(plans, key=lambda plan: plan.num_merged)}
         for context, plan in longest.items():
-            run, make = self._run("in_sequence", UPSTREAM, plan), self._make("in_sequence", UPSTREAM)
+            run = self._run("in_sequence", UPSTREAM, plan)
             for shorter in plans:
                 if shorter.context == context:
-                    yield figures.of_sequence(make, shorter, run)
+                    yield figures.of_sequence(self._make("in_sequence", UPSTREAM, run), shorter, run)
 
     def batches(self, plans: Sequence[Plan]) -> Iterator[Figures]:
         """Plain requests, with hooks and without."""
         for plan in plans:
             for kind in _rotated(WITHOUT_HOOK_TOKENS, self._number):
-                yield figures.of_batch(self._make("batch", kind), plan, self._run("batch", kind, plan))
+                yield self._figures(figures.of_batch, "batch", kind, plan)
 
     def forests(self, plans: Sequence[Plan]) -> Iterator[Figures]:
         """Many requests, or one of many sequences; a client would need a round of requests for each level."""
         for plan in plans:
             for way, kind, _ in _rotated(WAYS_OF_KINDS[:3], self._number):
                 if way == "by_hooks" or plan.depth == 1:
-                    yield figures.of_many(self._make(way, kind), plan, self._run(way, kind, plan))
+                    yield self._figures(figures.of_many, way, kind, plan)
 
-    def _make(self, way: str, kind: Kind) -> Make:
-        return partial(Figures, model=self._model.name, side=kind.name, way=way, round=self._number)
+    def _figures(self, read: Read, way: str, kind: Kind, plan: Plan) -> Figures:
+        run = self._run(way, kind, plan)
+        return read(self._make(way, kind, run), plan, run)
+
+    def _make(self, way: str, kind: Kind, run: Run) -> Make:
+        whose = partial(Figures, model=self._model.name, side=kind.name, way=way, round=self._number)
+        return partial(whose, elsewhere=run.elsewhere)
 
     def _run(self, way: str, kind: Kind, plan: Plan) -> Run:
         self._progress.set_description(f"{self._model.name}: {plan.label}, {kind.name}, {way}")
-        run = self._sides[kind].run(way, plan, seed=self._number + 1)
+        side = self._sides[kind]
+        run = quietest(lambda: side.run(way, plan, seed=self._number + 1), Elsewhere(side.pid).seconds)
         self._progress.update()
         return run
 

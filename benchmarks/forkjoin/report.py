@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.forkjoin import plots, tables
+from benchmarks.forkjoin.quiet import MAX_ELSEWHERE, TRIES
 from benchmarks.forkjoin.results import Results
 from benchmarks.forkjoin.targets import targets
 
@@ -23,6 +24,10 @@ def write(results: Results, folder: Path) -> None:
         minutes=results.seconds / 60,
         stopped="" if results.complete else ", when it was stopped",
         machine=_machine(results),
+        max_elsewhere=MAX_ELSEWHERE,
+        tries=TRIES,
+        disturbed=sum(each.elsewhere > MAX_ELSEWHERE for each in results.figures),
+        num_figures=len(results.figures),
         lead=plan.lead,
         tail=plan.tail,
         targets=targets(results),

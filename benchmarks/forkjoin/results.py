@@ -97,6 +97,7 @@ def _bound(client: Figures, sequence: Figures) -> Figures:
         way="bound",
         plan=client.plan,
         round=client.round,
+        elsewhere=max(client.elsewhere, sequence.elsewhere),
         seconds=before + client.decode + join + sequence.tail,
         prefill=sequence.prefill,
         children=client.decode,

@@ -55,6 +55,10 @@ class Side:
         if self._read()["pristine"] != kind.pristine:
             raise RuntimeError(f"{kind.name}: its environment has the wrong vLLM")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def run(self, way: str, plan: Plan, seed: int) -> Run:
         """Do the work of ``plan`` in one of `benchmarks.forkjoin.ways.WAYS`."""
         assert self._process.stdin is not None

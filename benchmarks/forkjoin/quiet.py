@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other work on the machine, and runs that it disturbs."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import psutil
+
+MAX_ELSEWHERE = 0.1
+"""Cores that others may keep busy beside a run."""
+
+TRIES = 3
+
+
+class Measured(Protocol):
+    """What is measured."""
+
+    elsewhere: float
+    """Cores that others kept busy meanwhile, on average."""
+
+
+T = TypeVar("T", bound=Measured)
+
+
+class Elsewhere:
+    """Processor time of all processes but one."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+
+    def seconds(self) -> float:
+        """Since the machine's start; time that its host took away included."""
+        all_, own = psutil.cpu_times(), self._process.cpu_times()
+        busy = all_.user + all_.nice + all_.system + all_.irq + all_.softirq + all_.steal
+        return float(busy - own.user - own.system)
+
+
+def quietest(measure: Callable[[], T], seconds: Callable[[], float]) -> T:
+    """What ``measure`` returns, again where others disturb it; after `TRIES` times the one that was disturbed least."""
+    tries: list[T] = []
+    while not tries or (tries[-1].elsewhere > MAX_ELSEWHERE and len(tries) < TRIES):
+        start, before = time.perf_counter(), seconds()
+        found = measure()
+        found.elsewhere = (seconds() - before) / (time.perf_counter() - start)
+        tries.append(found)
+    return min(tries, key=lambda each: each.elsewhere)
