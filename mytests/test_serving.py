@@ -102,11 +102,22 @@ class TestCompletions:
 class TestChat:
     MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 
-    def test_the_choice_has_its_tree(self, client: OpenAI) -> None:
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_each_choice_has_its_tree(self, client: OpenAI, n: int) -> None:
         """Beside the message."""
-        (choice,) = client.chat.completions.create(messages=self.MESSAGES, **arguments()).choices
-        assert choice.message.content == expected_output(PROMPT)
-        check_tree(choice)
+        sampled = arguments() | {"temperature": 0.01}
+        choices = client.chat.completions.create(messages=self.MESSAGES, n=n, **sampled).choices
+        assert [choice.message.content for choice in choices] == [expected_output(PROMPT)] * n
+        for choice in choices:
+            check_tree(choice)
+
+    def test_children_stream_for_who_asks(self, client: OpenAI) -> None:
+        """As chunks without choices."""
+        stream = client.chat.completions.create(messages=self.MESSAGES, stream=True, **arguments(stream_children=True))
+        *chunks, last = list(stream)
+        told = [chunk.model_extra["child"] for chunk in chunks if not chunk.choices]
+        for child in last.choices[0].children:
+            assert "".join(each["text"] for each in told if each["request_id"] == child["request_id"]) == child["text"]
 
     @pytest.mark.parametrize("n", [1, 2])
     def test_a_stream_ends_with_the_tree(self, client: OpenAI, n: int) -> None:

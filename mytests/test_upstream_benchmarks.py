@@ -28,6 +28,12 @@ THROUGHPUT = [*ENGINE, "--num-prompts", "3", "--input-len", "16", "--output-len"
 WIDE_HOOKS = ["--special-kwargs", '{"promise_token_id": 3, "sync_token_id": 4}']
 LATENCY = [*MODEL_ARGS, EAGER, *WIDE_HOOKS, "--batch-size", "2", "--input-len", "16", "--output-len", "8"]
 LATENCY += ["--num-iters-warmup", "1", "--num-iters", "1"]
+PREFIXES = "--enable-prefix-caching --num-prompts 2 --input-length-range 16:32 --prefix-len 16"
+OTHERS = [
+    ("prefix_caching", f"{PREFIXES} --repeat-count 1 --output-len 8", "cost time"),
+    ("prioritization", "--scheduling-policy priority --num-prompts 3 --input-len 16 --output-len 8", "Throughput"),
+    ("long_document_qa_throughput", "--num-documents 2 --document-length 32 --output-len 8 --repeat-count 1", "Time"),
+]
 RANDOM = ["--dataset-name", "random", "--random-input-len", "16", "--random-output-len", "8", "--num-prompts", "3"]
 
 
@@ -57,12 +63,13 @@ def address() -> Iterator[str]:
         yield found
 
 
-def run(*arguments: str, folder: Path) -> None:
-    """A command, in ``folder``; it has to succeed."""
+def run(*arguments: str, folder: Path) -> str:
+    """What a command prints, in ``folder``; it has to succeed."""
     environment = os.environ | {"VLLM_USE_V1": "0"}
     command = [sys.executable, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=folder)
     assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
 
 
 class TestCommands:
@@ -93,6 +100,20 @@ class TestScripts:
         """`benchmark_latency.py`."""
         run(str(scripts / "benchmark_latency.py"), *wide, *LATENCY, "--output-json", "report.json", folder=tmp_path)
         assert json.loads((tmp_path / "report.json").read_text())["avg_latency"] > 0
+
+    @pytest.mark.parametrize(("name", "options", "says"), OTHERS)
+    def test_others(self, name: str, options: str, says: str, scripts: Path, tmp_path: Path) -> None:
+        """Which print what they found, and write nothing."""
+        assert says in run(str(scripts / f"benchmark_{name}.py"), *ENGINE, *options.split(), folder=tmp_path)
+
+    def test_structured_output(self, address: str, scripts: Path) -> None:
+        """`benchmark_serving_structured_output.py`, which reads a file beside it."""
+        place = urlsplit(address)
+        server = ["--host", str(place.hostname), "--port", str(place.port)]
+        options = ["--dataset", "regex", "--num-prompts", "2", "--output-len", "8"]
+        assert "Successful requests:                     2" in run(
+            "benchmark_serving_structured_output.py", *MODEL, *server, *options, folder=scripts
+        )
 
     def test_serving(self, address: str, scripts: Path, tmp_path: Path) -> None:
         """`benchmark_serving.py`."""
