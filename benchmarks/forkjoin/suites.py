@@ -64,7 +64,7 @@ QUICK = Suite(
     rounds=1,
     grids=((LARGE, (equal(512, 2, 32), equal(512, 8, 32))), (SMALL, (equal(512, 2, 64), equal(512, 8, 64)))),
     batches=((SMALL, _batches(1, 64)),),
-    batch_rounds=3,
+    batch_rounds=1,
     forests=(*(Plan(64, (8,) * 8, num_requests=count) for count in (25, 100)), _WIDE, _DEEP),
     pressure_rounds=0,
 )
