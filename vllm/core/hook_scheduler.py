@@ -140,7 +140,8 @@ class HookScheduler(ParkingScheduler):
             group = branch.seq_group
             if group in self.blocked or group in self.forked:
                 self._move(group, SequenceStatus.FINISHED_ABORTED)
-                self._release(group)
+                self.free_seq(group.first_seq)
+                self._finished_requests_ids.append(group.request_id)
                 samples.pop(group.request_id, None)
         super().abort_seq_group(request_ids | {branch.seq_group.request_id for branch in doomed}, samples)
         for branch in doomed:
@@ -252,10 +253,6 @@ class HookScheduler(ParkingScheduler):
             return False
         has_result = branch.seq.is_finished() and not branch.has_failed and self._has_blocks(branch.seq_group)
         return has_result and branch.parent.end_status is None and not branch.parent.seq.is_finished()
-
-    def _release(self, group: SequenceGroup) -> None:
-        self.free_seq(group.first_seq)
-        self._finished_requests_ids.append(group.request_id)
 
 
 def _make_prefill(seq: Sequence, num_uncomputed: int) -> None:
