@@ -10,6 +10,7 @@ import vllm.core.parking_scheduler as parking_scheduler
 import vllm.engine.output_processor.sequence_hook as sequence_hook
 from mytests.fuzz import Failure, fuzz
 from vllm.hooks.merge import merge
+from vllm.sequence import SequenceStatus
 
 pytestmark = pytest.mark.model
 
@@ -35,14 +36,18 @@ def _copy_no_block(copies: Any) -> Any:
     return []
 
 
-def _leave_blocks(scheduler: Any, group: Any) -> None:
-    scheduler._finished_requests_ids.append(group.request_id)
+_free_seq = hook_scheduler.HookScheduler.free_seq
+
+
+def _leave_blocks(scheduler: Any, seq: Any) -> None:
+    if seq.status is not SequenceStatus.FINISHED_ABORTED:
+        _free_seq(scheduler, seq)
 
 
 FAULTS = [
     pytest.param(sequence_hook, "merge", _merge_backwards, "should be", id="merged-backwards"),
     pytest.param(parking_scheduler, "last_copy_into_each", _copy_no_block, "the model has", id="kv-not-copied"),
-    pytest.param(hook_scheduler.HookScheduler, "_release", _leave_blocks, "", id="blocks-leaked"),
+    pytest.param(hook_scheduler.HookScheduler, "free_seq", _leave_blocks, "", id="blocks-leaked"),
 ]
 
 
