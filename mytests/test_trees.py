@@ -32,7 +32,9 @@ def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
 
 def output(*completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = ()) -> RequestOutput:
     """Of one request."""
-    return RequestOutput("r", None, None, None, list(completions), finished=False, child_deltas=deltas)
+    made = RequestOutput("r", None, None, None, list(completions), finished=False)
+    made.child_deltas = deltas
+    return made
 
 
 def sent(*items: Any, num_samples: int = 1) -> list[Any]:

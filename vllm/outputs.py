@@ -3,7 +3,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
@@ -36,9 +35,8 @@ class RequestOutput(upstream.RequestOutput):
     its request without completions, and with one of `child_deltas`.
     """
 
-    def __init__(self, *args: Any, child_deltas: tuple[ChildDelta, ...] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.child_deltas = child_deltas
+    child_deltas: tuple[ChildDelta, ...] = ()
+    """Of such an output alone; not set by `__init__`, which is called for each request in each step."""
 
 
 # Upstream's factory makes outputs and completions by these names of its own module.
@@ -65,7 +63,7 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
             # Where two samples hand out in one step, the second would overwrite the first one's object.
             use_cache = False
         output = upstream.RequestOutputFactory.create(seq_group, seq_id_to_seq_group, use_cache)
-        if isinstance(output, RequestOutput):
+        if isinstance(output, RequestOutput) and (branch is not None or samples is not None):
             assembled = seq_group if samples is None else samples.assembled_seq_group
             _attach_trees(output, assembled)
         return output
@@ -84,7 +82,9 @@ def _of_child(child: Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase
     samples = seq_id_to_seq_group.get(root_id)
     delta = child.take_delta(0 if samples is None else samples.seq_id_to_index[root_id])
     request_id = root_id if samples is None else samples.group_id
-    return RequestOutput(request_id, None, None, None, [], finished=False, child_deltas=(delta,))
+    output = RequestOutput(request_id, None, None, None, [], finished=False)
+    output.child_deltas = (delta,)
+    return output
 
 
 def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> None:

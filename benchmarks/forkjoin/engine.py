@@ -5,7 +5,7 @@ It runs in pristine upstream's environment too, so nothing here is of this fork.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -46,10 +46,14 @@ class Run:
     """On the device, at once."""
 
     bounds: list[int] = field(default_factory=list)
-    """The steps at which a client had the outputs of a round of requests."""
+    """The steps at which a client's tree had the outputs of a round of requests."""
 
     elsewhere: float = 0.0
     """Cores that other processes kept busy meanwhile."""
+
+
+def _nothing(request_id: str, output: tuple[int, ...]) -> None:
+    """What most do with an output."""
 
 
 class Observed:
@@ -85,8 +89,12 @@ class Observed:
         """Add a request; its scripts are given by ``params``."""
         self._engine.add_request(request_id, {"prompt_token_ids": list(prompt)}, params)
 
-    def drain(self) -> dict[str, tuple[int, ...]]:
-        """Step until the engine is empty; the output tokens of each request."""
+    def end_round(self) -> None:
+        """Note that a client goes on with the outputs of a round of requests."""
+        self.run.bounds.append(len(self.run.steps))
+
+    def drain(self, then: Callable[[str, tuple[int, ...]], None] = _nothing) -> dict[str, tuple[int, ...]]:
+        """Step until the engine is empty; the output tokens of each request, told to ``then`` after the step too."""
         outputs: dict[str, tuple[int, ...]] = {}
         while self._engine.has_unfinished_requests():
             step = self._step = Step(0.0, 0, 0, 0.0, 0.0)
@@ -96,8 +104,9 @@ class Observed:
             step.duration, step.after = now - start, start - self._last
             self._last = now
             self.run.steps.append(step)
-            outputs |= {output.request_id: tuple(output.outputs[0].token_ids) for output in finished}
-        self.run.bounds.append(len(self.run.steps))
+            for output in finished:
+                outputs[output.request_id] = tuple(output.outputs[0].token_ids)
+                then(output.request_id, outputs[output.request_id])
         return outputs
 
     def _observe(self) -> None:

@@ -99,7 +99,7 @@ def of_hooks(make: Make, plan: Plan, run: Run) -> Figures:
 
 def of_client(make: Make, plan: Plan, run: Run) -> Figures:
     """Of the same by a client's three rounds of requests."""
-    forked, joined, _ = run.bounds
+    forked, joined = run.bounds
     decode = [step for step in run.steps[forked:joined] if step.num_tokens == step.num_seqs]
     # Each child has its first token from its prefill.
     per_length = max(plan.lengths) / max(1, len(decode))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plots: end-to-end speed-up against the number of children, and a step's time with hooks and without."""
+"""The plots: end-to-end speed-up against the number of children, and a step with hooks against one without."""
 
 from pathlib import Path
 
@@ -10,14 +10,20 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from benchmarks.forkjoin.plans import Plan
-from benchmarks.forkjoin.results import Results, median, ratio
-from benchmarks.forkjoin.sides import CACHING, HOOKS, INJECTION, OFF, UPSTREAM
+from benchmarks.forkjoin.results import Results, ratio, ratios
+from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM
+from benchmarks.forkjoin.tables import quartiles
 
 _LINES = (
     ("hooks, KV injection", "by_hooks", INJECTION, "C0", "o-"),
     ("hooks, conditional prefill", "by_hooks", HOOKS, "C1", "o-"),
     ("client, prefix caching", "by_client", CACHING, "C2", "s-"),
     ("client", "by_client", UPSTREAM, "C3", "s-"),
+)
+_STEPS = (
+    ("hooks off / upstream", OFF, UPSTREAM, "s-"),
+    ("hooks on / off", HOOKS, OFF, "o-"),
+    ("off, again / off", AGAIN, OFF, "k^--"),
 )
 
 
@@ -31,17 +37,29 @@ def speed_up(results: Results, path: Path) -> None:
     _write(figure, path)
 
 
-def step_time(results: Results, path: Path) -> None:
-    """Milliseconds a step against the requests that run, none of which samples a hook token."""
-    figure, panels = plt.subplots(1, 1, figsize=(5, 4), squeeze=False)
-    axes, model = panels[0][0], results.models[-1]
-    plans = results.plans(model, "batch")
-    for name, kind, style in (("upstream 0.9.2", UPSTREAM, "s-"), ("hooks off", OFF, "^--"), ("hooks on", HOOKS, "o:")):
-        values = [median(results.of(model, "batch", kind, plan), "step") * 1e3 for plan in plans]
-        axes.plot([len(plan.lengths) for plan in plans], values, style, label=name)
-    axes.set(title=model, xlabel="running requests", ylabel="step, ms", xscale="log")
-    axes.legend(frameon=False)
+def steps(results: Results, path: Path) -> None:
+    """A panel for each model: ratios of step times without hook tokens, and between which values half of them are."""
+    models = [model for model in results.models if results.plans(model, "batch")]
+    figure, panels = plt.subplots(1, len(models), figsize=(5 * len(models), 4), squeeze=False, sharey=True)
+    for axes, model in zip(panels[0], models, strict=True):
+        _steps_of(results, model, axes)
+    panels[0][0].set_ylabel("step time, ratio")
+    panels[0][0].legend(frameon=False)
     _write(figure, path)
+
+
+def _steps_of(results: Results, model: str, axes: Axes) -> None:
+    plans = results.plans(model, "batch")
+    running = [len(plan.lengths) for plan in plans]
+    for index, (name, kind, base, style) in enumerate(_STEPS):
+        sides = ((results.of(model, "batch", kind, plan), results.of(model, "batch", base, plan)) for plan in plans)
+        found = [quartiles(ratios(*pair, "step")) for pair in sides]
+        middle = [each[1] for each in found]
+        errors = [[each[1] - each[0] for each in found], [each[2] - each[1] for each in found]]
+        axes.errorbar([x * 1.06 ** (index - 1) for x in running], middle, errors, fmt=style, capsize=3, label=name)
+    axes.axhline(1, color="grey", linewidth=0.5)
+    axes.set(title=model, xlabel="running requests", xscale="log", xticks=running, xticklabels=list(map(str, running)))
+    axes.minorticks_off()
 
 
 def _speed_up_of(results: Results, model: str, axes: Axes) -> None:

@@ -8,6 +8,7 @@ from benchmarks.forkjoin import plots, tables
 from benchmarks.forkjoin.quiet import MAX_ELSEWHERE, TRIES
 from benchmarks.forkjoin.results import Results
 from benchmarks.forkjoin.targets import targets
+from benchmarks.forkjoin.ways import MAX_CLIENT_TREES
 
 PAGE = Path(__file__).with_name("page.md")
 
@@ -17,7 +18,7 @@ def write(results: Results, folder: Path) -> None:
     images = folder / "images"
     images.mkdir(parents=True, exist_ok=True)
     plots.speed_up(results, images / "speedup.png")
-    plots.step_time(results, images / "steps.png")
+    plots.steps(results, images / "steps.png")
     plan = results.figures[0].plan
     page = PAGE.read_text().format(
         command=results.command,
@@ -34,6 +35,7 @@ def write(results: Results, folder: Path) -> None:
         grids="".join(_grid(results, model) for model in results.models if results.plans(model, "in_sequence")),
         batches="".join(_batches(results, model) for model in results.models if results.plans(model, "batch")),
         small=results.models[-1],
+        max_client_trees=MAX_CLIENT_TREES,
         forests=tables.forests(results),
         loads=_loads(results),
     )

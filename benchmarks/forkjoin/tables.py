@@ -82,10 +82,14 @@ def throughput(runs: Sequence[dict[str, Any]]) -> float:
 
 def with_quartiles(values: Sequence[float]) -> str:
     """Median, and between which values half of them are."""
-    if len(values) < 2:
-        return f"{values[0]:.3f}"
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:.3f} ({low:.3f}-{high:.3f})"
+    low, middle, high = quartiles(values)
+    return f"{middle:.3f} ({low:.3f}-{high:.3f})" if len(values) > 1 else f"{middle:.3f}"
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Of one value that one, three times."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+    return low, middle, high
 
 
 def _seconds_row(results: Results, model: str, plan: Plan) -> list[str]:

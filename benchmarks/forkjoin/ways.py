@@ -2,13 +2,15 @@
 """The ways to do a plan's work on an engine."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
+from benchmarks.forkjoin.client import ClientTree, scripted
 from benchmarks.forkjoin.engine import Observed, Run
-from benchmarks.forkjoin.plans import FIRST_TEXT, VOCABULARY, Plan, Script, Tokens
+from benchmarks.forkjoin.plans import FIRST_TEXT, VOCABULARY, Plan, Tokens
 from vllm import SamplingParams
 
-LONGEST = 16000
-"""Tokens; whoever is scripted ends with its EOS."""
+MAX_CLIENT_TREES = 64
+"""Twice as many as have 256 children: some are in their first or last request."""
 
 
 def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
@@ -17,7 +19,7 @@ def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
     engine.start()
     for name, each in tokens.items():
         # What is merged is nothing that the parent has sampled.
-        params = _scripted((*each.lead, *each.tail), each.children)
+        params = scripted((*each.lead, *each.tail), each.children)
         params.extra_args = {"max_child_depth": plan.depth}
         engine.add(name, each.prompt, params)
     outputs = engine.drain()
@@ -30,27 +32,29 @@ def in_sequence(engine: Observed, plan: Plan, seed: int) -> Run:
     tokens = _tokens(plan, seed)
     engine.start()
     for name, each in tokens.items():
-        engine.add(name, each.prompt, _scripted(each.whole()))
+        engine.add(name, each.prompt, scripted(each.whole()))
     _check(engine.drain(), {name: each.whole() for name, each in tokens.items()})
     return engine.finish()
 
 
 def by_client(engine: Observed, plan: Plan, seed: int) -> Run:
-    """A request up to the fork, then one for each child, all at once, then one with their results."""
+    """For each tree a request up to the fork, one for each child, all at once, then one with their results.
+
+    No more trees at once than keep the engine full: the contexts of those that wait would leave its prefix cache.
+    """
     tokens = _tokens(plan, seed)
+    trees = {name: ClientTree(engine, name, each) for name, each in tokens.items()}
+    following = iter(trees.values())
     engine.start()
-    for name, each in tokens.items():
-        engine.add(name, each.prompt, _scripted(each.lead, max_tokens=plan.lead))
-    leads = engine.drain()
-    for name, each in tokens.items():
-        for index, (mark, child) in enumerate(zip(each.marks, each.children, strict=True)):
-            engine.add(f"{name}-{index}", (*each.prompt, *leads[name], mark), _scripted(child))
-    results = engine.drain()
-    for name, each in tokens.items():
-        merged = [token for index in range(len(each.children)) for token in results[f"{name}-{index}"][:-1]]
-        engine.add(name, (*each.prompt, *leads[name], *merged), _scripted(each.tail))
-    tails = engine.drain()
-    _check(leads | results | tails, _rounds_of(tokens))
+    for tree in islice(following, MAX_CLIENT_TREES):
+        tree.begin()
+
+    def then(request_id: str, output: tuple[int, ...]) -> None:
+        has_ended = trees[request_id.partition("/")[0]].take(request_id, output)
+        if has_ended and (tree := next(following, None)) is not None:
+            tree.begin()
+
+    _check(engine.drain(then), _rounds_of(tokens))
     return engine.finish()
 
 
@@ -70,12 +74,6 @@ WAYS: dict[str, Callable[[Observed, Plan, int], Run]] = {
 }
 
 
-def _scripted(
-    output: Sequence[int], children: Sequence[Sequence[int]] = (), max_tokens: int = LONGEST
-) -> SamplingParams:
-    return SamplingParams(temperature=0.0, max_tokens=max_tokens, logits_processors=[Script(output, children)])
-
-
 def _tokens(plan: Plan, seed: int) -> dict[str, Tokens]:
     """By request; the hook reads the number of children from its name."""
     names = [f"request-{index}-{len(plan.lengths)}" for index in range(plan.num_requests)]
@@ -83,8 +81,11 @@ def _tokens(plan: Plan, seed: int) -> dict[str, Tokens]:
 
 
 def _rounds_of(tokens: Mapping[str, Tokens]) -> dict[str, tuple[int, ...]]:
-    children = {f"{name}-{i}": child for name, each in tokens.items() for i, child in enumerate(each.children)}
-    return children | {name: each.tail for name, each in tokens.items()}
+    rounds: dict[str, tuple[int, ...]] = {}
+    for name, each in tokens.items():
+        rounds |= {f"{name}/lead": each.lead, f"{name}/tail": each.tail}
+        rounds |= {f"{name}/{index}": child for index, child in enumerate(each.children)}
+    return rounds
 
 
 def _check(found: Mapping[str, Sequence[int]], expected: Mapping[str, Sequence[int]]) -> None:
