@@ -143,7 +143,8 @@ def assert_empty(engine: LLMEngine) -> None:
     tracker = manager._computed_blocks_tracker
     queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
     assert [list(queue) for queue in queues] == [[]] * 5
-    assert (engine.seq_id_to_seq_group, manager.block_tables, scheduler._unsettled) == ({}, {}, {})
+    assert manager.block_tables == {}, f"blocks are left of sequences {list(manager.block_tables)}"
+    assert (engine.seq_id_to_seq_group, scheduler._unsettled) == ({}, {})
     assert (tracker._seq_id_to_blocks_hashes, tracker._seq_id_to_num_tokens_computed) == ({}, {})
     assert scheduler._finished_at_join == []
     assert not any(context.output_queue for context in engine.scheduler_contexts)

@@ -47,7 +47,7 @@ def _leave_blocks(scheduler: Any, seq: Any) -> None:
 FAULTS = [
     pytest.param(sequence_hook, "merge", _merge_backwards, "should be", id="merged-backwards"),
     pytest.param(parking_scheduler, "last_copy_into_each", _copy_no_block, "the model has", id="kv-not-copied"),
-    pytest.param(hook_scheduler.HookScheduler, "free_seq", _leave_blocks, "", id="blocks-leaked"),
+    pytest.param(hook_scheduler.HookScheduler, "free_seq", _leave_blocks, "blocks are left", id="blocks-leaked"),
 ]
 
 
