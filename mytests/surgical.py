@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.config import CacheConfig, SchedulerConfig, SpecialKwargs
+from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.core.step_costs import StepCosts
@@ -20,6 +20,7 @@ from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.hooks.branch import Branch, branch_of
 from vllm.hooks.results import ChildDelta
 from vllm.inputs import token_inputs
+from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput, RequestOutputFactory
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import (
@@ -89,6 +90,11 @@ class SurgicalEngine:
     output_proc_callback: Callable[..., None] | None = None
     """Processes a group's pending output before it is preempted; makes the scheduler an asynchronous one."""
 
+    scheduling_policy: str = "fcfs"
+
+    max_loras: int | None = None
+    """LoRA adapters that run together; None without LoRA."""
+
     num_cpu_blocks: int = 0
     """Swap space. With some, preemption swaps out instead of recomputing."""
 
@@ -117,11 +123,13 @@ class SurgicalEngine:
             max_model_len=self.max_model_len,
             enable_chunked_prefill=True,
             preemption_mode="swap" if self.num_cpu_blocks else None,
+            policy=self.scheduling_policy,
         )
+        lora_config = None if self.max_loras is None else LoRAConfig(max_loras=self.max_loras)
         cache_config = CacheConfig(block_size=self.block_size, swap_space=0, enable_prefix_caching=self.prefix_caching)
         cache_config.num_gpu_blocks, cache_config.num_cpu_blocks = self.num_blocks, self.num_cpu_blocks
         self.scheduler = self.scheduler_cls(
-            scheduler_config, cache_config, None, output_proc_callback=self.output_proc_callback
+            scheduler_config, cache_config, lora_config, output_proc_callback=self.output_proc_callback
         )
         self.seq_counter = Counter()
         self.copies: list[tuple[int, int]] = []
@@ -144,11 +152,21 @@ class SurgicalEngine:
         # Steps of equal length: what a test does must not depend on how fast it runs.
         self.scheduler.pressure.costs = StepCosts(clock=itertools.count().__next__)
 
-    def add(self, request_id: str = "r", prompt: str = "prompt", **params: object) -> SequenceGroup:
-        """A fake group in the waiting queue; ``params`` are of its `SamplingParams`."""
+    def add(
+        self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: object
+    ) -> SequenceGroup:
+        """A fake group in the waiting queue.
+
+        Args:
+            adapter: The id of its LoRA adapter; 0 for none.
+            params: Of its `SamplingParams`.
+        """
         sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1} | params)
-        seq = Sequence(next(self.seq_counter), token_inputs(ids(prompt)), self.block_size, EOS)
-        group = SequenceGroup(request_id, [seq], arrival_time=0.0, sampling_params=sampling_params)
+        lora = LoRARequest(f"adapter {adapter}", adapter, "no such folder") if adapter else None
+        seq = Sequence(next(self.seq_counter), token_inputs(ids(prompt)), self.block_size, EOS, lora)
+        group = SequenceGroup(
+            request_id, [seq], arrival_time=0.0, sampling_params=sampling_params, lora_request=lora, priority=priority
+        )
         self.scheduler.add_seq_group(group)
         return group
 
@@ -164,6 +182,9 @@ class SurgicalEngine:
         self.finished_ids += finished_ids
         for request_id in finished_ids:
             self.samples.pop(request_id, None)
+        adapters = {entry.seq_group.lora_int_id for entry in outputs.scheduled_seq_groups} - {0}
+        # As a worker does.
+        assert len(adapters) <= (self.max_loras or 0), f"{adapters} run at once, and there are {self.max_loras} slots"
         if self.model is not None:
             self.model(metadata, outputs)
         scheduled = []
@@ -240,7 +261,6 @@ class SurgicalEngine:
         assert manager.get_num_free_cpu_blocks() == self.num_cpu_blocks
 
     def _tokenizer_of(self, seq: Sequence) -> Any:
-        assert seq.lora_int_id == 0, "one tokenizer for all, and no adapters with their own"
         return self.tokenizer
 
     def _sample(self, group: SequenceGroup, token_id: int) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, plan
-from vllm.core.parking_scheduler import IllegalTransition
 from vllm.core.shared_blocks import last_copy_into_each
+from vllm.core.transitions import IllegalTransition
 from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
-from vllm.core.parking_scheduler import IllegalTransition
+from vllm.core.transitions import IllegalTransition
 from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 

@@ -80,11 +80,19 @@ class Trees(RuleBasedStateMachine):
         self.idle_steps = 0
 
     @precondition(lambda self: len(self.engine.queued()) < MAX_QUEUED)
-    @rule(length=st.integers(1, 30), letter=st.sampled_from("pq"), max_tokens=st.sampled_from([100, 20, 5]))
-    def add(self, length: int, letter: str, max_tokens: int) -> None:
+    @rule(
+        length=st.integers(1, 30),
+        letter=st.sampled_from("pq"),
+        max_tokens=st.sampled_from([100, 20, 5]),
+        priority=st.integers(0, 2),
+        adapter=st.integers(0, 3),
+    )
+    def add(self, length: int, letter: str, max_tokens: int, priority: int, adapter: int) -> None:
         """A request; few letters, so that prefixes are alike."""
         prompt = letter * min(length, self.engine.max_model_len - 1)
-        self.roots.append(self.engine.add(f"r{len(self.roots)}", prompt, max_tokens=max_tokens))
+        adapter = adapter if self.engine.max_loras else 0
+        name = f"r{len(self.roots)}"
+        self.roots.append(self.engine.add(name, prompt, priority, adapter, max_tokens=max_tokens))
 
     @precondition(lambda self: self.roots)
     @rule(tokens=st.lists(TOKENS, min_size=5, max_size=5))
@@ -235,6 +243,8 @@ def _tight_engine(hooks: SpecialKwargs, draw: Callable[..., Any]) -> SurgicalEng
         max_model_len=128 if can_outgrow else min(128, num_blocks * block_size),
         max_num_batched_tokens=draw(block_size if prefix_caching else 16, 32, 512),
         prefix_caching=prefix_caching,
+        scheduling_policy=draw("fcfs", "priority"),
+        max_loras=draw(None, 1, 2),
         num_cpu_blocks=num_cpu_blocks,
         model=PretendedKV(block_size),
     )

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue of sequence groups that any group can leave at once, wherever in it it stands."""
+"""A queue of sequence groups from which any group is removed in O(1), whatever its position."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from vllm.sequence import SequenceGroup
 
 
 class GroupQueue:
-    """Groups in order, each once. All it does takes the same time however many there are."""
+    """Groups in order, each once. Everything but `sort` takes O(1)."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[SequenceGroup, None] = OrderedDict()
@@ -38,6 +38,10 @@ class GroupQueue:
         """Put ``group`` before all others."""
         self._groups[group] = None
         self._groups.move_to_end(group, last=False)
+
+    def sort(self, key: Callable[[SequenceGroup], int]) -> None:
+        """Order the groups by ``key``; those with the same key stay in their order."""
+        self._groups = OrderedDict.fromkeys(sorted(self._groups, key=key))
 
     def remove(self, group: SequenceGroup) -> None:
         """Take ``group`` out.

@@ -21,8 +21,9 @@ from dataclasses import replace
 from itertools import chain, groupby
 from typing import Any
 
-from vllm.core.parking_scheduler import IllegalTransition, ParkingScheduler
+from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import SchedulerOutputs
+from vllm.core.transitions import IllegalTransition
 from vllm.hooks.branch import Branch, branch_of
 from vllm.hooks.config import SpecialKwargs
 from vllm.hooks.injection import KVCopy, inject, spliced_of
@@ -33,7 +34,7 @@ from vllm.hooks.stats import HookStats
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
-class HookScheduler(ParkingScheduler):
+class HookScheduler(PriorityScheduler):
     """The life of BLOCKED parents and of children.
 
     Children are noticed as ended at the next `schedule`, whatever ended them, so a join never changes a

@@ -15,6 +15,7 @@ from typing import Literal
 from vllm.core.kept_children import KeptChildren
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.core.step_costs import StepCosts
+from vllm.core.urgency import Urgency
 from vllm.hooks.config import BlockedKVPolicy
 from vllm.hooks.injection import spliced_of
 from vllm.logger import init_logger
@@ -41,7 +42,7 @@ class Option:
 class KVPressure:
     """Takes KV from BLOCKED sequences. The policy says by what means."""
 
-    def __init__(self, blocks: SharedBlocks, kept: KeptChildren, policy: BlockedKVPolicy) -> None:
+    def __init__(self, blocks: SharedBlocks, kept: KeptChildren, policy: BlockedKVPolicy, urgency: Urgency) -> None:
         self.costs = StepCosts()
         self.evictions: Counter[Means] = Counter()
         """How often each means was taken."""
@@ -52,6 +53,7 @@ class KVPressure:
         self._blocks = blocks
         self._kept = kept
         self._policy = policy
+        self._urgency = urgency
         self._swapped_out: list[tuple[int, int]] = []
         if policy == "swap" and not blocks.has_swap_space:
             logger.warning(
@@ -60,7 +62,8 @@ class KVPressure:
             )
 
     def relieve(self, parked: Iterable[SequenceGroup], num_wanted: int, is_last_resort: bool = False) -> bool:
-        """Have one of the groups that are set aside give up blocks; among equals the last one.
+        """Have one of the groups that are set aside give up blocks: the least urgent, and of those the one with
+        the least waste; among equals the last one.
 
         Args:
             parked: BLOCKED, or finished with KV that is kept for a join.
@@ -79,7 +82,7 @@ class KVPressure:
                 options += self._options(group, num_wanted, per_token, per_block)
         if not options:
             return False
-        self._take(min(options, key=lambda option: option.seconds / option.num_gained))
+        self._take(min(options, key=lambda o: (-self._urgency.of(o.group), o.seconds / o.num_gained)))
         return True
 
     def give_up(self, seq: Sequence, num_blocks: int | None = None) -> None:
@@ -101,6 +104,10 @@ class KVPressure:
         """Let go of all blocks of ``seq``, shared ones too."""
         self._blocks.free(seq)
         self._recompute_from(seq, 0)
+
+    def note_swapped_out(self, blocks: Iterable[tuple[int, int]]) -> None:
+        """``blocks``, from and to, are copied out in this step, too."""
+        self._swapped_out += blocks
 
     def take_swapped_out(self) -> list[tuple[int, int]]:
         """The blocks to copy out in this step, from and to."""

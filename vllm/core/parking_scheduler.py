@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.group_queue import GroupQueue
 from vllm.core.kept_children import KeptChildren
 from vllm.core.kv_pressure import Admission, KVPressure
@@ -19,26 +20,15 @@ from vllm.core.scheduler import (
     Scheduler,
     SchedulerOutputs,
     SchedulerPrefillOutputs,
+    SchedulerRunningOutputs,
     SchedulerSwappedInOutputs,
     SchedulingBudget,
 )
 from vllm.core.shared_blocks import SharedBlocks, last_copy_into_each
-from vllm.hooks.branch import branch_of
+from vllm.core.transitions import check_transition
+from vllm.core.urgency import Rank, Urgency
 from vllm.hooks.config import BlockedKVPolicy
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
-
-_LEGAL = {
-    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
-    SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
-    SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
-    SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
-    SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
-    SequenceStatus.BLOCKED: set(SequenceStatus) - {SequenceStatus.BLOCKED, SequenceStatus.RUNNING},
-}
-
-
-class IllegalTransition(RuntimeError):
-    """A sequence was to go from one status to another that cannot follow it."""
 
 
 class ParkingScheduler(Scheduler):
@@ -54,6 +44,8 @@ class ParkingScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         self._blocks = SharedBlocks(self.block_manager)
         self._admission = Admission(self._blocks)
+        self._urgency = Urgency(self.scheduler_config.policy)
+        self._adapters = AdapterSlots(self.lora_config)
         self.blocked = GroupQueue()
         self.forked = GroupQueue()
         """WAITING with a block table: for a free slot among the running, and for room."""
@@ -64,7 +56,7 @@ class ParkingScheduler(Scheduler):
 
     def set_policy(self, policy: BlockedKVPolicy) -> None:
         """Set what becomes of a BLOCKED sequence's KV, before the first step."""
-        self.pressure = KVPressure(self._blocks, self._kept, policy)
+        self.pressure = KVPressure(self._blocks, self._kept, policy, self._urgency)
 
     def has_unfinished_seqs(self) -> bool:
         return super().has_unfinished_seqs() or bool(self.blocked or self.forked)
@@ -104,42 +96,76 @@ class ParkingScheduler(Scheduler):
         return outputs
 
     def _admit(self) -> None:
-        """Let those run, in order, for whom there is a slot and room; one of them in any case."""
+        """Let those run, in order, for whom there is a slot and room; one of them in any case.
+
+        A group whose adapter has no slot lets the others pass.
+        """
         num_reserved = 0
         while self.forked and self._has_free_slot():
-            head = self.forked.head
+            in_use = self._adapters.of(self.running)
+            head = self._adapters.first_with_room(self.forked, in_use)
+            if head is None or self._must_wait(head, in_use):
+                return
             num_wanted = self._admission.num_wanted(head)
             while self.running and num_wanted > self._blocks.num_free() - num_reserved:
-                if not self._set_a_tree_aside(head):
+                if not self._set_a_tree_aside(self._urgency.rank(head)):
                     return
             num_reserved += num_wanted
             self._move(head, SequenceStatus.RUNNING)
 
-    def _set_a_tree_aside(self, head: SequenceGroup) -> bool:
-        """Have the youngest tree give up all KV, if it is younger than that of ``head`` and nobody of it runs.
+    def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
+        """Whether a group of another queue is let in before ``forked``. The adapters ``in_use`` have slots."""
+        return False
+
+    def _set_a_tree_aside(self, rank: Rank) -> bool:
+        """Have the last tree give up all KV, if it ranks after ``rank`` and nobody of it runs.
 
         Children that wait hold their parent's context, and gain each other nothing by giving up what all share. Many
         trees that each lack a little room would wait for one another, and few sequences run at a time.
         """
         if self.pressure.keeps_blocked:
             return False
-        oldest, at_work = _age(head), set(map(_age, self.running))
-        parked: dict[tuple[float, int], list[SequenceGroup]] = {}
+        at_work = set(map(self._urgency.rank, self.running))
+        parked: dict[Rank, list[SequenceGroup]] = {}
         for group in chain(self.forked, self._parked()):
-            age = _age(group)
-            if age > oldest and age not in at_work and self._blocks.is_on_device(group.first_seq):
-                parked.setdefault(age, []).append(group)
+            found = self._urgency.rank(group)
+            if found > rank and found not in at_work and self._blocks.is_on_device(group.first_seq):
+                parked.setdefault(found, []).append(group)
         if not parked:
             return False
         for group in parked[max(parked)]:
             self._give_up_all(group)
         # They come back in the order in which their requests came.
-        self.waiting = deque(sorted(self.waiting, key=lambda group: (_age(group), group.first_seq.seq_id)))
+        self.waiting = deque(
+            sorted(self.waiting, key=lambda group: (self._urgency.rank(group), group.first_seq.seq_id))
+        )
         return True
 
-    def _schedule_prefills(self, *args: Any, **kwargs: Any) -> SchedulerPrefillOutputs:
-        # A new request would take the room that the forked wait for, and that their end would give back.
-        return SchedulerPrefillOutputs.create_empty() if self.forked else super()._schedule_prefills(*args, **kwargs)
+    def _schedule_running(
+        self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
+    ) -> SchedulerRunningOutputs:
+        """Upstream's, after which ``curr_loras`` are the adapters of all that run.
+
+        Upstream's forgets the adapter of a group that it preempts, though others of this step use it too.
+        """
+        scheduled = super()._schedule_running(budget, curr_loras, *args, **kwargs)
+        if self._adapters.is_limited:
+            at_work = chain(scheduled.decode_seq_groups_list, scheduled.prefill_seq_groups_list, self.running)
+            curr_loras.clear()
+            curr_loras |= self._adapters.of(at_work)
+        return scheduled
+
+    def _schedule_prefills(
+        self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
+    ) -> SchedulerPrefillOutputs:
+        head = self._adapters.first_with_room(self.forked, curr_loras)
+        if head is not None and not self._must_wait(head, curr_loras):
+            # A new request would take the room that the forked wait for, and that their end would give back.
+            return SchedulerPrefillOutputs.create_empty()
+        if head is None and self.forked:
+            # They wait for a slot of an adapter: requests without one take nothing from them.
+            curr_loras = self._adapters.all_taken()
+        return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
 
     def _schedule_swapped(
         self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
@@ -157,10 +183,14 @@ class ParkingScheduler(Scheduler):
             return True
         self._blocks.keep_sources()
         while (num_missing := self._blocks.num_missing(seq_group.seqs)) > 0:
-            if not self.pressure.relieve(self._parked(), num_missing):
+            if not self.pressure.relieve(self._victims_before(seq_group), num_missing):
                 return False
             self._blocks.keep_sources()
         return True
+
+    def _victims_before(self, running: SequenceGroup) -> Iterator[SequenceGroup]:
+        """The parked groups that give up KV before any group is preempted for ``running``."""
+        return self._parked()
 
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
         # Without room in swap space upstream's ends the engine.
@@ -194,7 +224,8 @@ class ParkingScheduler(Scheduler):
         """Nobody can run: have one who doesn't give up KV; False if none of them has any."""
         if self.pressure.relieve(self._parked(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
             return True
-        for group in chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked)):
+        in_turn = chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked))
+        for group in sorted(in_turn, key=self._urgency.of, reverse=True):
             if self._blocks.is_on_device(group.first_seq):
                 self._give_up_all(group)
                 return True
@@ -212,11 +243,9 @@ class ParkingScheduler(Scheduler):
 
     def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """Change the status of a group's sequence and its queue, together."""
-        seq = group.first_seq
-        if status not in _LEGAL.get(seq.status, ()):
-            raise IllegalTransition(f"{group.request_id} cannot go from {seq.status.name} to {status.name}")
+        check_transition(group, status)
         self._leave_queue(group)
-        seq.status = status
+        group.first_seq.status = status
         if status == SequenceStatus.RUNNING:
             self.running.append(group)
         elif status == SequenceStatus.BLOCKED:
@@ -242,10 +271,3 @@ class ParkingScheduler(Scheduler):
 
     def _has_free_slot(self) -> bool:
         return len(self.running) < self.scheduler_config.max_num_seqs
-
-
-def _age(group: SequenceGroup) -> tuple[float, int]:
-    """Of the request, or sample of it, that the group's tree is: the same for all of its sequences."""
-    branch = branch_of(group)
-    root = group if branch is None else branch.root.seq_group
-    return root.arrival_time, root.first_seq.seq_id

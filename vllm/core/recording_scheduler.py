@@ -41,7 +41,7 @@ class RecordingScheduler(HookScheduler):
 
     def set_policy(self, policy: BlockedKVPolicy) -> None:
         """See `ParkingScheduler.set_policy`."""
-        self.pressure = _RecordingPressure(self._blocks, self._kept, policy)
+        self.pressure = _RecordingPressure(self._blocks, self._kept, policy, self._urgency)
         self.pressure.scheduler = self
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:

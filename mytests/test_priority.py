@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scheduling_policy="priority"``: the urgent are let in first, preempted last, and give up KV last.
+
+0 is the most urgent. Priorities of trees are those of their requests.
+"""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, child_of, finished, plan
+from mytests.test_async_steps import AsyncEngine, script
+from mytests.test_kv_pressure import MANUAL, engine_with_kv
+from vllm.sequence import SequenceGroup
+
+LOW, MIDDLE, URGENT = 9, 5, 0
+
+
+def engine_with_priorities(hooks: Any = HOOKS, policy: str = "auto", **sizes: Any) -> SurgicalEngine:
+    return engine_with_kv(hooks, policy, scheduling_policy="priority", **sizes)
+
+
+def _name(group: SequenceGroup) -> str:
+    return group.request_id
+
+
+def ends(engine: SurgicalEngine, tokens: Any) -> list[str]:
+    """The ids of requests in the order of their ends; then the engine is empty."""
+    order: list[str] = []
+    while engine.scheduler.has_unfinished_seqs():
+        engine.step(tokens)
+        order += [output.request_id for output in engine.handed_out if output.finished]
+    engine.assert_empty()
+    return order
+
+
+class TestSlots:
+    @pytest.mark.parametrize(("policy", "order"), [("priority", "urs"), ("fcfs", "rsu")])
+    def test_an_urgent_request_takes_the_slot_of_a_low_one(self, policy: str, order: str) -> None:
+        """It overtakes the low one that waits, too."""
+        engine = engine_with_kv(HOOKS, max_num_seqs=1, scheduling_policy=policy)
+        tokens = plan(r="aaaa", s="bbbb", u="cc")
+        engine.add("r", priority=LOW)
+        engine.step(tokens)
+        engine.add("s", priority=LOW)
+        engine.add("u", priority=URGENT)
+        assert ends(engine, tokens) == list(order)
+        assert [finished(engine, name).text for name in "rsu"] == ["aaaa", "bbbb", "cc"]
+
+    def test_the_least_urgent_gives_way(self) -> None:
+        """Though it came first; and nobody for one that is as urgent."""
+        engine = engine_with_priorities(max_num_seqs=2)
+        engine.add("r", priority=LOW)
+        engine.add("s", priority=MIDDLE)
+        engine.step({})
+        engine.add("t", priority=MIDDLE)
+        engine.step({})
+        assert engine.statuses() == {"r": "WAITING", "s": "RUNNING", "t": "RUNNING"}
+        engine.add("u", priority=MIDDLE)
+        engine.step({})
+        assert engine.statuses() == {"u": "WAITING", "r": "WAITING", "s": "RUNNING", "t": "RUNNING"}
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+    def test_an_urgent_child_takes_the_slot_of_a_low_request(self) -> None:
+        """A tree is as urgent as its request."""
+        engine = engine_with_priorities(dataclasses.replace(HOOKS, children_per_promise=2), max_num_seqs=2)
+        engine.add("u", priority=URGENT)
+        engine.add("r", priority=LOW)
+        engine.step({"u": PROMISE})
+        engine.run_until(lambda: "u_child_1" in map(_name, engine.scheduler.running), {})
+        assert engine.statuses() == {"u": "BLOCKED", "u_child_0": "RUNNING", "u_child_1": "RUNNING", "r": "WAITING"}
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+    def test_an_urgent_request_is_let_in_before_low_children(self) -> None:
+        """Who otherwise go before all new requests."""
+        engine = engine_with_priorities(dataclasses.replace(HOOKS, children_per_promise=3), max_num_seqs=2)
+        engine.add("r", priority=LOW)
+        engine.step({"r": PROMISE})
+        engine.add("u", priority=URGENT)
+        engine.add("s", priority=LOW)
+        engine.step({})
+        assert list(map(_name, engine.scheduler.running)) == ["u"]
+        engine.step({})
+        assert list(map(_name, engine.scheduler.running)) == ["u", "r_child_0"]
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+    def test_a_low_child_keeps_what_it_shares(self) -> None:
+        """It gives its slot to an urgent request, and recomputes its own tokens alone."""
+        engine = engine_with_priorities(max_num_seqs=1)
+        tokens = plan(r="!z", r_child_0="BC", u="d")
+        group = engine.add("r", prompt="r" * 8, priority=LOW)
+        for _ in range(2):
+            engine.step(tokens)
+        engine.add("u", priority=URGENT)
+        engine.step(tokens)
+        assert engine.statuses() == {"u": "RUNNING", "r": "BLOCKED", "r_child_0": "WAITING"}
+        assert engine.block_table(child_of(group)) == engine.block_table(group)[:2]
+        assert ends(engine, tokens) == ["u", "r"]
+        assert finished(engine).text == "BCz"
+
+    def test_an_adapters_slot_is_taken_from_all_who_use_it(self) -> None:
+        """If they are all less urgent; groups without an adapter go on."""
+        engine = engine_with_priorities(max_loras=2)
+        for name, adapter, priority in (
+            ("a", 1, MIDDLE),
+            ("b", 2, LOW),
+            ("c", 2, LOW),
+            ("d", 0, LOW),
+            ("e", 1, URGENT),
+        ):
+            engine.add(name, adapter=adapter, priority=priority)
+        engine.step({})
+        engine.add("u", adapter=3, priority=URGENT)
+        engine.step({})
+        assert sorted(map(_name, engine.scheduler.running)) == ["a", "d", "e", "u"]
+        engine.add("v", adapter=4, priority=URGENT)
+        engine.step({})
+        assert engine.statuses()["v"] == "WAITING"
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+
+class TestBlocks:
+    def test_the_least_urgent_is_preempted_first(self) -> None:
+        """Though the urgent one came last."""
+        engine = engine_with_priorities(num_blocks=6, max_model_len=24)
+        engine.add("r", prompt="r" * 8, priority=LOW)
+        engine.add("u", prompt="u" * 8, priority=URGENT)
+        assert ends(engine, plan(r="a" * 10, u="b" * 10)) == ["u", "r"]
+        assert engine.scheduler.num_cumulative_preemption == 1
+        assert [finished(engine, name).text for name in "ru"] == ["a" * 10, "b" * 10]
+
+    def test_an_urgent_request_takes_blocks_of_a_low_one_that_runs(self) -> None:
+        """Its prompt has no room otherwise."""
+        engine = engine_with_priorities(num_blocks=6, max_model_len=24)
+        tokens = plan(r="a" * 6, u="bb")
+        engine.add("r", prompt="r" * 14, priority=LOW)
+        engine.step(tokens)
+        engine.add("u", prompt="u" * 12, priority=URGENT)
+        assert ends(engine, tokens) == ["u", "r"]
+
+    @pytest.mark.parametrize("policy", ["discard", "preserve"])
+    def test_a_running_group_that_is_less_urgent_is_preempted_before_a_blocked_one_gives_up_kv(
+        self, policy: str
+    ) -> None:
+        """The urgent parent resumes with all of its KV."""
+        engine = engine_with_priorities(MANUAL, policy, num_blocks=8, max_model_len=32)
+        engine.add("u", prompt="u" * 12, priority=URGENT)
+        engine.step({"u": SYNC})
+        tokens = plan(u=".z", r="a" * 14, s="b" * 6)
+        engine.add("r", prompt="r" * 4, priority=LOW)
+        engine.add("s", prompt="s" * 4, priority=MIDDLE)
+        engine.run_until(engine.scheduler.is_waiting_for_callers, tokens)
+        assert engine.scheduler.num_cumulative_preemption > 0
+        engine.processor.resume("u", "")
+        engine.run(tokens)
+        assert finished(engine, "u").joins[0].num_prefill == 1
+        assert [finished(engine, name).text for name in "urs"] == ["z", "a" * 14, "b" * 6]
+        engine.assert_empty()
+
+    def test_a_less_urgent_blocked_one_gives_up_kv_first(self) -> None:
+        """Of two, that one, though it wastes more."""
+        engine = engine_with_priorities(MANUAL, "discard", num_blocks=8, max_model_len=32)
+        engine.add("u", prompt="u" * 4, priority=MIDDLE)
+        engine.add("r", prompt="r" * 16, priority=LOW)
+        engine.step(lambda group: SYNC)
+        engine.add("t", prompt="t" * 12, priority=URGENT)
+        engine.run_until(engine.scheduler.is_waiting_for_callers, plan(t="aaa"))
+        for name in "ur":
+            engine.processor.resume(name, "")
+        engine.run(plan(u=".z", r=".z"))
+        assert finished(engine, "u").joins[0].num_prefill == 1 < finished(engine, "r").joins[0].num_prefill
+        engine.assert_empty()
+
+    def test_a_tree_of_which_nobody_runs_gives_up_all_that_it_shares(self) -> None:
+        """None of its sequences gains anything by giving up its own."""
+        engine = engine_with_priorities(
+            dataclasses.replace(HOOKS, children_per_promise=2), num_blocks=8, max_num_seqs=1
+        )
+        engine.add("r", prompt="r" * 14, priority=LOW)
+        engine.step({"r": PROMISE})
+        engine.add("u", prompt="u" * 22, priority=URGENT)
+        engine.step({})
+        assert engine.statuses()["u"] == "RUNNING"
+        engine.run(lambda group: EOS)
+        engine.assert_empty()
+
+    def test_an_urgent_blocked_one_gives_up_kv_where_nobody_can_go_on_otherwise(self) -> None:
+        """It waits for a caller, who may wait for the low request."""
+        engine = engine_with_priorities(MANUAL, num_blocks=6, max_model_len=24)
+        engine.add("u", prompt="u" * 12, priority=URGENT)
+        engine.step({"u": SYNC})
+        engine.add("r", prompt="r" * 16, priority=LOW)
+        engine.run_until(engine.scheduler.is_waiting_for_callers, plan(r="aa"))
+        assert finished(engine, "r").text == "aa"
+        engine.processor.resume("u", "")
+        engine.run(plan(u=".z"))
+        engine.assert_empty()
+
+
+class TestSwapped:
+    def test_a_swapped_low_group_comes_back_after_the_urgent(self) -> None:
+        """It would take what it was swapped out for."""
+        engine = engine_with_priorities(num_blocks=6, max_model_len=24, num_cpu_blocks=6)
+        tokens = plan(r="a" * 6, u="bbb")
+        engine.add("r", prompt="r" * 14, priority=LOW)
+        engine.step(tokens)
+        engine.add("u", prompt="u" * 12, priority=URGENT)
+        engine.step(tokens)
+        assert engine.statuses() == {"u": "RUNNING", "r": "SWAPPED"}
+        assert ends(engine, tokens) == ["u", "r"]
+        assert engine.scheduler.num_cumulative_preemption == 1
+
+    def test_an_urgent_swapped_group_takes_blocks_from_a_low_one(self) -> None:
+        """And no low request is let in before it."""
+        engine = engine_with_priorities(num_blocks=6, max_model_len=24, num_cpu_blocks=12)
+        tokens = plan(m="a" * 8, u="bb", r="c" * 9)
+        engine.add("m", prompt="m" * 12, priority=MIDDLE)
+        engine.step(tokens)
+        engine.add("u", prompt="u" * 16, priority=URGENT)
+        engine.step(tokens)
+        assert engine.statuses() == {"u": "RUNNING", "m": "SWAPPED"}
+        engine.add("r", prompt="r" * 4, priority=LOW)
+        engine.step(tokens)
+        assert engine.statuses() == {"u": "RUNNING", "m": "SWAPPED", "r": "WAITING"}
+        assert ends(engine, tokens) == ["u", "m", "r"]
+
+
+def finished_texts(engine: AsyncEngine) -> dict[str, str]:
+    """By request id, in the order of their ends."""
+    return {output.request_id: output.outputs[0].text for output in engine.outputs if output.finished}
+
+
+class TestAsynchronousOutput:
+    def test_the_latest_token_of_the_preempted_is_not_lost(self) -> None:
+        """It is processed before its sequence is preempted."""
+        engine = AsyncEngine(HOOKS, max_num_seqs=1, scheduling_policy="priority")
+        tokens = script(r="aaaa", u="bb")
+        engine.surgical.add("r", priority=LOW)
+        for _ in range(2):
+            engine.step(tokens)
+        engine.surgical.add("u", priority=URGENT)
+        engine.run(tokens)
+        assert finished_texts(engine) == {"u": "bb", "r": "aaaa"}
+        assert list(finished_texts(engine)) == ["u", "r"]
+
+    def test_one_that_has_ended_with_it_is_not_preempted(self) -> None:
+        """It gives its slot and blocks back."""
+        engine = AsyncEngine(HOOKS, max_num_seqs=1, scheduling_policy="priority")
+        tokens = script(r="a", u="bb")
+        engine.surgical.add("r", priority=LOW)
+        for _ in range(2):
+            engine.step(tokens)
+        engine.surgical.add("u", priority=URGENT)
+        engine.run(tokens)
+        assert finished_texts(engine) == {"r": "a", "u": "bb"}
+        assert engine.surgical.scheduler.num_cumulative_preemption == 0
+
+
+def test_a_child_has_its_requests_priority() -> None:
+    """At every depth."""
+    engine = engine_with_priorities(dataclasses.replace(HOOKS, max_child_depth=2))
+    group = engine.add("r", priority=MIDDLE)
+    engine.run_until(lambda: "r_child_0_child_0" in engine.statuses(), lambda group: PROMISE)
+    assert [child_of(group).priority, child_of(child_of(group)).priority] == [MIDDLE, MIDDLE]
+    engine.run(lambda group: EOS)
+    engine.assert_empty()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``scheduling_policy="priority"`` for trees. With "fcfs" all are equally urgent, and nothing here does anything.
+
+Upstream leaves priorities out where prefills are chunked, and hooks need chunked prefill. Here
+
+- every queue is in order of urgency, so the least urgent running group is preempted first;
+- no group is let in before a more urgent one of another queue that waits for the same slots and blocks;
+- a waiting group takes what it lacks (a slot, an adapter's slot, blocks) from less urgent ones, parked or running;
+- a BLOCKED parent gives up KV for running groups only while none that runs is less urgent than it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain
+from math import ceil, inf
+from typing import Any
+
+from vllm.core.interfaces import AllocStatus
+from vllm.core.parking_scheduler import ParkingScheduler
+from vllm.core.scheduler import (
+    PreemptionMode,
+    SchedulerOutputs,
+    SchedulerPrefillOutputs,
+    SchedulerSwappedInOutputs,
+    SchedulingBudget,
+)
+from vllm.sequence import SequenceGroup, SequenceStatus
+
+
+class PriorityScheduler(ParkingScheduler):
+    """`ParkingScheduler`, and who goes before whom."""
+
+    swapped: deque[SequenceGroup]
+    running: deque[SequenceGroup]
+
+    def _schedule_once(self) -> SchedulerOutputs:
+        if self._urgency.differs:
+            self._sort_queues()
+            for head in self._heads():
+                while self._take_from_less_urgent(head):
+                    pass
+            self._sort_queues()
+        return super()._schedule_once()
+
+    def _admit(self) -> None:
+        super()._admit()
+        if self._urgency.differs:
+            self.running = deque(self._urgency.sorted(self.running))
+
+    def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
+        return self._urgency.of(forked) > self._urgency_of_first(in_use, self.swapped, self.waiting)
+
+    def _schedule_swapped(
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
+    ) -> SchedulerSwappedInOutputs:
+        limit = self._urgency_of_first(curr_loras or set(), self.forked, self.waiting)
+        behind = self._split_off(self.swapped, lambda urgency: urgency > limit)
+        scheduled = super()._schedule_swapped(budget, curr_loras, enable_chunking)
+        self.swapped.extend(behind)
+        return scheduled
+
+    def _schedule_prefills(
+        self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
+    ) -> SchedulerPrefillOutputs:
+        swapped, forked = (self._urgency_of_first(curr_loras, queue) for queue in (self.swapped, self.forked))
+        behind = self._split_off(self.waiting, lambda urgency: urgency > swapped or urgency >= forked)
+        scheduled = super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
+        self.waiting.extend(behind)
+        return scheduled
+
+    def _victims_before(self, running: SequenceGroup) -> Iterator[SequenceGroup]:
+        # Who runs is in order here, the least urgent last: upstream preempts from there.
+        least = self._urgency.of(self.running[-1] if self.running else running)
+        return (group for group in self._parked() if self._urgency.of(group) >= least)
+
+    def _sort_queues(self) -> None:
+        self.forked.sort(self._urgency.of)
+        self.waiting = deque(self._urgency.sorted(self.waiting))
+        self.swapped = deque(self._urgency.sorted(self.swapped))
+        self.running = deque(self._urgency.sorted(self.running))
+
+    def _split_off(self, queue: deque[SequenceGroup], is_behind: Callable[[float], bool]) -> list[SequenceGroup]:
+        """Take those out of a queue that ``is_behind`` holds of, by their urgency."""
+        behind = [group for group in queue if is_behind(self._urgency.of(group))] if self._urgency.differs else []
+        for _ in behind:
+            queue.pop()
+        return behind
+
+    def _urgency_of_first(self, in_use: set[int], *queues: Any) -> float:
+        return min(map(self._urgency.of, self._first_of_each(in_use, *queues)), default=inf)
+
+    def _first_of_each(self, in_use: set[int], *queues: Any) -> Iterator[SequenceGroup]:
+        """The most urgent group of each queue that doesn't wait for a slot of its adapter."""
+        firsts = (self._adapters.first_with_room(queue, in_use) for queue in queues)
+        return (group for group in firsts if group is not None)
+
+    def _heads(self) -> list[SequenceGroup]:
+        """Who may take from others: the most urgent of each queue, and the most urgent whose adapter has a slot."""
+        queues = self.forked, self.swapped, self.waiting
+        at_head = [next(iter(queue)) for queue in queues if queue]
+        able = self._first_of_each(self._adapters.of(self.running), *queues)
+        return self._urgency.sorted(dict.fromkeys(chain(at_head, able)))
+
+    def _take_from_less_urgent(self, head: SequenceGroup) -> bool:
+        """Have less urgent groups give up some of what ``head`` lacks; False if there is nothing of the kind."""
+        urgency = self._urgency.of(head)
+        less_urgent = [group for group in self.running if self._urgency.of(group) > urgency]
+        victims = less_urgent[-1:]
+        if self._has_free_slot() and not self._adapters.have_room_for(head, self._adapters.of(self.running)):
+            victims = self._users_of_one_adapter(less_urgent)
+        elif self._has_free_slot():
+            num_missing = self._num_missing(head)
+            if num_missing <= 0:
+                return False
+            least = self._urgency.of(victims[0]) if victims else urgency + 1
+            parked = (group for group in self._parked() if self._urgency.of(group) >= least)
+            if self.pressure.relieve(parked, num_missing) or self._set_a_tree_aside((urgency, inf, 0)):
+                return True
+        for victim in victims:
+            self._preempt_now(victim)
+        return bool(victims)
+
+    def _users_of_one_adapter(self, less_urgent: list[SequenceGroup]) -> list[SequenceGroup]:
+        """All who run with the same adapter, if all of them are among the ``less_urgent``; [] if there is none."""
+        kept = self._adapters.of(group for group in self.running if group not in less_urgent)
+        last = next((g for g in reversed(less_urgent) if g.lora_int_id > 0 and g.lora_int_id not in kept), None)
+        return [group for group in less_urgent if last is not None and group.lora_int_id == last.lora_int_id]
+
+    def _num_missing(self, head: SequenceGroup) -> int:
+        """Blocks that have to become free before ``head`` is let in; none if not above 0."""
+        num_free = self._blocks.num_free()
+        if head in self.forked:
+            return self._admission.num_wanted(head) - num_free
+        is_swapped = head.first_seq.status == SequenceStatus.SWAPPED
+        status = self.block_manager.can_swap_in(head, 0) if is_swapped else self.block_manager.can_allocate(head)
+        if status != AllocStatus.LATER:
+            return 0
+        num_wanted = (
+            ceil(head.first_seq.get_len() / self.block_manager.block_size) + self.block_manager.watermark_blocks
+        )
+        return max(1, num_wanted - num_free)
+
+    def _preempt_now(self, victim: SequenceGroup) -> None:
+        """Preempt a running group before the step is scheduled, and put it into the queue of its new status."""
+        if self.use_async_output_proc:
+            # Its latest token is not processed yet, and may end it.
+            self.output_proc_callback(request_id=victim.request_id)
+        if victim.is_finished():
+            self.running.remove(victim)
+            self._free_finished_seq_group(victim)
+            return
+        swapped_out: list[tuple[int, int]] = []
+        mode = self._preempt(victim, swapped_out)
+        if victim in self._preempted:
+            self._preempted.remove(victim)
+            self._move(victim, SequenceStatus.WAITING)
+            return
+        self.running.remove(victim)
+        if mode == PreemptionMode.SWAP:
+            self.swapped.append(victim)
+            self.pressure.note_swapped_out(swapped_out)
+        else:
+            self.waiting.appendleft(victim)

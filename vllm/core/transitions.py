@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which status of a sequence can follow which, as far as hooks change it; upstream's own changes are its own."""
+
+from vllm.sequence import SequenceGroup, SequenceStatus
+
+_LEGAL = {
+    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
+    SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
+    SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
+    SequenceStatus.BLOCKED: set(SequenceStatus) - {SequenceStatus.BLOCKED, SequenceStatus.RUNNING},
+}
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence was to go from one status to another that cannot follow it."""
+
+
+def check_transition(group: SequenceGroup, status: SequenceStatus) -> None:
+    """Raise an `IllegalTransition` unless the sequence of ``group`` can go to ``status``."""
+    current = group.first_seq.status
+    if status not in _LEGAL.get(current, ()):
+        raise IllegalTransition(f"{group.request_id} cannot go from {current.name} to {status.name}")

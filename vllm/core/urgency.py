@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who goes first: by the order of arrival, or by ``scheduling_policy="priority"``.
+
+A child has its request's priority, so a tree has one. As upstream has it, a lower number is more urgent.
+"""
+
+from collections.abc import Iterable
+
+from vllm.hooks.branch import branch_of
+from vllm.sequence import SequenceGroup
+
+Rank = tuple[int, float, int]
+"""Of a tree: its urgency, the arrival of its request, and a number that tells apart those that arrived together."""
+
+
+class Urgency:
+    """The urgency of sequence groups under one scheduling policy; 0 for all of them under "fcfs"."""
+
+    def __init__(self, policy: str) -> None:
+        self.differs = policy == "priority"
+        """Whether one group can be more urgent than another."""
+
+    def of(self, group: SequenceGroup) -> int:
+        """A lower number goes first."""
+        return group.priority if self.differs else 0
+
+    def rank(self, group: SequenceGroup) -> Rank:
+        """The rank of the tree that ``group`` belongs to: the same for all of its sequences."""
+        branch = branch_of(group)
+        root = group if branch is None else branch.root.seq_group
+        return self.of(group), root.arrival_time, root.first_seq.seq_id
+
+    def sorted(self, groups: Iterable[SequenceGroup]) -> list[SequenceGroup]:
+        """The most urgent first; those that are equally urgent stay in their order."""
+        return sorted(groups, key=self.of)
