@@ -9,6 +9,7 @@ from rich.text import Text
 from mytests.demo_input import TOKENS, CommandError
 from mytests.surgical import CHILD, SurgicalEngine
 from vllm.hooks.branch import branch_of
+from vllm.hooks.forgotten import Forgotten
 from vllm.hooks.results import Segment
 from vllm.sequence import SequenceGroup
 
@@ -79,7 +80,10 @@ def _context(group: SequenceGroup) -> Text:
     """Prompt, bar, output; what was merged stands in brackets."""
     seq, branch = group.first_seq, branch_of(group)
     output = seq.get_output_token_ids()
-    text = readable(seq.prompt_token_ids, "dim").append("|", "dim")
+    prompt = seq.prompt_token_ids
+    # A joined child has let go of its own.
+    text = Text("…", "dim") if isinstance(prompt, Forgotten) else readable(prompt, "dim")
+    text.append("|", "dim")
     for segment in branch.segments() if branch else [Segment(0, len(output), "sampled")]:
         shown = readable(output[segment.start : segment.end])
         text += shown if segment.origin == "sampled" else Text.assemble(("[", "green"), shown, ("]", "green"))

@@ -73,6 +73,14 @@ class Scheduled:
     is_prefill: bool
 
 
+class SeenPrompts(dict[str, list[int]]):
+    """The prompt of each sequence that was scheduled, joined children included; a `SurgicalEngine.model`."""
+
+    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
+        for entry in outputs.scheduled_seq_groups:
+            self.setdefault(entry.seq_group.request_id, list(entry.seq_group.first_seq.prompt_token_ids))
+
+
 @dataclass
 class SurgicalEngine:
     """See the module. All lengths count tokens, all sizes count blocks."""

@@ -34,9 +34,13 @@ class TestAccounting:
         """They stand in the list, and add nothing to the cumulative one."""
         engine = SurgicalEngine()
         parent = engine.add()
-        engine.run(plan(r="!z", r_child_0="BC"))
+        script = plan(r="!z", r_child_0="BC")
+        for _ in range(2):
+            engine.step(script)
+        of_child = child_of(parent).first_seq.output_logprobs[0]
+        engine.run(script)
         assert finished(engine).cumulative_logprob == -3.0
-        assert finished(engine).logprobs[1] is child_of(parent).first_seq.output_logprobs[0]
+        assert finished(engine).logprobs[1] is of_child
         assert len(finished(engine).logprobs) == len(finished(engine).token_ids)
         engine.assert_empty()
 

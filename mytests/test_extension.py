@@ -12,6 +12,7 @@ from mytests.surgical import (
     PROMISE,
     SYNC_HOOKS,
     CharTokenizer,
+    SeenPrompts,
     SurgicalEngine,
     child_of,
     finished,
@@ -92,11 +93,11 @@ class TestHandlers:
 
     def test_a_handler_for_another_token(self) -> None:
         """It spawns as many children as it likes, with prefixes and parameters, and joins them."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}))
-        parent = engine.add()
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}), model=(prompts := SeenPrompts()))
+        engine.add()
         engine.run(plan(r="23*z", r_child_0="abcdef", r_child_1="ghijkl"))
         assert finished(engine).text == "23*2:abghiz"
-        assert child_of(parent, 1).prompt_token_ids == ids("prompt23*#3")
+        assert prompts["r_child_1"] == ids("prompt23*#3")
         assert [child.prefix_token_ids for child in finished(engine).children] == [tuple(ids("#2")), tuple(ids("#3"))]
         engine.assert_empty()
 

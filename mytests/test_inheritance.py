@@ -28,7 +28,7 @@ def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
 class TestInheritance:
     def test_a_child_has_its_parents_lora_priority_and_headers(self) -> None:
         """And its arrival time, which fair scheduling goes by."""
-        engine = SurgicalEngine(SYNC_HOOKS)
+        engine = SurgicalEngine(SYNC_HOOKS, max_loras=1)
         group = engine.add()
         lora = LoRARequest("adapter", 1, "nowhere")
         group.priority, group.trace_headers, group.lora_request = 7, {"traceparent": "0"}, lora
@@ -41,7 +41,7 @@ class TestInheritance:
 
     def test_a_lora_with_a_length_of_its_own_limits_its_merges(self) -> None:
         """As it limits what is sampled."""
-        engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14)
+        engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14, max_loras=1)
         group = engine.add(prompt="p" * 10)
         group.lora_request = LoRARequest("adapter", 1, "nowhere", long_lora_max_len=18)
         engine.run(plan(r="!.z" + "z" * 20, r_child_0="BB"))

@@ -12,8 +12,8 @@ from mytests.surgical import (
     PROMISE,
     SYNC,
     SYNC_HOOKS,
+    SeenPrompts,
     SurgicalEngine,
-    child_of,
     finished,
     ids,
     plan,
@@ -185,8 +185,8 @@ def test_a_child_in_the_tree_tells_all_of_itself() -> None:
 
 def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
     """Its context is its parent's, whoever wrote it."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    parent = engine.add(prompt="p")
+    engine = SurgicalEngine(SYNC_HOOKS, model=(prompts := SeenPrompts()))
+    engine.add(prompt="p")
     engine.run(plan(r="!.!.z", r_child_0="AB", r_child_1="C"))
-    assert child_of(parent, 1).prompt_token_ids == [*ids("p"), PROMISE, SYNC, *ids("AB"), PROMISE]
+    assert prompts["r_child_1"] == [*ids("p"), PROMISE, SYNC, *ids("AB"), PROMISE]
     engine.assert_empty()

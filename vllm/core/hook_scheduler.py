@@ -177,6 +177,8 @@ class HookScheduler(PriorityScheduler):
         if branch.end_status is None:
             self._make_ready(branch, spans)
             join = replace(join, num_prefill=group.get_num_uncomputed_tokens())
+        if not self._kept.has_children_of(branch):
+            branch.forget_joined()
         branch.joins.append(join)
         self.stats.note_join(join, children, time.monotonic() - branch.blocked_since)
         if branch.end_status is not None:

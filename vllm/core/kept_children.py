@@ -40,8 +40,13 @@ class KeptChildren:
         is_here = self.holds(child.seq) and self._blocks.is_on_device(child.seq)
         return child.seq.get_num_computed_tokens() if is_here else 0
 
+    def has_children_of(self, parent: Branch) -> bool:
+        """Whether KV of children of ``parent`` is kept."""
+        return parent in self._by_parent
+
     def release(self, parent: Branch) -> None:
-        """Give back what the children of ``parent`` hold."""
+        """Give back what the children of ``parent`` hold. Nobody asks for the contexts of the joined ones any more."""
         for child in self._by_parent.pop(parent, ()):
             self.seq_ids.remove(child.seq.seq_id)
             self._blocks.free(child.seq)
+        parent.forget_joined()

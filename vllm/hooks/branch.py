@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vllm.hooks.config import SpecialKwargs
+from vllm.hooks.forgotten import forget_context
 from vllm.hooks.handlers import TokenHandler
 from vllm.hooks.limits import Limits, limits_of
 from vllm.hooks.results import ChildDelta, ChildOutput, Join, Segment
@@ -50,6 +51,9 @@ class Branch:
 
     num_joined: int = 0
     """Children whose results are merged: ``children[:num_joined]``."""
+
+    num_forgotten: int = 0
+    """Joined children of which only outputs and lengths are left: ``children[:num_forgotten]``."""
 
     merged: list[Segment] = field(default_factory=list)
     """The segments that it has not sampled itself."""
@@ -141,6 +145,22 @@ class Branch:
     def note_end(self) -> None:
         """Record that the sequence has finished now: for good, or but for what its children still bring."""
         self.finished_time = time.time()
+
+    def forget_joined(self) -> None:
+        """Let go of the contexts of joined children, and of all below them. What the caller learns of them stays."""
+        joined, self.num_forgotten = self.children[self.num_forgotten : self.num_joined], self.num_joined
+        for child in joined:
+            child.to_output()
+            child.forget()
+
+    def forget(self) -> None:
+        """Let go of the context of a sequence whose parent is joined, and of all below it."""
+        forget_context(self.seq)
+        self.spliced = None
+        # Those of a child that was aborted are not joined.
+        for child in self.children[self.num_forgotten :]:
+            child.forget()
+        self.num_forgotten = len(self.children)
 
     def result_positions(self) -> list[int]:
         """The output tokens of a finished child that its parent gets; none if it failed."""

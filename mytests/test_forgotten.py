@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A joined child keeps its output and lengths alone: a tree takes no memory for contexts that nobody asks for."""
+
+import dataclasses
+import tracemalloc
+
+import pytest
+
+from mytests.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, num_sampled, plan
+from vllm.config import SpecialKwargs
+from vllm.sequence import SequenceGroup
+
+NUM_CHILDREN = 1_000
+INJECTING = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
+
+
+def bytes_of_a_child(prompt_length: int) -> float:
+    """What each of the later half of many children, one after the other, leaves in the memory of its request."""
+    hooks = dataclasses.replace(HOOKS, child_merge_strategy="none")
+    length = prompt_length + 2 * NUM_CHILDREN
+    engine = SurgicalEngine(hooks, block_size=16, num_blocks=length // 8, max_model_len=length)
+    group = engine.add(prompt="p" * prompt_length, max_tokens=NUM_CHILDREN, logprobs=None)
+
+    def fork_alone(sampling: SequenceGroup) -> int:
+        is_root = sampling is group
+        return PROMISE if is_root else plan(**{sampling.request_id: "B"})(sampling)
+
+    engine.run_until(lambda: num_sampled(group) == NUM_CHILDREN // 2, fork_alone, max_steps=2 * NUM_CHILDREN)
+    tracemalloc.start()
+    engine.run(fork_alone, max_steps=2 * NUM_CHILDREN)
+    (num_bytes, _) = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(finished(engine).children) == NUM_CHILDREN - 1
+    engine.assert_empty()
+    return num_bytes / (NUM_CHILDREN / 2)
+
+
+def test_memory_does_not_grow_with_the_context_of_each_child() -> None:
+    """A thousand of them, after a prompt of 10 tokens or of 1,400: a context takes 8 bytes a token at the least."""
+    short, long = bytes_of_a_child(10), bytes_of_a_child(1400)
+    assert long - short < 1_000
+    assert long < 8_000
+
+
+@pytest.mark.parametrize("hooks", [HOOKS, SYNC_HOOKS, INJECTING])
+def test_what_the_caller_learns_stays(hooks: SpecialKwargs) -> None:
+    """Of children and of theirs, whichever way they were joined."""
+    engine = SurgicalEngine(dataclasses.replace(hooks, max_child_depth=2))
+    group = engine.add()
+    engine.run(plan(r="!.z", r_child_0="A!.B", r_child_0_child_0="CD"))
+    (child,) = finished(engine).children
+    assert (child.text, child.children[0].text) == ("ACDB", "CD")
+    assert child_of(group).first_seq.get_prompt_len() == len("prompt!")
+    with pytest.raises(LookupError, match="the context of 7 tokens is not kept"):
+        child_of(group).prompt_token_ids[0]
+    assert child_of(group).first_seq.output_logprobs == []
+    engine.assert_empty()
+
+
+def test_an_aborted_child_lets_go_of_all_below_it() -> None:
+    """Its own children were never joined."""
+    engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=2))
+    group = engine.add()
+    script = plan(r="!.z", r_child_0="!xxx", r_child_0_child_0="yyyy")
+    engine.run_until(lambda: "r_child_0_child_0" in engine.statuses(), script)
+    engine.scheduler.abort_seq_group("r_child_0")
+    engine.run(script)
+    grandchild = child_of(child_of(group))
+    assert len(grandchild.prompt_token_ids) == len("prompt!!")
+    with pytest.raises(LookupError):
+        grandchild.prompt_token_ids[0]
+    engine.assert_empty()
+
+
+def test_a_child_whose_kv_is_kept_keeps_its_context_until_it_is_copied() -> None:
+    """It says where each token of the result stands."""
+    engine = SurgicalEngine(INJECTING)
+    group = engine.add()
+    script = plan(r="!z", r_child_0="AB")
+    engine.run_until(
+        lambda: child_of(group).is_finished() if engine.statuses().get("r") == "BLOCKED" else False, script
+    )
+    assert child_of(group).prompt_token_ids[0] == ord("p")
+    engine.run(script)
+    with pytest.raises(LookupError):
+        child_of(group).prompt_token_ids[0]
+    engine.assert_empty()
