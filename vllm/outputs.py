@@ -8,7 +8,8 @@ from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.hooks.branch import Branch, branch_of
 from vllm.hooks.results import ChildDelta, ChildOutput, Join, Segment
-from vllm.sequence import SequenceGroup, SequenceGroupBase, SequenceStatus
+from vllm.sampling_params import RequestOutputKind
+from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
 
 @dataclass
@@ -66,7 +67,32 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
         if isinstance(output, RequestOutput) and (branch is not None or samples is not None):
             assembled = seq_group if samples is None else samples.assembled_seq_group
             _attach_trees(output, assembled)
+            if samples is not None:
+                _hold_back_unprocessed(output, assembled)
         return output
+
+
+def note_unprocessed(seq: Sequence) -> None:
+    """A sample's latest token has been appended, and is processed later: it has no text yet, and may end the sample."""
+    seq.has_unprocessed = True
+
+
+def note_processed(seq: Sequence) -> None:
+    """All tokens of a sample have been processed."""
+    seq.has_unprocessed = False
+
+
+def _hold_back_unprocessed(output: RequestOutput, assembled: SequenceGroup) -> None:
+    """Leave out the tokens that have no text yet: one sample's output is handed out while others' are pending."""
+    for completion, seq in zip(output.outputs, assembled.seqs, strict=True):
+        if not getattr(seq, "has_unprocessed", False) or seq.is_finished():
+            continue
+        completion.token_ids = list(completion.token_ids)[:-1]
+        if completion.logprobs is not None:
+            completion.logprobs = completion.logprobs[:-1] or None
+            completion.cumulative_logprob -= seq.output_logprobs[-1][seq.get_last_token_id()].logprob
+        if assembled.sampling_params.output_kind == RequestOutputKind.DELTA:
+            seq._last_output_token_ids_offset -= 1
 
 
 def _pass_turn(samples: SequenceGroupBase) -> None:

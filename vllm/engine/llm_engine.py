@@ -22,7 +22,7 @@ from vllm.engine.tree_stats import (
 )
 from vllm.hooks.limits import limits_of
 from vllm.hooks.spawn import check_request_id
-from vllm.outputs import RequestOutputFactory
+from vllm.outputs import RequestOutputFactory, note_unprocessed
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
 
@@ -154,11 +154,17 @@ class LLMEngine(upstream.LLMEngine):
         if self.vllm_config.special_kwargs is None:
             return
         pending = [each for each in self.scheduler_contexts if each.seq_group_metadata_list is seq_group_metadata_list]
-        for metadata, sampled, scheduled in zip(seq_group_metadata_list, output, scheduled_seq_groups, strict=True):
-            group = scheduled.seq_group
-            if group.is_finished() or not metadata.do_sample:
-                continue
-            if self._hooks().must_process_now(group, sampled.samples[0].output_token):
+        entries = zip(seq_group_metadata_list, output, scheduled_seq_groups, strict=True)
+        tokens = {
+            scheduled.seq_group: sampled.samples[0].output_token
+            for metadata, sampled, scheduled in entries
+            if metadata.do_sample and not scheduled.seq_group.is_finished()
+        }
+        for group in tokens:
+            if group.request_id in self.seq_id_to_seq_group:
+                note_unprocessed(group.first_seq)
+        for group, token in tokens.items():
+            if self._hooks().must_process_now(group, token):
                 self._process_now(pending[0], group)
 
     def _process_now(self, context: "SchedulerContext", group: SequenceGroup) -> None:

@@ -18,6 +18,7 @@ from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.spawn import make_child
 from vllm.hooks.text import append_span, num_tokens_within
 from vllm.logger import init_logger
+from vllm.outputs import note_processed
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence as DecodedSequence
 from vllm.sequence import SequenceGroup, SequenceGroupOutput, SequenceStatus
@@ -98,6 +99,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 # Asynchronously, the token was appended before the next step was scheduled.
                 decision = self._decide(handler, token_id, hooked, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
+        if is_async:
+            note_processed(sequence_group.first_seq)
         branch = branch_of(sequence_group)
         if branch is None:
             return
