@@ -22,6 +22,9 @@ class PretendedKV:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.blocks: dict[tuple[str, int], dict[int, Entry]] = {}
+        self.injected: dict[int, set[int]] = {}
+        """By sequence, the indices of tokens whose KV was injected, and not computed since."""
+
         self.num_injected = 0
         """Tokens, so far."""
 
@@ -57,12 +60,20 @@ class PretendedKV:
             runs = list(meta.runs) or [(start, end, meta.position_offset)]
             assert sum(last - first for first, last, _ in runs) == meta.token_chunk_size
         context = tuple(data.get_token_ids()[: runs[-1][1]])
+        self._check_whole(seq_id, [index for start, end, _ in runs for index in range(start, end)])
         self.num_computed += sum(end - start for start, end, _ in runs)
         for start, end, offset in runs:
             for index in range(start, end):
                 block = self.blocks.setdefault(("gpu", table[index // self.block_size]), {})
                 block[index % self.block_size] = Entry(context[: index + 1], index + offset)
         return context, table, None if any(offset for _, _, offset in runs) else True
+
+    def _check_whole(self, seq_id: int, computed: list[int]) -> None:
+        """Injected KV stays as a whole or not at all: tokens behind a part of it would get other positions."""
+        injected = self.injected.get(seq_id, set())
+        if injected and computed[0] <= min(injected):
+            injected.clear()
+        assert not injected & set(computed), (seq_id, injected, computed)
 
     def _inject(self, metadata: list[SequenceGroupMetadata]) -> None:
         copies = [copy for meta in metadata if isinstance(meta, HookedMetadata) for copy in meta.slot_copies]
@@ -73,6 +84,15 @@ class PretendedKV:
             block = self.blocks.setdefault(("gpu", copy.destination // self.block_size), {})
             block[copy.destination % self.block_size] = Entry(entry.context, copy.position, is_injected=True)
         self.num_injected += len(copies)
+        for meta in metadata:
+            if isinstance(meta, HookedMetadata):
+                [(seq_id, table)] = meta.block_tables.items()
+                indices = (self._index_of(copy.destination, table) for copy in meta.slot_copies)
+                self.injected.setdefault(seq_id, set()).update(indices)
+
+    def _index_of(self, slot: int, table: list[int]) -> int:
+        """Of the token that has ``slot``, in the context of the sequence that has ``table``."""
+        return table.index(slot // self.block_size) * self.block_size + slot % self.block_size
 
     def _copy(self, source: str, destination: str, pairs: list[tuple[int, int]]) -> None:
         read, written = [block for block, _ in pairs], [block for _, block in pairs]

@@ -66,6 +66,26 @@ class TestPressure:
         assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
         engine.assert_empty()
 
+    @pytest.mark.parametrize("rule", ["sequential", "overlap"])
+    def test_injected_kv_is_given_up_as_a_whole(self, rule: Any) -> None:
+        """Behind a part of it tokens would be computed at other positions."""
+        hooks = dataclasses.replace(SYNC_INJECT, sync_resume="manual", position_rule=rule)
+        engine = engine_with_kv(hooks)
+        group = engine.add(prompt="prompt")
+        script = plan(r="!.a.z", r_child_0="ABCDEFGH")
+        engine.run_until(engine.scheduler.is_waiting_for_callers, script)
+        engine.processor.resume("r", "")
+        engine.step(script)
+        engine.run_until(engine.scheduler.is_waiting_for_callers, script)
+        branch = ensure_branch(group, hooks)
+        assert branch.spliced is not None
+        engine.scheduler.pressure.give_up(group.first_seq, 2)
+        assert (group.first_seq.get_num_computed_tokens(), branch.spliced) == (0, None)
+        engine.processor.resume("r", "")
+        engine.run(script)
+        assert finished(engine).text == "ABCDEFGHaz"
+        engine.assert_empty()
+
 
 class TestEnds:
     def test_a_parent_that_ends_at_its_join_needs_no_kv(self) -> None:
