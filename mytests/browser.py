@@ -77,6 +77,21 @@ class Opened:
         }"""
         return self.page.evaluate(look, [x, y])
 
+    def num_drawn(self) -> int:
+        """How many rectangles, lines and texts the lanes are drawn with."""
+        draw = """() => {
+            const canvas = CanvasRenderingContext2D.prototype, drawing = ["fillRect", "stroke", "fillText"];
+            const own = drawing.map((name) => canvas[name]);
+            let calls = 0;
+            drawing.forEach((name, i) => {
+                canvas[name] = function (...given) { calls++; return own[i].apply(this, given); };
+            });
+            drawLanes();
+            drawing.forEach((name, i) => { canvas[name] = own[i]; });
+            return calls;
+        }"""
+        return self.page.evaluate(draw)
+
     def tip(self) -> str:
         """What is shown where the pointer is; nothing where it isn't."""
         tip = self.page.locator("#tip")

@@ -2,9 +2,13 @@
 """Checks of the fields of `SpecialKwargs`. Each error names the field, its value and the way out."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
+
+if TYPE_CHECKING:
+    from vllm.hooks.config import SpecialKwargs
 
 
 def refuse(owner: object, name: str, way_out: str) -> NoReturn:
@@ -58,3 +62,16 @@ def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as `SamplingParams` takes them: JSON has guided decoding as an object of its own."""
     guided = fields.get("guided_decoding")
     return {**fields, "guided_decoding": GuidedDecodingParams(**guided)} if isinstance(guided, Mapping) else {**fields}
+
+
+def check_record_to(owner: "SpecialKwargs") -> None:
+    """The field ``record_to`` is None, or names a file that could be made."""
+    path = owner.record_to
+    if path is None:
+        return
+    if not isinstance(path, str):
+        refuse(owner, "record_to", "give the path of a file, as a string")
+    if not Path(path).parent.is_dir():
+        refuse(owner, "record_to", "make its folder first, or give a path in a folder that exists")
+    if Path(path).is_dir():
+        refuse(owner, "record_to", "give the path of a file; this is a folder")

@@ -12,12 +12,12 @@ from vllm.hooks.checks import (
     check_at_least,
     check_choice,
     check_ids,
+    check_record_to,
     check_sampling_overrides,
     check_text,
     refuse,
 )
 from vllm.hooks.plugins import load
-from vllm.hooks.recording import check_record_to
 from vllm.sampling_params import SamplingParams
 
 BlockOn = Literal["promise", "sync"]
