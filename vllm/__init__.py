@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from vllm._overlay import extend_package, import_upstream_first
-from vllm._version import __version__, __version_tuple__
+from vllm._version import __version__ as __version__
+from vllm._version import __version_tuple__ as __version_tuple__
 
 extend_package(__name__, __path__)
 import_upstream_first()
