@@ -40,6 +40,8 @@ def pip_install(arguments: Sequence[str]) -> None:
     """
     command = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", *arguments]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # What Python warns of in a build is for the package's authors.
+    environment["PYTHONWARNINGS"] = "ignore"
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=said, text=True, errors="replace", env=environment
@@ -61,7 +63,8 @@ def show_progress(lines: Iterable[str], screen: IO[str]) -> None:
         kind, _, rest = line.strip().partition(" ")
         num_packages += kind in ("Collecting", "Processing", "Obtaining")
         if kind == "Installing":
-            shown.milestone(f"installing {rest.count(',') + 1} packages")
+            count = rest.count(",") + 1
+            shown.milestone(f"installing {count} package{'s' * (count > 1)}")
         elif kind == "Downloading" and _LARGE.search(rest):
             shown.milestone(f"downloading {rest}")
         elif kind in ("Collecting", "Processing", "Downloading"):

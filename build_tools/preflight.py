@@ -121,7 +121,7 @@ def require_room(needs: Iterable[Need]) -> None:
         if free < size:
             folders = " and ".join(str(need.folder) for need in together if need.size)
             variables = " or ".join(need.variable for need in together if need.size and need.variable)
-            others = f", or name other folders in {variables}" if variables else ""
+            others = f", or name another folder in {variables}" if variables else ""
             found = f"set-up needs {size / _GB:.1f} GB there, and {free / _GB:.1f} GB are free"
             raise SetupError(f"{folders}: {found}; make room{others}")
 
