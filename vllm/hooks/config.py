@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from vllm.hooks.checks import (
     check_at_least,
     check_choice,
+    check_encodable,
     check_ids,
     check_record_to,
     check_sampling_overrides,
@@ -168,6 +169,8 @@ class SpecialKwargs:
             check_ids(self, f"{name}_id", (getattr(self, f"{name}_id"),), optional=True)
             if getattr(self, name) is not None and getattr(self, f"{name}_id") is not None:
                 refuse(self, name, f"leave it out, or {name}_id")
+        for token, _ in self.named_handlers:
+            check_encodable(self, "handlers", token)
         for prefix in self.child_prefixes:
             check_ids(self, "child_prefix_token_ids", prefix)
         tokens = [self.sync_token_id, self.sync_token, self.promise_token_id, self.promise_token]
