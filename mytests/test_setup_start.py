@@ -102,3 +102,10 @@ class TestMake:
         stub = program(tmp_path / "python3.11", "exit 127")
         result = self.make(tmp_path, f"PYTHON={stub}", path=str(tmp_path))
         assert result.stderr.splitlines()[0].startswith("error: none of these runs: python3.11 ")
+
+    def test_all_is_checked_before_anything_large_is_fetched(self, tmp_path: Path) -> None:
+        """Only the tools for it come first."""
+        printed = self.make(tmp_path, "--dry-run", path=os.defpath).stdout
+        steps = ["build_tools.start", "requirements/build.txt", "build_tools.preflight", "install_torch", "common.txt"]
+        places = [printed.index(step) for step in steps]
+        assert places == sorted(places)
