@@ -8,12 +8,13 @@
 
 VENV ?= .venv
 CANDIDATES := python3.11 python3.12 python3.10 python3
-SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))
+# What any Python must be that chooses among them.
+RUNS := import sys; sys.exit(sys.version_info < (3, 7))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
 INPUTS := $(wildcard requirements/*.txt build_tools/*.py) setup.py pyproject.toml
-INSTALL = $(BIN)/python -m pip install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
+INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
@@ -31,11 +32,12 @@ setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, buil
 
 $(READY): $(INPUTS)
 	@echo "== virtual environment $(VENV)"
-	@for python in $(or $(PYTHON),$(CANDIDATES)); do \
-	  if $$python -c '$(SUPPORTED)' 2>/dev/null; then exec $$python -m venv $(VENV); fi; \
+	@for any in $(CANDIDATES) $(PYTHON); do \
+	  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(VENV)' $(CANDIDATES) --python '$(PYTHON)'; fi; \
 	done; \
-	echo "error: no Python 3.10 to 3.12 found; set PYTHON=/path/to/python3.11" >&2; exit 1
-	@$(INSTALL) --quiet --upgrade -r requirements/build.txt
+	echo "error: none of these runs: $(CANDIDATES) $(PYTHON); install Python 3.11, or set PYTHON=/path/to/python3.11" >&2; exit 1
+	@$(INSTALL) --upgrade -r requirements/build.txt
+	@$(BIN)/python -m build_tools.preflight
 	@echo "== PyTorch"
 	@$(BIN)/python -m build_tools.install_torch --index '$(TORCH_INDEX)'
 	@echo "== dependencies"
@@ -43,7 +45,7 @@ $(READY): $(INPUTS)
 	@echo "== upstream"
 	@$(BIN)/python -m build_tools
 	@echo "== this package"
-	@$(INSTALL) --quiet --no-build-isolation --no-deps --editable .
+	@$(INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 # A tree that went missing is put back, though nothing that it is made from has changed.

@@ -13,7 +13,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from build_tools import extension
-from build_tools.errors import SetupError
+from build_tools.cache import CACHE_VARIABLE
+from build_tools.errors import SetupError, temporary_folder, writing_to
 
 NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\]")
 
@@ -26,7 +27,7 @@ def require_compiler(flags: Sequence[str]) -> None:
     """
     # torch compiles with the same choice.
     compiler = os.environ.get("CXX", "c++")
-    with tempfile.TemporaryDirectory() as folder:
+    with writing_to(temporary_folder(), "TMPDIR"), tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.cpp"
         source.write_text("int main() { return 0; }\n")
         result = _syntax_check(compiler, [*flags, str(source)])
@@ -61,15 +62,24 @@ def compile_kernels(source: Path, output: Path, flags: Sequence[str], log: Path)
                 bar.total = int(step[2])
                 bar.update(int(step[1]) - bar.n)
     if process.returncode:
-        raise SetupError(f"upstream's CPU kernels do not compile; the compiler's output: {log}")
+        raise SetupError(_failure(log))
+
+
+def _failure(log: Path) -> str:
+    for line in log.read_text(errors="replace").splitlines():
+        if "No space left on device" in line:
+            way_out = f"make room in {tempfile.gettempdir()} or {log.parent.parent}, or set TMPDIR or {CACHE_VARIABLE}"
+            return f"no room for the CPU kernels: {line.strip()}; {way_out}"
+    return f"upstream's CPU kernels do not compile; the compiler's output: {log}"
 
 
 def _syntax_check(compiler: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     command = [*compiler.split(), "-fsyntax-only", *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        raise SetupError(f"no C++ compiler ({compiler} is not found): install g++, or name one in CXX") from None
+    except OSError as error:
+        why = "is not found" if isinstance(error, FileNotFoundError) else f"cannot be run: {error.strerror}"
+        raise SetupError(f"no C++ compiler ({compiler} {why}): install g++, or name one in CXX") from None
 
 
 def _error_line(result: subprocess.CompletedProcess[str]) -> str:

@@ -14,13 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 import httpx2
 
+from build_tools import pip_install
 from build_tools.release import CPU_TORCH_VERSION, CUDA_TORCH_VERSION, Target
 from build_tools.sources import package_finder, pip_options
 from build_tools.target import choose_target
 
 
 def main() -> int:
-    """pip's exit status."""
+    """Exit status."""
     parser = argparse.ArgumentParser(prog="python -m build_tools.install_torch")
     parser.add_argument("--index", default="", help="an extra index that has CPU builds of torch")
     index = parser.parse_args().index
@@ -33,7 +34,7 @@ def main() -> int:
     if ask_uv and not _pip_offers_cpu_build(requirement) and _installed_by_uv(requirement):
         return 0
     extra = ["--extra-index-url", index] if index else []
-    return subprocess.run([sys.executable, "-m", "pip", "install", *extra, requirement]).returncode
+    return pip_install.main([*extra, requirement])
 
 
 def _is_installed(wanted: str) -> bool:

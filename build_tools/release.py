@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pinned upstream release, and what we make of it."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
 from enum import Enum

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 from build_tools.archive import unpack
-from build_tools.cache import BuildCache, published_folder
+from build_tools.cache import CACHE_VARIABLE, BuildCache, published_folder
 from build_tools.compiler import compile_kernels, require_compiler
+from build_tools.errors import writing_to
 from build_tools.fetch import fetch
 from build_tools.recipe import Recipe
 from build_tools.release import PROJECT, Target
@@ -24,7 +25,7 @@ def built_tree(recipe: Recipe, cache: BuildCache) -> Path:
         SetupError: it can be neither found nor made.
     """
     final = cache.trees / recipe.key
-    with cache.lock(recipe.key):
+    with writing_to(cache.root, CACHE_VARIABLE), cache.lock(recipe.key):
         if not final.exists():
             if recipe.target is Target.CPU:
                 # Before the download: what would fail after it.
@@ -41,7 +42,7 @@ def place(recipe: Recipe, cache: BuildCache, destination: Path) -> None:
     A copy, not a link: neither clearing the cache nor an edit in a checkout may reach another one.
     """
     tree = built_tree(recipe, cache)
-    with cache.lock(hashlib.sha256(str(destination.absolute()).encode()).hexdigest()[:16]):
+    with writing_to(destination), cache.lock(hashlib.sha256(str(destination.absolute()).encode()).hexdigest()[:16]):
         if destination.is_symlink():
             destination.unlink()
         if _key_of(destination) == recipe.key:

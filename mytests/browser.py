@@ -13,6 +13,9 @@ import pytest
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_MS = 600_000
+"""After which something hangs; nothing is measured by it."""
+
 WAY_OUT = "no Chromium: `make browser` installs one"
 
 
@@ -29,7 +32,7 @@ def chromium() -> Iterator[Browser]:
         found = find_chromium(playwright)
         if found is None:
             pytest.skip(WAY_OUT)
-        browser = playwright.chromium.launch(executable_path=found)
+        browser = playwright.chromium.launch(executable_path=found, timeout=PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -45,6 +48,7 @@ class Opened:
     def of(cls, browser: Browser, path: Path, **context: Any) -> "Opened":
         """The page at ``path`` in a fresh window of 1000 x 600, without a network."""
         page = browser.new_page(viewport={"width": 1000, "height": 600}, offline=True, **context)
+        page.set_default_timeout(PATIENCE_MS)
         opened = cls(page)
         page.on("console", lambda message: opened.problems.append(message.text))
         page.on("pageerror", lambda error: opened.problems.append(str(error)))
@@ -76,6 +80,21 @@ class Opened:
             return "#" + [...pixel.slice(0, 3)].map((part) => part.toString(16).padStart(2, "0")).join("");
         }"""
         return self.page.evaluate(look, [x, y])
+
+    def num_drawn(self) -> int:
+        """How many rectangles, lines and texts the lanes are drawn with."""
+        draw = """() => {
+            const canvas = CanvasRenderingContext2D.prototype, drawing = ["fillRect", "stroke", "fillText"];
+            const own = drawing.map((name) => canvas[name]);
+            let calls = 0;
+            drawing.forEach((name, i) => {
+                canvas[name] = function (...given) { calls++; return own[i].apply(this, given); };
+            });
+            drawLanes();
+            drawing.forEach((name, i) => { canvas[name] = own[i]; });
+            return calls;
+        }"""
+        return self.page.evaluate(draw)
 
     def tip(self) -> str:
         """What is shown where the pointer is; nothing where it isn't."""

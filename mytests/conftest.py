@@ -1,4 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded by pytest before any test module imports vllm."""
 
+from hypothesis import HealthCheck, settings
+
 import mytests.environment  # noqa: F401
+
+# No test fails because the machine has something else to do.
+settings.register_profile("at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("at any speed")

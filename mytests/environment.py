@@ -2,7 +2,7 @@
 """The environment of the tests: no network, no usage reports, a small KV cache, examples importable.
 
 To be imported before vllm is. One thread is enough for the tiny models, and is not slowed down by
-whatever else the machine does.
+whatever else the machine does. No engine is given up because the machine is busy.
 """
 
 import os
@@ -14,5 +14,7 @@ os.environ["VLLM_NO_USAGE_STATS"] = "1"
 os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ["VLLM_RPC_TIMEOUT"] = "600000"
+os.environ["VLLM_ENGINE_ITERATION_TIMEOUT_S"] = "600"
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))

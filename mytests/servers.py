@@ -8,13 +8,26 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256"]
 EAGER = "--enforce-eager"
 CLI = ["-m", "vllm.entrypoints.cli.main"]
 API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
-START_UP_SECONDS = 180
+PATIENCE_SECONDS = 900
+"""After which something hangs; nothing is measured by it."""
+
+Found = TypeVar("Found")
+
+
+def until(is_reached: Callable[[], Found]) -> Found:
+    """What ``is_reached`` gives once it is true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (found := is_reached()):
+        assert time.monotonic() < deadline, f"not reached in {PATIENCE_SECONDS} s"
+        time.sleep(0.05)
+    return found
 
 
 @contextlib.contextmanager
@@ -32,15 +45,14 @@ def server(*arguments: str, use_v1: str) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE_SECONDS)
 
 
 def _wait_until_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_UP_SECONDS
-    while time.monotonic() < deadline:
+    def answers() -> bool:
         assert process.poll() is None, f"the server ended with {process.returncode}"
-        with contextlib.suppress(OSError):
-            urllib.request.urlopen(f"{address}/health")
-            return
-        time.sleep(0.5)
-    raise AssertionError(f"no server at {address} after {START_UP_SECONDS} s")
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health"):
+            return True
+        return False
+
+    until(answers)

@@ -2,12 +2,14 @@
 """What a request may ask for its own tree: hooks off, and limits tighter than the engine's."""
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
 from vllm.config import SpecialKwargs
+from vllm.hooks import near_names
 from vllm.hooks.limits import Limits, limits_of
 from vllm.sampling_params import SamplingParams
 
@@ -90,6 +92,55 @@ class TestLimits:
         hooks = dataclasses.replace(DEEP, max_tree_tokens=100)
         with pytest.raises(ValueError, match=message):
             limits_of(hooks, SamplingParams(extra_args=extra_args))
+
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [
+            ("max_childs", "max_children"),
+            ("max_child", "max_children"),
+            ("maxChildren", "max_children"),
+            ("MAX-CHILDREN", "max_children"),
+            ("max_childern", "max_children"),
+            ("child_depth", "max_child_depth"),
+            ("max_children_depth", "max_child_depth"),
+            ("max_tree_token", "max_tree_tokens"),
+            ("tree_tokens", "max_tree_tokens"),
+            ("hook", "hooks"),
+            ("Hooks", "hooks"),
+            ("stream_childs", "stream_children"),
+            ("streamChildren", "stream_children"),
+        ],
+    )
+    def test_a_typing_error_is_refused(self, name: str, meant: str) -> None:
+        """It would be ignored, as others' names are; the error says what was meant, and the way out."""
+        message = f"extra_args: '{name}' is not a field, and nearly '{meant}'; write '{meant}', or give an argument of"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            limits_of(DEEP, SamplingParams(extra_args={"somebody": "else's", name: 1}))
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("max_tokens", "max_new_tokens", "max_thinking_tokens", "max_completion_tokens", "stream", "max_length"),
+            *("books", "webhooks", "kv_transfer_params", "tree_attention", "thinking_budget", "", "-", "\u4f60", 7),
+        ],
+    )
+    def test_what_is_plainly_somebody_elses_is_not(self, name: Any) -> None:
+        """Though it has a word of ours."""
+        assert limits_of(DEEP, SamplingParams(extra_args={name: 1})) == Limits(True, 3, 16, None)
+
+    def test_what_a_client_sends_is_compared_for_a_moment_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However many and however long its names are: all others wait for that."""
+        compared: list[str] = []
+
+        def likeness(name: str, own: str) -> float:
+            compared.append(name)
+            return 0.0
+
+        monkeypatch.setattr(near_names, "_likeness", likeness)
+        names = ["max_children" * 1000, *(f"max_{number}" for number in range(100_000))]
+        limits_of(DEEP, SamplingParams(extra_args=dict.fromkeys(names, 1)))
+        assert 0 < len(compared) < 5000
+        assert max(map(len, compared)) <= 30
 
     def test_the_engines_own_limits_are_as_tight_as_can_be_asked_for(self) -> None:
         """The same value is no looser."""

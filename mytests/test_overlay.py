@@ -127,6 +127,24 @@ def test_the_root_package_has_upstreams_public_names() -> None:
         _ = vllm.no_such_name
 
 
+def test_the_root_package_alone_imports_no_torch() -> None:
+    """Commands of ours that need no engine import it too."""
+    assert run_python("import sys, vllm, vllm.hooks.trace; print('torch' in sys.modules)") == "False\n"
+
+
+@pytest.mark.parametrize("name", ["vllm.utils", "vllm.sampling_params", "vllm.engine.llm_engine"])
+def test_upstreams_root_package_comes_before_any_module_of_an_engine(name: str) -> None:
+    """It sets environment variables that torch reads, whichever module is imported first."""
+    imported = run_python(f"import sys, {name}; print(*sys.modules)").splitlines()[-1].split()
+    assert imported.index("vllm.env_override") < imported.index("vllm._upstream") < imported.index(name)
+
+
+@pytest.mark.parametrize("name", ["envs", "logger", "env_override"])
+def test_what_upstreams_root_package_imports_is_an_attribute(name: str) -> None:
+    """`import vllm; vllm.envs.VLLM_USE_V1`, without an import of its own."""
+    assert run_python(f"import vllm; print(vllm.{name}.__name__)").splitlines()[-1] == f"vllm.{name}"
+
+
 def test_special_kwargs_survive_a_pickle_into_another_process(tmp_path: Path) -> None:
     """Worker processes get the config by pickle."""
     path = tmp_path / "args"

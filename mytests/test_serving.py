@@ -4,7 +4,6 @@
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import expected_output, held_out_prompts
 from openai import OpenAI
 
-from mytests.servers import API_SERVER, server
+from mytests.servers import API_SERVER, server, until
 
 pytestmark = pytest.mark.model
 
@@ -148,10 +147,7 @@ def test_plain_http_sees_the_same(address: str, tmp_path: Path) -> None:
     with urllib.request.urlopen(request) as response:
         (choice,) = json.load(response)["choices"]
     assert len(choice["children"]) == NUM_CHILDREN
-    deadline = time.monotonic() + 30
-    while metric(address, "vllm:children_spawned_total") < before + NUM_CHILDREN:
-        assert time.monotonic() < deadline, "the metric of children has not moved"
-        time.sleep(0.2)
+    until(lambda: metric(address, "vllm:children_spawned_total") >= before + NUM_CHILDREN)
 
 
 def test_the_example_streams_a_tree(address: str) -> None:

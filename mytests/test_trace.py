@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading a recorded run, and its lanes."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from mytests.recorded import bars_of, engine_recorded_to, fork_and_join, lane_of
 from mytests.surgical import SYNC_HOOKS, plan
 from vllm.hooks import recording
 from vllm.hooks.trace.build import picture_of
+from vllm.hooks.trace.page import to_html
+from vllm.hooks.trace.perfetto import to_json
 from vllm.hooks.trace.reader import TraceError, read
 
 
@@ -99,6 +103,18 @@ class TestLanes:
             *[("r", 0), ("r_child_0", 1), ("r_child_1", 1)],
             *[("s", 0), ("s_child_0", 1)],
         ]
+
+    def test_trees_may_be_deep(self, path: Path) -> None:
+        """Deeper than Python's stack: what an engine records can be drawn."""
+        depth = sys.getrecursionlimit() + 100
+        stream = (recording.Stream, {"block_size": 4, "num_blocks": 8})
+        parent = (recording.Arrived, {"seq": 0, "request_id": "r", "num_prompt_tokens": 1, "prompt": None})
+        fields = {"request_id": "c", "position": 1, "num_prompt_tokens": 2, "prefix_token_ids": ()}
+        chain = [(recording.Spawned, {**fields, "seq": seq, "parent": seq - 1}) for seq in range(1, depth)]
+        picture = picture_of(read(written(path, stream, parent, *chain)))
+        assert [lane.depth for lane in picture.lanes] == list(range(depth))
+        assert json.loads(to_json(picture))["traceEvents"]
+        assert "</html>" in to_html(picture)
 
     def test_arrows_go_from_spawn_to_child_and_back(self, path: Path) -> None:
         """A merge begins where its child ends, and ends where its parent is joined."""

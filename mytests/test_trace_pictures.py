@@ -3,10 +3,13 @@
 
 import json
 import runpy
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 from setuptools.config.pyprojecttoml import read_configuration
@@ -17,12 +20,27 @@ from vllm.hooks import recording
 from vllm.hooks.recording import Run
 from vllm.hooks.trace.__main__ import main
 from vllm.hooks.trace.build import picture_of
-from vllm.hooks.trace.lanes import Picture
+from vllm.hooks.trace.lanes import Arrow, Bar, Lane, Picture
 from vllm.hooks.trace.page import to_html
 from vllm.hooks.trace.perfetto import events_of, to_json
 from vllm.hooks.trace.reader import read
 
 ROOT = Path(__file__).parent.parent
+
+
+class WatchedBars(list[Bar]):
+    """Bars of a lane, and how often one of them was looked at."""
+
+    num_looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.num_looks += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Bar]:
+        for bar in super().__iter__():
+            self.num_looks += 1
+            yield bar
 
 
 @pytest.fixture
@@ -97,6 +115,27 @@ class TestPerfetto:
         assert len(picture.arrows) == 1
         assert [event for event in events_of(picture) if event["ph"] in "sf"] == []
 
+    def test_an_arrow_looks_at_few_bars(self) -> None:
+        """A parent of many children has many of both: as many looks as halvings, and one at each bar to draw it."""
+        parent, child = Lane("r", 0.0, 1), Lane("c", 0.0, 1)
+        parent.bars = watched = WatchedBars(Bar("decode", second, second + 1, 1) for second in range(1024))
+        child.bars = [Bar("decode", 0.0, 1024.0, 1)]
+        arrows = tuple(Arrow("spawn", parent, second, child, second) for second in range(1000))
+        picture = Picture("", Run(1, "", {}, 0.0), (parent, child), arrows, (), 1024.0)
+        assert sum(event["ph"] in "sf" for event in events_of(picture)) == 2000
+        assert watched.num_looks <= 1024 + 1000 * 12
+
+    @pytest.mark.parametrize(("time", "bound"), [(1.0, 1e6), (2.0, 2e6 - 0.5), (3.5, None), (5.0, 5e6 - 0.5)])
+    def test_an_arrow_is_bound_to_a_bar_that_lasts(self, time: float, bound: float | None) -> None:
+        """One that takes no time cannot hold it; where there is no bar, there is no flow."""
+        parent, child = Lane("r", 0.0, 1), Lane("c", 0.0, 1)
+        ends = [(0.0, 2.0), (2.0, 2.0), (4.0, 4.0), (4.5, 5.0), (5.0, 5.0)]
+        parent.bars = [Bar("prefill", start, end, 1) for start, end in ends]
+        child.bars = [Bar("decode", 0.0, 9.0, 1)]
+        arrows = (Arrow("spawn", parent, time, child, time),)
+        picture = Picture("", Run(1, "", {}, 0.0), (parent, child), arrows, (), 9.0)
+        assert [event["ts"] for event in events_of(picture) if event["ph"] == "s"] == [bound] * (bound is not None)
+
 
 class TestPage:
     def test_it_is_self_contained(self, picture: Picture) -> None:
@@ -141,6 +180,21 @@ def test_the_page_is_packed() -> None:
 
 
 class TestCommand:
+    def test_it_imports_no_engine(self, path: Path) -> None:
+        """Neither torch nor a module of vLLM's but those that read and draw."""
+        fork_and_join(path)
+        code = (
+            "import runpy, sys\n"
+            "try: runpy.run_module('vllm.hooks.trace', run_name='__main__')\n"
+            "finally: print(*sys.modules)"
+        )
+        command = [sys.executable, "-c", code, str(path)]
+        result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        imported = result.stdout.splitlines()[-1].split()
+        ours = [name for name in imported if name.startswith("vllm.") and not name.startswith("vllm.hooks.trace")]
+        assert ours == ["vllm._overlay", "vllm._version", "vllm.hooks", "vllm.hooks.recording"]
+        assert not {"torch", "transformers", "numpy"}.intersection(imported)
+
     def test_it_writes_both_beside_the_recording(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """And says so."""
         fork_and_join(path)

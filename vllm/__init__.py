@@ -3,23 +3,29 @@
 
 The public names are upstream's, resolved in this package and never in ``vllm._upstream``:
 the latter would import every module a second time, and ``isinstance`` would fail across the two.
+Upstream's root package imports torch. It is imported with the first of vLLM's modules, and not with this
+package, which the commands of ``vllm.hooks`` that need no engine import too.
 """
 
 from importlib import import_module
 from typing import Any
 
-from vllm._overlay import extend_package
+from vllm._overlay import extend_package, import_upstream_first
+from vllm._version import __version__ as __version__
+from vllm._version import __version_tuple__ as __version_tuple__
 
 extend_package(__name__, __path__)
-
-from vllm._upstream import MODULE_ATTRS  # noqa: E402
-from vllm.version import __version__, __version_tuple__  # noqa: E402
-
-__all__ = ["__version__", "__version_tuple__", *MODULE_ATTRS]
+import_upstream_first()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in MODULE_ATTRS:
+    public = import_module("vllm._upstream").MODULE_ATTRS
+    if name == "__all__":
+        return ["__version__", "__version_tuple__", *public]
+    # Upstream's root package imports some of its modules, and so makes them attributes of this one.
+    if name in globals():
+        return globals()[name]
+    if name not in public:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = MODULE_ATTRS[name].split(":")
+    module, attribute = public[name].split(":")
     return getattr(import_module(module, __name__), attribute)

@@ -7,12 +7,16 @@ module that we don't have is upstream's, under its usual name. A module of ours 
 upstream too passes on whatever it doesn't define itself.
 """
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 UPSTREAM_ROOT = Path(__file__).parent / "_upstream"
+# Ours, and without an engine: what they need of it they import themselves.
+_WITHOUT_UPSTREAM = ("_overlay", "_upstream", "_version", "hooks")
 
 
 def extend_package(package: str, path: list[str]) -> None:
@@ -44,3 +48,17 @@ def fall_back_to(upstream: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {here!r} has no attribute {name!r}") from None
 
     return module_getattr
+
+
+def import_upstream_first() -> None:
+    """From now on upstream's root package, which prepares the process, is imported before the first of its modules."""
+    sys.meta_path.insert(0, _UpstreamFirst())
+
+
+class _UpstreamFirst(MetaPathFinder):
+    """Sees each module of vLLM before it is imported; finds none itself."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        package, _, module = name.partition(".")
+        if package == "vllm" and module and module.partition(".")[0] not in _WITHOUT_UPSTREAM:
+            import_module("vllm._upstream")

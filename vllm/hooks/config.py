@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 from vllm.hooks.checks import (
     check_at_least,
     check_choice,
+    check_encodable,
     check_ids,
+    check_record_to,
     check_sampling_overrides,
     check_text,
     refuse,
 )
 from vllm.hooks.plugins import load
-from vllm.hooks.recording import check_record_to
 from vllm.sampling_params import SamplingParams
 
 BlockOn = Literal["promise", "sync"]
@@ -168,6 +169,8 @@ class SpecialKwargs:
             check_ids(self, f"{name}_id", (getattr(self, f"{name}_id"),), optional=True)
             if getattr(self, name) is not None and getattr(self, f"{name}_id") is not None:
                 refuse(self, name, f"leave it out, or {name}_id")
+        for token, _ in self.named_handlers:
+            check_encodable(self, "handlers", token)
         for prefix in self.child_prefixes:
             check_ids(self, "child_prefix_token_ids", prefix)
         tokens = [self.sync_token_id, self.sync_token, self.promise_token_id, self.promise_token]

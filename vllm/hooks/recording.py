@@ -6,6 +6,7 @@ Times are seconds of the machine's monotonic clock. A sequence is named by its i
 
 import dataclasses
 import itertools
+import logging
 import os
 import time
 import weakref
@@ -15,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from vllm.hooks.checks import refuse
-from vllm.logger import init_logger
-
 if TYPE_CHECKING:
     from vllm.hooks.config import SpecialKwargs
 
-logger = init_logger(__name__)
+# Not vLLM's own way to it, which imports torch: recordings are read without an engine.
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 Until = Literal["children", "caller"]
@@ -190,16 +189,3 @@ def begin(path: str, model: str, special_kwargs: "SpecialKwargs") -> None:
     hooks = {field.name: given[field.name] for field in fields if given[field.name] != field.default}
     run = Run(FORMAT_VERSION, model, hooks, time.time())
     Path(path).write_bytes(msgspec.json.encode(run, enc_hook=repr) + b"\n")
-
-
-def check_record_to(owner: "SpecialKwargs") -> None:
-    """The field ``record_to`` is None, or names a file that could be made."""
-    path = owner.record_to
-    if path is None:
-        return
-    if not isinstance(path, str):
-        refuse(owner, "record_to", "give the path of a file, as a string")
-    if not Path(path).parent.is_dir():
-        refuse(owner, "record_to", "make its folder first, or give a path in a folder that exists")
-    if Path(path).is_dir():
-        refuse(owner, "record_to", "give the path of a file; this is a folder")

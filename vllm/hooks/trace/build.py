@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the events of a recorded run to its lanes, bars, arrows and samples."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 
@@ -183,5 +184,10 @@ def _means(event: recording.GaveUp | recording.Preempted) -> str:
     return "copied to swap space" if event.means == "swap" else f"{event.num_recomputed} tokens to compute again"
 
 
-def _tree(lane: Lane) -> list[Lane]:
-    return [lane, *(below for child in lane.children for below in _tree(child))]
+def _tree(root: Lane) -> Iterator[Lane]:
+    """A lane, and below it those of its children; a loop, since trees have any depth."""
+    left = [root]
+    while left:
+        lane = left.pop()
+        yield lane
+        left += reversed(lane.children)

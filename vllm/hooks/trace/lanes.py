@@ -51,11 +51,11 @@ class Lane:
     num_output_tokens: int | None = None
     text: str = ""
     blocked_since: float | None = None
+    depth: int = field(init=False)
+    """0 for a request's own sequence."""
 
-    @property
-    def depth(self) -> int:
-        """0 for a request's own sequence."""
-        return 0 if self.parent is None else self.parent.depth + 1
+    def __post_init__(self) -> None:
+        self.depth = 0 if self.parent is None else self.parent.depth + 1
 
     @property
     def covered(self) -> float:

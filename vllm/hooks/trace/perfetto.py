@@ -5,7 +5,9 @@ A process for each request, a thread for each of its sequences; process 0 has th
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from vllm.hooks.trace.lanes import Arrow, Bar, Lane, Picture, StreamSamples
@@ -75,7 +77,11 @@ def _flow(arrow: Arrow, index: int, places: dict[Lane, dict[str, Any]]) -> Itera
 
 def _bar_at(lane: Lane, time: float) -> Bar | None:
     """The first bar that ``time`` lies in or at the end of."""
-    return next((bar for bar in lane.bars if bar.start <= time <= bar.end and bar.end > bar.start), None)
+    for index in range(bisect_left(lane.bars, time, key=attrgetter("end")), len(lane.bars)):
+        bar = lane.bars[index]
+        if bar.end > bar.start:
+            return bar if bar.start <= time else None
+    return None
 
 
 def _within(bar: Bar, time: float) -> float:

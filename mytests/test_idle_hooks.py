@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks that can never do anything, as they are configured: a warning at start-up, and what it says is so."""
+
+import logging
+from typing import Any
+
+import pytest
+from forkjoin_engine import MODEL_FOLDER
+
+from mytests.surgical import PROMISE, SYNC, SurgicalEngine, finished, plan
+from vllm.config import SpecialKwargs
+from vllm.engine.arg_utils import EngineArgs
+from vllm.hooks.idle import warn_of_idle_hooks
+
+
+@pytest.fixture(autouse=True)
+def propagated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's own handler takes its records; pytest's is asked here."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+
+
+ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
+NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}
+BOTH: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
+HANDLER = {"handlers": {9: "mytests.test_extension.Fork"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "warning"),
+    [
+        (ONLY_SYNC, "sync_token is set without promise_token, so nothing is ever spawned, and a sequence goes on"),
+        ({"sync_token": "<sync>"}, "sync_token is set without promise_token"),
+        (NO_SYNC, "block_on is 'sync' without a sync_token, so a parent gets its children's results at its own end"),
+        ({"promise_token": "<promise>", "block_on": "sync"}, "block_on is 'sync' without a sync_token"),
+        (BOTH | {"max_child_depth": 0}, "max_child_depth is 0, so the promise token is an ordinary token; raise it"),
+        (BOTH | HANDLER | {"max_tree_tokens": 0}, "max_tree_tokens is 0, so the promise token is an ordinary token"),
+        (NO_SYNC | {"max_child_depth": 0}, "max_child_depth is 0"),
+    ],
+)
+def test_a_hook_that_does_nothing_is_told(
+    fields: dict[str, Any], warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with what happens instead and the way out."""
+    warn_of_idle_hooks(SpecialKwargs(**fields))
+    (told,) = caplog.messages
+    assert told.startswith(f"special_kwargs: {warning}")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ONLY_SYNC | {"sync_resume": "manual"},
+        ONLY_SYNC | HANDLER,
+        ONLY_SYNC | HANDLER | {"max_child_depth": 0},
+        NO_SYNC | HANDLER,
+        NO_SYNC | {"block_on": "promise"},
+        BOTH,
+        BOTH | {"block_on": "sync"},
+        HANDLER,
+        HANDLER | {"block_on": "sync"},
+    ],
+)
+def test_others_are_not(fields: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Callers and handlers may do what tokens alone cannot."""
+    warn_of_idle_hooks(SpecialKwargs(**fields))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "script", "output"),
+    [
+        (ONLY_SYNC, {"r": "a.b"}, ("ab", 0)),
+        (NO_SYNC, {"r": "a!b", "r_child_0": "AB"}, ("abAB", 1)),
+        (BOTH | {"max_child_depth": 0}, {"r": "a!.b"}, ("ab", 0)),
+        (BOTH | {"max_tree_tokens": 0}, {"r": "a!.b"}, ("ab", 0)),
+    ],
+)
+def test_it_is_as_the_warning_says(fields: dict[str, Any], script: dict[str, str], output: tuple[str, int]) -> None:
+    """Text and number of children."""
+    engine = SurgicalEngine(SpecialKwargs(**fields))
+    engine.add()
+    engine.run(plan(**script))
+    found = finished(engine)
+    assert (found.text, len(found.children)) == output
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize(("fields", "count"), [(ONLY_SYNC, 1), (BOTH, 0)])
+def test_an_engine_warns_when_it_is_configured(
+    fields: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, in its log."""
+    EngineArgs(model=str(MODEL_FOLDER), special_kwargs=SpecialKwargs(**fields)).create_engine_config()
+    told = [record for record in caplog.records if record.name == "vllm.hooks.idle"]
+    assert len(told) == count
