@@ -3,16 +3,33 @@
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, model_validator
+from typing_extensions import Self
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
+from vllm.hooks.shown import shortened
 from vllm.sampling_params import SamplingParams
 
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
 
 
-class CompletionRequest(upstream.CompletionRequest):
+class Refusable(BaseModel):
+    """A request whose client is told what is wrong, where upstream's checks raise errors of their own."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Upstream's checks look into fields before their types are checked."""
+        try:
+            return validate(data)
+        except (AttributeError, LookupError, TypeError, NotImplementedError) as error:
+            raise ValueError(
+                f"a field has a wrong type or value ({type(error).__name__}: {shortened(str(error))[1:-1]})"
+            ) from None
+
+
+class CompletionRequest(Refusable, upstream.CompletionRequest):
     """Upstream's `CompletionRequest`; a request that meets no hook is not changed by ``stream_children``."""
 
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
@@ -21,7 +38,7 @@ class CompletionRequest(upstream.CompletionRequest):
         return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
 
 
-class ChatCompletionRequest(upstream.ChatCompletionRequest):
+class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
     """Upstream's `ChatCompletionRequest`, likewise."""
 
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)

@@ -19,9 +19,14 @@ _Item = TypeVar("_Item", RequestOutput, tuple[int, RequestOutput])
 _PREFIX = "data: "
 
 
+def has_tree(completion: CompletionOutput) -> bool:
+    """Whether it has finished, and met a hook. A completion of another class, like an engine's stand-in, has not."""
+    return bool(getattr(completion, "segments", ()))
+
+
 def tree_of(completion: CompletionOutput) -> dict[str, Any]:
     """The extra fields of a completion's choice; none where no hook fired."""
-    if not completion.segments:
+    if not has_tree(completion):
         return {}
     fields = ("children", "segments", "joins")
     return {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
@@ -50,13 +55,13 @@ class TreeStream:
         async for item in items:
             prompt_index, output = item if isinstance(item, tuple) else (0, item)
             first = prompt_index * self._num_samples
-            for delta in output.child_deltas:
+            for delta in getattr(output, "child_deltas", ()):
                 child = {**asdict(delta), "index": first + delta.index}
                 self._lines.put_nowait(_line({**self._chunk, "choices": [], "child": child}))
             for completion in output.outputs:
                 index = first + completion.index
                 # Upstream repeats a finished sample with each output of the others.
-                if completion.segments and index not in self._finished:
+                if has_tree(completion) and index not in self._finished:
                     self._finished.add(index)
                     self._trees[index] = tree_of(completion)
             yield item

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's application around upstream's: the routes that it lists, and what it says of bad bodies."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from vllm.entrypoints.openai import api_server
+from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.utils import FlexibleArgumentParser
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    """As `vllm serve` makes it, without an engine."""
+    made = api_server.upstream.build_app(make_arg_parser(FlexibleArgumentParser()).parse_args([]))
+    made.state.openai_serving_tokenization = None
+    made.state.engine_client = SimpleNamespace()
+    return made
+
+
+def refusal(app: Any, path: str, body: Any) -> str:
+    """The message of the error that ``body`` is answered with."""
+    content = body if isinstance(body, str) else json.dumps(body)
+    response = TestClient(app).post(path, content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert (response.json()["object"], response.json()["type"]) == ("error", "Bad Request")
+    message: str = response.json()["message"]
+    return message
+
+
+def test_all_routes_are_listed(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the server starts; upstream's list has those alone that FastAPI doesn't hide."""
+    listed: list[str] = []
+    served: list[Any] = []
+
+    async def serve(app: Any, port: int) -> None:
+        served.append((app, port))
+
+    monkeypatch.setattr(api_server.logger, "info", lambda text, *args: listed.append(text % args))
+    monkeypatch.setattr(api_server, "_serve_http", serve)
+    asyncio.run(api_server.upstream.serve_http(app, port=1))
+    for route in ("/v1/completions, Methods: POST", "/v1/resume_sequence, Methods: POST", "/health, Methods: GET"):
+        assert f"Route: {route}" in listed
+    assert served == [(app, 1)]
+
+
+@pytest.mark.parametrize("body", [{}, [], "nonsense"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+def test_an_error_names_no_file_of_the_server(app: Any, path: str, body: Any) -> None:
+    """FastAPI appends where the route is defined."""
+    message = refusal(app, path, body)
+    assert "body" in message and ".py" not in message and "line " not in message.replace("line 1", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "a", "prompt_logprobs": "b"}),
+        ("/v1/completions", {"prompt": "a", "logprobs": "b"}),
+        ("/v1/chat/completions", {"messages": [], "tools": [5], "tool_choice": {"function": {"name": "a"}}}),
+        ("/v1/chat/completions", {"messages": [], "tools": [], "tool_choice": 5}),
+        ("/v1/chat/completions", {"messages": [], "top_logprobs": {}}),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_refused(app: Any, path: str, fields: dict[str, Any]) -> None:
+    """Where upstream's own checks raise a TypeError or an AttributeError."""
+    assert "a field has a wrong type" in refusal(app, path, fields)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": {"a": "b" * 10**6}},
+        {"prompt": "a", "temperature": "b" * 10**6},
+        {"prompt": "a", "stop": [{"b": 1}] * 10**4},
+        {"prompt": "a", "logit_bias": {"b" * 10**6: "c"}},
+    ],
+    ids=["prompt", "temperature", "stop", "key"],
+)
+def test_an_error_repeats_no_long_input(app: Any, body: Any) -> None:
+    """Neither a value, nor a key, nor each of a thousand."""
+    assert len(refusal(app, "/v1/completions", body)) < 10_000
+
+
+def test_what_is_no_json_is_called_so(app: Any) -> None:
+    """An error of upstream's that is a text stays one."""
+    response = TestClient(app).post("/v1/completions", content="a", headers={"Content-Type": "text/plain"})
+    assert response.status_code == 400 and "Only 'application/json' is allowed" in response.json()["message"]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of requests: how much of one is read, and what its client is told of a bad one.
+
+No error repeats a body, whatever its length, or names files of the server.
+"""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ValidationError
+
+from vllm.hooks.shown import shortened
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+_LONG_INTEGER = 1000
+"""Digits."""
+
+_MOST_ERRORS = 8
+_MOST_CHARACTERS = 400
+"""Of a message; it may have parts of the input."""
+
+
+async def read_body(raw_request: Request, model: type[_Body], most: int) -> _Body:
+    """The request's JSON body as ``model``, of which no more than ``most`` bytes are read.
+
+    Raises:
+        HTTPException: it is longer.
+        RequestValidationError: it is none of ``model``; the error says which field is wrong.
+    """
+    body = bytearray()
+    async for chunk in raw_request.stream():
+        body += chunk
+        if len(body) > most:
+            raise HTTPException(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body has more than {most} bytes, which is more than any sequence of this model has room for",
+            )
+    try:
+        return model.model_validate(json.loads(bytes(body), parse_int=_to_int))
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False)
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors]) from None
+    except (ValueError, RecursionError) as error:
+        raise RequestValidationError([{"type": "json_invalid", "loc": ("body",), "msg": str(error)}]) from None
+
+
+def answer_briefly(app: FastAPI) -> None:
+    """Have ``app`` tell what is wrong with a body as before, with inputs shortened."""
+    answer: Any = app.exception_handlers[RequestValidationError]
+
+    async def answer_without_inputs(request: Request, error: RequestValidationError) -> Response:
+        # Made anew, it does not know the file of its route either.
+        shown = RequestValidationError([_brief(each) for each in error.errors()[:_MOST_ERRORS]])
+        response: Response = await answer(request, shown)
+        return response
+
+    app.exception_handlers[RequestValidationError] = answer_without_inputs
+
+
+def _to_int(digits: str) -> int | str:
+    """Where Python would refuse to read an integer, and with it the body, its field is refused."""
+    return int(digits) if len(digits) < _LONG_INTEGER else digits
+
+
+def _brief(error: Any) -> Any:
+    """An error of pydantic, or a text of upstream's."""
+    if not isinstance(error, Mapping):
+        return _cut(str(error))
+    brief = {"type": error["type"], "loc": tuple(_cut(part) for part in error["loc"]), "msg": _cut(error["msg"])}
+    return brief | ({"input": shortened(error["input"])} if "input" in error else {})
+
+
+def _cut(part: Any) -> Any:
+    if isinstance(part, str) and len(part) > _MOST_CHARACTERS:
+        return part[:_MOST_CHARACTERS] + "..."
+    return part
