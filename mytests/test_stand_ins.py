@@ -79,7 +79,7 @@ def test_behind_llm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_behind_a_server() -> None:
     """Its outputs and completions may be of any class with upstream's fields."""
-    completion = SimpleNamespace(index=0, text="a", token_ids=[1], finish_reason="stop")
+    completion: Any = SimpleNamespace(index=0, text="a", token_ids=[1], finish_reason="stop")
 
     async def outputs() -> Any:
         yield SimpleNamespace(outputs=[completion])

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import api_server as upstream
 from vllm.engine.resume import longest_token
-from vllm.entrypoints.openai.bodies import answer_briefly, read_body
+from vllm.entrypoints.openai.bodies import answer_briefly, json_error, read_body
 from vllm.logger import init_logger
 
 logger = init_logger("vllm.entrypoints.openai.api_server")
@@ -97,8 +97,13 @@ def build_app(args: Namespace) -> FastAPI:
 async def validate_json_object(raw_request: Request) -> None:
     """Upstream's check of its routes' bodies; its validators raise an `AttributeError` for what is no object."""
     await upstream.validate_json_request(raw_request)
-    # Parsed once: FastAPI asks the same request.
-    body = await raw_request.json()
+    # FastAPI asks the same request, which parses its body once.
+    if not await raw_request.body():
+        return
+    try:
+        body = await raw_request.json()
+    except (ValueError, RecursionError) as error:
+        raise json_error(error) from None
     if not isinstance(body, dict):
         raise RequestValidationError([{"type": "dict_type", "loc": ("body",), "msg": "Not an object", "input": body}])
 

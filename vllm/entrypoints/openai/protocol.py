@@ -9,6 +9,7 @@ from typing_extensions import Self
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
 from vllm.hooks.shown import shortened
+from vllm.outputs import COUNT_TREE
 from vllm.sampling_params import SamplingParams
 
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
@@ -35,7 +36,7 @@ class CompletionRequest(Refusable, upstream.CompletionRequest):
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
 
     def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
+        return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
 
 
 class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
@@ -44,7 +45,7 @@ class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
 
     def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
+        return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
 
 
 # Upstream's batches make their requests by these names of its own module.
@@ -52,9 +53,14 @@ upstream.CompletionRequest = CompletionRequest
 upstream.ChatCompletionRequest = ChatCompletionRequest
 
 
-def _with_children(params: SamplingParams, stream_children: bool) -> SamplingParams:
-    if stream_children:
-        params.extra_args = {**(params.extra_args or {}), "stream_children": True}
+def _asking_for_trees(params: SamplingParams, request: CompletionRequest | ChatCompletionRequest) -> SamplingParams:
+    asked = {
+        "stream_children": request.stream_children and request.stream,
+        COUNT_TREE: request.stream_options and request.stream_options.continuous_usage_stats,
+    }
+    names = [name for name, is_asked in asked.items() if is_asked]
+    if names:
+        params.extra_args = {**(params.extra_args or {}), **dict.fromkeys(names, True)}
     return params
 
 
