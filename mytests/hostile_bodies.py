@@ -249,13 +249,13 @@ def cases() -> Iterator[Case]:
 
 def completion(**fields: Any) -> tuple[str, Body]:
     """A path and a body."""
-    return "/v1/completions", {"model": MODEL, "prompt": "fork 1 stone\n", "max_tokens": 2} | fields
+    return "/v1/completions", {"model": MODEL, "prompt": "fork 1 stone\n", "max_tokens": 4} | fields
 
 
 def chat(**fields: Any) -> tuple[str, Body]:
     """Likewise."""
     messages = [{"role": "user", "content": "fork 1 stone\n"}]
-    return "/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 2} | fields
+    return "/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 4} | fields
 
 
 def encoded(body: Body) -> bytes | None:

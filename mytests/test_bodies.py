@@ -11,6 +11,9 @@ from fastapi.testclient import TestClient
 
 from vllm.entrypoints.openai import api_server
 from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
+from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from vllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
 from vllm.utils import FlexibleArgumentParser
 
 
@@ -72,6 +75,12 @@ def test_a_field_of_a_wrong_type_is_refused(app: Any, path: str, fields: dict[st
     assert "a field has a wrong type" in refusal(app, path, fields)
 
 
+@pytest.mark.parametrize("field", ["n", "best_of"])
+def test_samples_without_number_are_refused(app: Any, field: str) -> None:
+    """Each is a sequence that the engine makes before it goes on with anybody's."""
+    assert f"{field} is 1000000; use 16384 at most" in refusal(app, "/v1/completions", {"prompt": "a", field: 10**6})
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -79,8 +88,9 @@ def test_a_field_of_a_wrong_type_is_refused(app: Any, path: str, fields: dict[st
         {"prompt": "a", "temperature": "b" * 10**6},
         {"prompt": "a", "stop": [{"b": 1}] * 10**4},
         {"prompt": "a", "logit_bias": {"b" * 10**6: "c"}},
+        {"prompt": "a", "logit_bias": {"\ud800": "c"}},
     ],
-    ids=["prompt", "temperature", "stop", "key"],
+    ids=["prompt", "temperature", "stop", "key", "surrogate"],
 )
 def test_an_error_repeats_no_long_input(app: Any, body: Any) -> None:
     """Neither a value, nor a key, nor each of a thousand."""
@@ -91,3 +101,14 @@ def test_what_is_no_json_is_called_so(app: Any) -> None:
     """An error of upstream's that is a text stays one."""
     response = TestClient(app).post("/v1/completions", content="a", headers={"Content-Type": "text/plain"})
     assert response.status_code == 400 and "Only 'application/json' is allowed" in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"), [("short", "short"), ("a" * 10**6, "a" * 1000 + "..."), ("\ud800", "\\ud800")]
+)
+def test_upstreams_own_errors_are_brief(message: str, told: str) -> None:
+    """And can be sent: JSON takes what UTF-8 doesn't."""
+    for handler in (OpenAIServingChat, OpenAIServingCompletion, OpenAIServingTokenization):
+        serving = handler.__new__(handler)
+        assert serving.create_error_response(message).message == told
+        assert told[:5] in json.loads(serving.create_streaming_error_response(message))["error"]["message"]

@@ -22,8 +22,8 @@ _LONG_INTEGER = 1000
 """Digits."""
 
 _MOST_ERRORS = 8
-_MOST_CHARACTERS = 400
-"""Of a message; it may have parts of the input."""
+_MOST_CHARACTERS = 1000
+"""Of a message."""
 
 
 async def read_body(raw_request: Request, model: type[_Body], most: int) -> _Body:
@@ -60,6 +60,13 @@ def json_error(error: Exception) -> RequestValidationError:
     return RequestValidationError([{"type": "json_invalid", "loc": ("body",), "msg": f"JSON decode error: {error}"}])
 
 
+def brief_text(text: str) -> str:
+    """The beginning of a message, as text that can be sent: it may have parts of an input."""
+    brief = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
+    # JSON's lone surrogates have no encoding.
+    return brief.encode(errors="backslashreplace").decode()
+
+
 def answer_briefly(app: FastAPI) -> None:
     """Have ``app`` tell what is wrong with a body as before, with inputs shortened."""
     answer: Any = app.exception_handlers[RequestValidationError]
@@ -88,12 +95,14 @@ def _to_int(digits: str) -> int | str:
 def _brief(error: Any) -> Any:
     """An error of pydantic, or a text of upstream's."""
     if not isinstance(error, Mapping):
-        return _cut(str(error))
-    brief = {"type": error["type"], "loc": tuple(_cut(part) for part in error["loc"]), "msg": _cut(error["msg"])}
+        return brief_text(str(error))
+    brief = {
+        "type": error["type"],
+        "loc": tuple(_brief_part(part) for part in error["loc"]),
+        "msg": brief_text(error["msg"]),
+    }
     return brief | ({"input": shortened(error["input"])} if "input" in error else {})
 
 
-def _cut(part: Any) -> Any:
-    if isinstance(part, str) and len(part) > _MOST_CHARACTERS:
-        return part[:_MOST_CHARACTERS] + "..."
-    return part
+def _brief_part(part: int | str) -> int | str:
+    return brief_text(part) if isinstance(part, str) else part

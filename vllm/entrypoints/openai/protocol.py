@@ -12,6 +12,9 @@ from vllm.hooks.shown import shortened
 from vllm.outputs import COUNT_TREE
 from vllm.sampling_params import SamplingParams
 
+_MOST_SAMPLES = 16384
+"""Of one prompt. Each is a sequence of its own, and all are made before the engine's next step."""
+
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
 
 
@@ -23,11 +26,14 @@ class Refusable(BaseModel):
     def _refuse(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Upstream's checks look into fields before their types are checked."""
         try:
-            return validate(data)
+            request = validate(data)
         except (AttributeError, LookupError, TypeError, NotImplementedError) as error:
-            raise ValueError(
-                f"a field has a wrong type or value ({type(error).__name__}: {shortened(str(error))[1:-1]})"
-            ) from None
+            told = f"{type(error).__name__}: {shortened(str(error))[1:-1]}"
+            raise ValueError(f"a field has a wrong type or value ({told})") from None
+        for name in ("n", "best_of"):
+            if (getattr(request, name, None) or 0) > _MOST_SAMPLES:
+                raise ValueError(f"{name} is {shortened(getattr(request, name))}; use {_MOST_SAMPLES} at most")
+        return request
 
 
 class CompletionRequest(Refusable, upstream.CompletionRequest):
