@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from vllm.hooks.merge import inserted
-from vllm.hooks.shown import shortened
+from vllm.hooks.shown import shortened, shortened_error
 from vllm.lora.request import LoRARequest
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
@@ -115,5 +115,5 @@ def _token_id(value: Any) -> int:
 def _no_tokens(given: Any, error: Exception) -> ValueError:
     return ValueError(
         f"resume_sequence: text_or_token_ids is {shortened(given)}; give a text, or a list of token ids "
-        f"({shortened(str(error))[1:-1]})"
+        f"({shortened_error(error)})"
     )

@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
-from vllm.hooks.shown import shortened
+from vllm.hooks.shown import shortened, shortened_error
 from vllm.outputs import COUNT_TREE
 from vllm.sampling_params import SamplingParams
 
@@ -28,7 +28,7 @@ class Refusable(BaseModel):
         try:
             request = validate(data)
         except (AttributeError, LookupError, TypeError, NotImplementedError) as error:
-            told = f"{type(error).__name__}: {shortened(str(error))[1:-1]}"
+            told = f"{type(error).__name__}: {shortened_error(error)}"
             raise ValueError(f"a field has a wrong type or value ({told})") from None
         for name in ("n", "best_of"):
             if (getattr(request, name, None) or 0) > _MOST_SAMPLES:
