@@ -2,12 +2,16 @@
 """The server's application around upstream's: the routes that it lists, and what it says of bad bodies."""
 
 import asyncio
+import base64
+import io
 import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 
 from vllm.entrypoints.openai import api_server
 from vllm.entrypoints.openai.cli_args import make_arg_parser
@@ -23,6 +27,7 @@ def app() -> Any:
     made = api_server.upstream.build_app(make_arg_parser(FlexibleArgumentParser()).parse_args([]))
     made.state.openai_serving_tokenization = None
     made.state.engine_client = SimpleNamespace()
+    made.state.task = "generate"
     return made
 
 
@@ -53,7 +58,7 @@ def test_all_routes_are_listed(app: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("body", [{}, [], "nonsense"])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/invocations"])
 def test_an_error_names_no_file_of_the_server(app: Any, path: str, body: Any) -> None:
     """FastAPI appends where the route is defined."""
     message = refusal(app, path, body)
@@ -97,6 +102,11 @@ def test_an_error_repeats_no_long_input(app: Any, body: Any) -> None:
     assert len(refusal(app, "/v1/completions", body)) < 10_000
 
 
+def test_a_body_of_nothing_is_refused(app: Any) -> None:
+    """As what lacks all fields."""
+    assert "Field required" in refusal(app, "/v1/completions", "")
+
+
 def test_what_is_no_json_is_called_so(app: Any) -> None:
     """An error of upstream's that is a text stays one."""
     response = TestClient(app).post("/v1/completions", content="a", headers={"Content-Type": "text/plain"})
@@ -112,3 +122,30 @@ def test_upstreams_own_errors_are_brief(message: str, told: str) -> None:
         serving = handler.__new__(handler)
         assert serving.create_error_response(message).message == told
         assert told[:5] in json.loads(serving.create_streaming_error_response(message))["error"]["message"]
+
+
+@pytest.mark.parametrize("embeds", [b"nonsense", [b"AAAA"]])
+def test_what_is_no_embedding_is_the_clients_error(embeds: Any) -> None:
+    """Whatever torch raises for it."""
+    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+    with pytest.raises(ValueError, match="prompt_embeds cannot be read"):
+        serving._load_prompt_embeds(embeds)
+
+
+def test_embeddings_are_loaded() -> None:
+    """By upstream's method."""
+    buffer = io.BytesIO()
+    torch.save(torch.ones(2, 3), buffer)
+    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+    (loaded,) = serving._load_prompt_embeds([base64.b64encode(buffer.getvalue())])
+    assert loaded["prompt_embeds"].shape == (2, 3)
+
+
+def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:
+    """Upstream validates that of one route itself; what is invalid elsewhere is the server's fault."""
+    assert "prompt" in refusal(app, "/invocations", {"a": 1})
+    handle = app.exception_handlers[ValidationError]
+    with pytest.raises(ValidationError) as raised:
+        api_server.ResumeRequest()
+    with pytest.raises(ValidationError):
+        asyncio.run(handle(SimpleNamespace(scope={}), raised.value))

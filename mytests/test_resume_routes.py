@@ -109,7 +109,11 @@ class TestRoutes:
             ({"request_id": "r", "token_ids": ["2"]}, 422, "token_ids"),
             ({"request_id": "r", "token_ids": {}}, 422, "token_ids"),
             ({"request_id": 5}, 422, "request_id"),
-            ({"request_id": "r", "text": "a" * 10_000}, 413, "the body has more than 5296 bytes"),
+            (
+                {"request_id": "r", "text": "a" * 10_000},
+                413,
+                "no sequence of this model has room for more than 5296",
+            ),
             ([], 422, "body"),
         ],
     )

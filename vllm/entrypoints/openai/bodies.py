@@ -27,20 +27,22 @@ _MOST_CHARACTERS = 1000
 
 
 async def read_body(raw_request: Request, model: type[_Body], most: int) -> _Body:
-    """The request's JSON body as ``model``, of which no more than ``most`` bytes are read.
+    """The request's JSON body as ``model``, of which no more than ``most`` bytes are kept.
 
     Raises:
         HTTPException: it is longer.
         RequestValidationError: it is none of ``model``; the error says which field is wrong.
     """
-    body = bytearray()
+    body, length = bytearray(), 0
+    # To its end: a client that still sends gets no answer.
     async for chunk in raw_request.stream():
-        body += chunk
-        if len(body) > most:
-            raise HTTPException(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body has more than {most} bytes, which is more than any sequence of this model has room for",
-            )
+        length += len(chunk)
+        body += chunk if length <= most else b""
+    if length > most:
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has {length} bytes, and no sequence of this model has room for more than {most}",
+        )
     try:
         return model.model_validate(json.loads(bytes(body), parse_int=_to_int))
     except ValidationError as error:

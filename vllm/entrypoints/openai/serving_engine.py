@@ -7,6 +7,7 @@ from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
 from vllm.entrypoints.openai.bodies import brief_text
 from vllm.entrypoints.openai.protocol import ErrorResponse
+from vllm.hooks.shown import shortened_error
 
 
 class OpenAIServing(upstream.OpenAIServing):
@@ -15,6 +16,13 @@ class OpenAIServing(upstream.OpenAIServing):
     def create_error_response(self, message: str, *args: Any, **kwargs: Any) -> ErrorResponse:
         """Upstream's messages have model names, grammars and messages of other libraries in them."""
         return super().create_error_response(brief_text(message), *args, **kwargs)
+
+    def _load_prompt_embeds(self, *args: Any, **kwargs: Any) -> Any:
+        """Upstream's; what torch cannot load, or is no such tensor, is the client's error."""
+        try:
+            return super()._load_prompt_embeds(*args, **kwargs)
+        except Exception as error:
+            raise ValueError(f"prompt_embeds cannot be read as embeddings ({shortened_error(error)})") from None
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.serving_engine")
