@@ -146,6 +146,6 @@ def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:
     assert "prompt" in refusal(app, "/invocations", {"a": 1})
     handle = app.exception_handlers[ValidationError]
     with pytest.raises(ValidationError) as raised:
-        api_server.ResumeRequest()
+        api_server.ResumeRequest.model_validate({})
     with pytest.raises(ValidationError):
         asyncio.run(handle(SimpleNamespace(scope={}), raised.value))

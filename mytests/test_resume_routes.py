@@ -3,7 +3,6 @@
 
 import asyncio
 import pickle
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ from vllm.engine.multiprocessing import engine as engine_module
 from vllm.engine.multiprocessing.client import MQLLMEngineClient
 from vllm.engine.multiprocessing.engine import MQLLMEngine, run_mp_engine
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
-from vllm.engine.resume import ResumeRoom, ids_of
+from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.openai import api_server
 from vllm.lora.request import LoRARequest
 
@@ -260,27 +259,3 @@ class TestFrontEnd:
         monkeypatch.setattr(FakeEngine, "resume_sequence", None)
         with pytest.raises(ValueError, match="room for 200"):
             asyncio.run(self.make_client().resume_sequence("r", given))
-
-
-class TestEncoding:
-    def test_the_event_loop_goes_on_meanwhile(self) -> None:
-        """Others are served while a text is encoded, and their tokenizer is not borrowed."""
-        going_on = threading.Event()
-
-        class SlowTokenizer(CharTokenizer):
-            def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-                assert self is not tokenizer and going_on.wait(60)
-                return super().encode(text, add_special_tokens)
-
-        tokenizer = SlowTokenizer()
-
-        async def tokenizer_of(lora_request: LoRARequest | None) -> Any:
-            return tokenizer
-
-        async def resume_beside_another() -> tuple[int, ...]:
-            resumed = asyncio.create_task(ids_of("ab", ResumeRoom(ROOM, None), tokenizer_of))
-            await asyncio.sleep(0)
-            going_on.set()
-            return await resumed
-
-        assert asyncio.run(resume_beside_another()) == (97, 98)

@@ -182,7 +182,7 @@ class TestUsage:
 
     def test_continuous_usage_grows_to_the_whole(self, client: OpenAI) -> None:
         """It has details as soon as a hook has fired."""
-        options = {"include_usage": True, "continuous_usage_stats": True}
+        options: Any = {"include_usage": True, "continuous_usage_stats": True}
         chunks = list(client.completions.create(prompt=PROMPT, stream=True, stream_options=options, **arguments()))
         told = [chunk.usage.completion_tokens_details for chunk in chunks]
         counts = [details.sampled_tokens for details in told if details is not None]

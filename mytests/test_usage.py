@@ -71,8 +71,8 @@ class TestTrees:
 
 def of_tree(index: int, num_tokens: int, tree: TreeTokens | None) -> CompletionOutput:
     """A finished completion."""
-    made = dataclasses.replace(completion(index), token_ids=[7] * num_tokens)
-    made.tree_tokens = tree
+    made = completion(index)
+    made.token_ids, made.tree_tokens = [7] * num_tokens, tree
     return made
 
 
