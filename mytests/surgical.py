@@ -52,6 +52,9 @@ class CharTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BEGIN, *ids(text)] if add_special_tokens else ids(text)
 
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(token_id): token_id for token_id in range(128)}
+
 
 class CharDetokenizer:
     """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""

@@ -122,5 +122,28 @@ class TestInheritance:
         assert engine.samples == {}
         engine.assert_empty()
 
+    @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
+    @pytest.mark.parametrize("script", ["!.z", "abcdef"])
+    @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY])
+    def test_an_abort_of_one_sample_leaves_the_others(
+        self, num_steps: int, script: str, kind: RequestOutputKind
+    ) -> None:
+        """By its own id, BLOCKED or not; the request finishes with the others."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        add_samples(engine, n=2, output_kind=kind)
+        tokens = plan(
+            **SAMPLES | {"r_parallel_sample_0_child_0": "A" * 9},
+            r_parallel_sample_0=script,
+            r_parallel_sample_1="!.yyyyy",
+        )
+        for _ in range(num_steps):
+            engine.step(tokens)
+        engine.scheduler.abort_seq_group("r_parallel_sample_0", engine.samples)
+        engine.run(tokens)
+        reasons = [completion.finish_reason for completion in engine.outputs["r"].outputs]
+        assert engine.outputs["r"].finished and reasons == ["abort", "stop"]
+        assert engine.samples == {}
+        engine.assert_empty()
+
 
 SAMPLES = {"r_parallel_sample_0_child_0": "A", "r_parallel_sample_1_child_0": "BCDEFG"}

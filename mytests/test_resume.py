@@ -12,9 +12,9 @@ from vllm.hooks.results import Segment
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
 
 
-def waiting_engine(script: str = "a.z", **texts: str) -> SurgicalEngine:
+def waiting_engine(script: str = "a.z", max_model_len: int = 128, **texts: str) -> SurgicalEngine:
     """An engine whose request "r" waits for a caller."""
-    engine = SurgicalEngine(MANUAL)
+    engine = SurgicalEngine(MANUAL, max_model_len=max_model_len)
     engine.add()
     for _ in range(12):
         engine.step(plan(r=script, **texts))
@@ -116,12 +116,76 @@ class TestErrors:
         engine.run(plan(r="a.z"))
         assert finished(engine).text == "aonez"
 
-    @pytest.mark.parametrize("given", [[-1], [0x11000], ["a"], 5, [1.5]])
+    @pytest.mark.parametrize("given", [[-1], [0x11000], ["a"], 5, [1.5], [True], [2.0], "\ud800"])
     def test_what_is_no_token_is_refused(self, given: Any) -> None:
         """The error names the argument, its value and the way out, and the sequence waits on."""
         engine = waiting_engine()
+        engine.tokenizer.encode = bytes_of
         with pytest.raises(ValueError, match=r"text_or_token_ids is .*; give a text, or a list of token ids") as raised:
             engine.processor.resume("r", given)
         assert repr(given) in str(raised.value)
-        assert engine.statuses() == {"r": "BLOCKED"}
-        assert engine.scheduler.is_waiting_for_callers()
+        assert_waits(engine)
+
+    @pytest.mark.parametrize("given", [[10**5000], [*range(50), "a" * 5000], {"a" * 5000: 1}])
+    def test_an_error_repeats_no_long_input(self, given: Any) -> None:
+        """Whatever is given."""
+        engine = waiting_engine()
+        with pytest.raises(ValueError, match="text_or_token_ids") as raised:
+            engine.processor.resume("r", given)
+        assert len(str(raised.value)) < 400
+        assert_waits(engine)
+
+    def test_no_long_id_is_repeated(self) -> None:
+        """Nor are all that wait."""
+        with pytest.raises(ValueError, match=r"request_id is 'aaa") as raised:
+            waiting_engine().processor.resume("a" * 10**6, None)
+        assert len(str(raised.value)) < 400
+
+
+class TestRoom:
+    """Of 20 tokens in all "prompta." leaves 12."""
+
+    @pytest.mark.parametrize("given", ["b" * 12, [ord("b")] * 12])
+    def test_what_fits_exactly_is_taken(self, given: str | list[int]) -> None:
+        """And the sequence ends with the model's length."""
+        engine = waiting_engine(max_model_len=20)
+        engine.processor.resume("r", given)
+        engine.run(plan(r="a.z"))
+        assert (finished(engine).text, finished(engine).finish_reason) == ("a" + "b" * 12, "length")
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("given", ["b" * 13, [ord("b")] * 13])
+    def test_what_does_not_fit_is_refused(self, given: str | list[int]) -> None:
+        """Nothing is cut, and nothing is lost: the sequence waits on."""
+        engine = waiting_engine(max_model_len=20)
+        with pytest.raises(ValueError, match=r"text_or_token_ids has 13 .* room for 12.*; give"):
+            engine.processor.resume("r", given)
+        assert_waits(engine)
+
+    def test_a_text_that_cannot_fit_is_not_encoded(self) -> None:
+        """It is longer than so many of the longest token."""
+        engine = waiting_engine(max_model_len=20)
+        engine.tokenizer.get_vocab = lambda: {"a": 0, "bcd": 1}
+        encoded: list[str] = []
+
+        def encode(text: str, add_special_tokens: bool) -> list[int]:
+            encoded.append(text)
+            return [1]
+
+        engine.tokenizer.encode = encode
+        with pytest.raises(ValueError, match=r"has 37 characters, .* room for 12 tokens, which are 36 characters"):
+            engine.processor.resume("r", "b" * 37)
+        assert_waits(engine)
+        engine.processor.resume("r", "b" * 36)
+        assert encoded == ["b" * 36]
+
+
+def bytes_of(text: str, add_special_tokens: bool) -> list[int]:
+    """As tokenizers do, it takes no lone surrogates."""
+    return list(text.encode())
+
+
+def assert_waits(engine: SurgicalEngine) -> None:
+    """As if nobody had called."""
+    assert engine.statuses() == {"r": "BLOCKED"}
+    assert engine.scheduler.is_waiting_for_callers()

@@ -10,22 +10,35 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from mytests.surgical import CharTokenizer
 from vllm.engine.multiprocessing import MQEngineDeadError, RPCError, RPCLoadAdapterRequest
 from vllm.engine.multiprocessing import engine as engine_module
 from vllm.engine.multiprocessing.client import MQLLMEngineClient
 from vllm.engine.multiprocessing.engine import MQLLMEngine, run_mp_engine
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.openai import api_server
+from vllm.lora.request import LoRARequest
 
 NO_SUCH = "resume_sequence: request_id is 'nobody', and no such sequence waits to be resumed"
 
 
+ADAPTER = LoRARequest("adapter", 1, "nowhere")
+ROOM = 200
+
+
 class FakeEngine:
-    """Both the engine and its asynchronous client: one sequence waits, "r"."""
+    """An engine in which one sequence waits, "r", with an adapter."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.is_waiting = True
+        self.vllm_config = SimpleNamespace(special_kwargs="some")
+
+    def room_to_resume(self, request_id: str) -> ResumeRoom:
+        if request_id != "r":
+            raise ValueError(NO_SUCH)
+        return ResumeRoom(ROOM, ADAPTER)
 
     def resume_sequence(self, request_id: str, text_or_token_ids: Any = None) -> None:
         if request_id != "r":
@@ -50,6 +63,12 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.engine = FakeEngine()
+
+    async def get_model_config(self) -> Any:
+        return SimpleNamespace(max_model_len=ROOM)
+
+    async def get_tokenizer(self) -> CharTokenizer:
+        return CharTokenizer()
 
     async def resume_sequence(self, *args: Any) -> None:
         self.engine.resume_sequence(*args)
@@ -84,6 +103,17 @@ class TestRoutes:
             ({"request_id": "nobody"}, 400, NO_SUCH),
             ({"request_id": "r", "text": "a", "token_ids": [1]}, 400, "text and token_ids are both set"),
             ({"request_id": "r", "texts": "a"}, 422, "texts"),
+            ({"request_id": "r", "token_ids": [True]}, 422, "token_ids"),
+            ({"request_id": "r", "token_ids": [2.0]}, 422, "token_ids"),
+            ({"request_id": "r", "token_ids": ["2"]}, 422, "token_ids"),
+            ({"request_id": "r", "token_ids": {}}, 422, "token_ids"),
+            ({"request_id": 5}, 422, "request_id"),
+            (
+                {"request_id": "r", "text": "a" * 10_000},
+                413,
+                "no sequence of this model has room for more than 5296",
+            ),
+            ([], 422, "body"),
         ],
     )
     def test_what_cannot_be_is_refused(self, body: dict[str, Any], status: int, message: str) -> None:
@@ -91,9 +121,30 @@ class TestRoutes:
         response = server(FakeClient()).post("/v1/resume_sequence", json=body)
         assert response.status_code == status and message in response.text
 
-    def test_an_engine_without_hooks_says_so(self) -> None:
+    def test_an_id_of_many_digits_is_refused_by_its_field(self) -> None:
+        """Where Python's own parser refuses the body as a whole."""
+        assert self.post_raw(f'{{"request_id": "r", "token_ids": [{"1" * 5000}]}}') == (422, True)
+
+    @pytest.mark.parametrize("body", ["", "nonsense", "[" * 3000, b"\xff"])
+    def test_what_is_no_json_is_refused(self, body: str | bytes) -> None:
+        """However deep."""
+        assert self.post_raw(body) == (422, False)
+
+    def post_raw(self, body: str | bytes) -> tuple[int, bool]:
+        """The status, and whether it is ``token_ids`` that is wrong."""
+        headers = {"Content-Type": "application/json"}
+        response = server(FakeClient()).post("/v1/resume_sequence", content=body, headers=headers)
+        return response.status_code, "token_ids" in response.text
+
+    def test_a_body_is_json(self) -> None:
+        """As on upstream's routes."""
+        response = server(FakeClient()).post("/v1/resume_sequence", data={"request_id": "r"})
+        assert response.status_code == 422 and "application/json" in response.text
+
+    @pytest.mark.parametrize(("method", "path"), [("GET", "sequences_awaiting_resume"), ("POST", "resume_sequence")])
+    def test_an_engine_without_hooks_says_so(self, method: str, path: str) -> None:
         """V1's client has no such method."""
-        response = server(SimpleNamespace()).get("/v1/sequences_awaiting_resume")
+        response = server(SimpleNamespace()).request(method, f"/v1/{path}", json={"request_id": "r"})
         assert response.status_code == 400 and "V1" in response.text
 
 
@@ -165,7 +216,12 @@ class TestFrontEnd:
         client = MQLLMEngineClient.__new__(MQLLMEngineClient)
         client.output_queues, client._errored_with = {}, None
         client.input_socket = FakeSocket(client)
+        client.tokenizer = SimpleNamespace(get_lora_tokenizer_async=self.tokenizer_of)
         return client
+
+    async def tokenizer_of(self, lora_request: LoRARequest) -> Any:
+        assert lora_request == ADAPTER
+        return CharTokenizer()
 
     def test_it_gets_what_the_engine_returns(self) -> None:
         """And keeps no queue."""
@@ -183,7 +239,23 @@ class TestFrontEnd:
     def test_it_raises_what_the_engine_raises(self) -> None:
         """Of a resume."""
         client = self.make_client()
-        asyncio.run(client.resume_sequence("r", "tool"))
         with pytest.raises(ValueError, match="nobody"):
             asyncio.run(client.resume_sequence("nobody"))
         assert client.output_queues == {}
+
+    @pytest.mark.parametrize(("given", "ids"), [("ab", (97, 98)), ([7], (7,)), (None, ())])
+    def test_it_encodes_what_it_is_given(
+        self, given: Any, ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With the tokenizer of the sequence's adapter; the engine gets ids."""
+        resumed: list[Any] = []
+        monkeypatch.setattr(FakeEngine, "resume_sequence", lambda _, *args: resumed.append(args))
+        asyncio.run(self.make_client().resume_sequence("r", given))
+        assert resumed == [("r", ids)]
+
+    @pytest.mark.parametrize("given", ["a" * 201, [7] * 201, "a" * 10**6])
+    def test_what_does_not_fit_does_not_reach_the_engine(self, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its sequence waits on."""
+        monkeypatch.setattr(FakeEngine, "resume_sequence", None)
+        with pytest.raises(ValueError, match="room for 200"):
+            asyncio.run(self.make_client().resume_sequence("r", given))

@@ -130,6 +130,70 @@ class TestChat:
             check_tree(own[-1])
 
 
+def sampled_by(branch: Any) -> int:
+    """Tokens that a choice, or a child, and all below it have sampled."""
+    segments, children = (getattr(branch, name, None) or branch[name] for name in ("segments", "children"))
+    own = sum(segment["end"] - segment["start"] for segment in segments if segment["origin"] == "sampled")
+    return own + sum(map(sampled_by, children))
+
+
+def check_usage(usage: Any, choices: list[Any]) -> None:
+    """Each token of the choices has an origin, and children sampled more than was merged."""
+    details = usage.completion_tokens_details
+    by_origin = {
+        origin: sum(s["end"] - s["start"] for choice in choices for s in choice.segments if s["origin"] == origin)
+        for origin in ("sampled", "merged", "inserted")
+    }
+    assert sum(by_origin.values()) == usage.completion_tokens
+    assert (details.merged_tokens, details.inserted_tokens) == (by_origin["merged"], by_origin["inserted"])
+    assert details.sampled_tokens == sum(map(sampled_by, choices)) > by_origin["sampled"] + by_origin["merged"]
+
+
+class TestUsage:
+    """By the real client, which takes more fields than it knows."""
+
+    SAMPLED = arguments() | {"temperature": 0.01}
+    STREAMED: Any = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def test_of_completions(self, client: OpenAI) -> None:
+        """With n = 2, of two prompts."""
+        response = client.completions.create(prompt=[PROMPT, PROMPT], n=2, **self.SAMPLED)
+        check_usage(response.usage, response.choices)
+
+    def test_of_a_chat(self, client: OpenAI) -> None:
+        """Likewise."""
+        response = client.chat.completions.create(messages=TestChat.MESSAGES, n=2, **self.SAMPLED)
+        check_usage(response.usage, response.choices)
+
+    def test_of_a_stream_of_completions(self, client: OpenAI) -> None:
+        """In the last chunk, of all choices."""
+        *chunks, last = client.completions.create(prompt=[PROMPT, PROMPT], n=2, **self.SAMPLED, **self.STREAMED)
+        choices = [choice for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
+        assert len(choices) == 4
+        check_usage(last.usage, choices)
+
+    def test_of_a_stream_of_a_chat(self, client: OpenAI) -> None:
+        """Likewise."""
+        *chunks, last = client.chat.completions.create(messages=TestChat.MESSAGES, n=2, **self.SAMPLED, **self.STREAMED)
+        choices = [choice for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
+        assert len(choices) == 2
+        check_usage(last.usage, choices)
+
+    def test_continuous_usage_grows_to_the_whole(self, client: OpenAI) -> None:
+        """It has details as soon as a hook has fired."""
+        options: Any = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = list(client.completions.create(prompt=PROMPT, stream=True, stream_options=options, **arguments()))
+        told = [chunk.usage.completion_tokens_details for chunk in chunks]
+        counts = [details.sampled_tokens for details in told if details is not None]
+        assert told[0] is None and counts == sorted(counts) and len(counts) > 2
+        check_usage(chunks[-1].usage, chunks[-2].choices)
+
+    def test_without_a_hook_it_is_upstreams(self, client: OpenAI) -> None:
+        """No field is added."""
+        usage = client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"hooks": 0})).usage
+        assert usage.completion_tokens > 0 and usage.completion_tokens_details is None
+
+
 def metric(address: str, name: str) -> float:
     """The value of a metric of hooks, 0 before its first."""
     with urllib.request.urlopen(f"{address}/metrics") as response:

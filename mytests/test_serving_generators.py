@@ -16,6 +16,7 @@ from vllm.entrypoints.openai.protocol import (
     ChatCompletionResponse,
     CompletionRequest,
     ErrorResponse,
+    UsageInfo,
 )
 from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
@@ -81,7 +82,7 @@ class TestStreams:
 class TestResponses:
     def test_of_a_completion(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each choice has the tree of its own completion."""
-        response = SimpleNamespace(choices=[SimpleNamespace(), SimpleNamespace()])
+        response = SimpleNamespace(choices=[SimpleNamespace(), SimpleNamespace()], usage=UsageInfo())
         base = OpenAIServingCompletion.__bases__[0]
         monkeypatch.setattr(base, "request_output_to_completion_response", lambda *_: response)
         serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
@@ -92,7 +93,7 @@ class TestResponses:
         """An error has no choices."""
         monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_full_generator", upstreams_chat)
         serving = OpenAIServingChat.__new__(OpenAIServingChat)
-        answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()])
+        answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()], usage=UsageInfo())
         error = ErrorResponse(message="no", type="no", code=400)
         for expected in (answer, error):
             made = serving.chat_completion_full_generator(None, results(RESULT), expected)  # type: ignore[arg-type]

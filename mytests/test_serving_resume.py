@@ -48,7 +48,7 @@ def waiting(address: str) -> list[str]:
 def test_a_sequence_goes_on_with_what_its_caller_says(address: str) -> None:
     """Behind its children's results, in the same response."""
     answers: list[Any] = []
-    request = threading.Thread(target=lambda: answers.append(call(f"{address}/v1/completions", BODY)))
+    request = threading.Thread(target=lambda: answers.append(call(f"{address}/v1/completions", BODY)), daemon=True)
     request.start()
     (request_id,) = until(lambda: waiting(address))
     assert call(f"{address}/v1/resume_sequence", {"request_id": request_id, "text": "\n= "}) == {
@@ -58,6 +58,34 @@ def test_a_sequence_goes_on_with_what_its_caller_says(address: str) -> None:
     (choice,) = answers[0]["choices"]
     inserted = [segment for segment in choice["segments"] if segment["origin"] == "inserted"]
     assert inserted and "\n= " in choice["text"] and waiting(address) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "told"),
+    [
+        ({"text": "fork 1 " * 3_500_000}, 413, "and no sequence of this model has room for"),
+        ({"text": "a" * 3000}, 400, "3000 characters, and the sequence has room for"),
+        ({"text": "1 " * 300}, 400, "tokens, and the sequence has room for"),
+        ({"token_ids": [7] * 300}, 400, "300 tokens, and the sequence has room for"),
+        ({"token_ids": [10**6]}, 400, "not in the model's vocabulary"),
+        ({"token_ids": [True, 2.0]}, 400, "token_ids"),
+    ],
+    ids=["24 MB", "characters", "tokens of a text", "tokens", "out of the vocabulary", "no integers"],
+)
+def test_what_does_not_fit_is_refused(address: str, given: dict[str, Any], status: int, told: str) -> None:
+    """Nothing is lost: the sequence waits on, and goes on with what does fit."""
+    answers: list[Any] = []
+    request = threading.Thread(target=lambda: answers.append(call(f"{address}/v1/completions", BODY)), daemon=True)
+    request.start()
+    (request_id,) = until(lambda: waiting(address))
+    with pytest.raises(urllib.error.HTTPError) as error:
+        call(f"{address}/v1/resume_sequence", {"request_id": request_id, **given})
+    message = json.load(error.value)["message"]
+    assert error.value.code == status and told in message and len(message) < 1000
+    assert waiting(address) == [request_id]
+    call(f"{address}/v1/resume_sequence", {"request_id": request_id, "text": "\n= "})
+    request.join(timeout=30)
+    assert "\n= " in answers[0]["choices"][0]["text"]
 
 
 def test_a_resume_of_nobody_is_refused(address: str) -> None:

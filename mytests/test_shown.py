@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vllm.hooks.shown import shortened
+from vllm.hooks.shown import shortened, shortened_error
 
 
 class Unshowable:
@@ -55,3 +55,9 @@ def test_a_list_is_not_read_to_its_end() -> None:
     """Items that are not shown are not asked for their own ``repr``."""
     shown = shortened([*range(20), Unshowable()])
     assert shown == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"
+
+
+@pytest.mark.parametrize(("text", "most"), [("short", 5), ("a" * 10**6, 240)])
+def test_an_error_is_cut_likewise(text: str, most: int) -> None:
+    """Of a library, which repeats what it was given."""
+    assert len(shortened_error(ValueError(text))) == most

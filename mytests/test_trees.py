@@ -12,11 +12,13 @@ from vllm.entrypoints.openai.protocol import (
     BatchRequestInput,
     ChatCompletionRequest,
     CompletionRequest,
+    CompletionResponse,
     CompletionResponseChoice,
+    UsageInfo,
 )
 from vllm.entrypoints.openai.trees import TreeStream, add_trees
-from vllm.hooks.results import ChildDelta, Segment
-from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.hooks.results import ChildDelta, Segment, TreeTokens
+from vllm.outputs import COUNT_TREE, CompletionOutput, RequestOutput
 
 DELTA = ChildDelta("r_child_0", "r", 0, 2, "B", (66,), None)
 
@@ -27,7 +29,8 @@ WAYS = pytest.mark.parametrize("way", [TreeStream.of_parent, TreeStream.with_chi
 
 def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
     """Of a request that met a hook if it has segments."""
-    return CompletionOutput(index, "az", [97, 122], None, None, "stop", segments=segments)
+    tree_tokens = TreeTokens(0, 0, 0) if segments else None
+    return CompletionOutput(index, "az", [97, 122], None, None, "stop", segments=segments, tree_tokens=tree_tokens)
 
 
 def output(*completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = ()) -> RequestOutput:
@@ -135,7 +138,8 @@ class TestStreams:
 def test_choices_have_the_trees_of_their_completions() -> None:
     """As extra fields, which upstream's response models allow; none where no hook fired."""
     choices = [CompletionResponseChoice(index=index, text="") for index in range(2)]
-    add_trees(choices, [completion(0), completion(1, Segment(0, 2, "sampled"))])
+    response = CompletionResponse(model="m", choices=choices, usage=UsageInfo())
+    add_trees(response, [completion(0), completion(1, Segment(0, 2, "sampled"))])
     first, second = (choice.model_dump() for choice in choices)
     assert "segments" not in first
     assert second["segments"][0]["origin"] == "sampled"
@@ -144,7 +148,7 @@ def test_choices_have_the_trees_of_their_completions() -> None:
 @pytest.mark.parametrize(("streamed", "wanted"), [(True, True), (True, False), (False, True)])
 def test_a_stream_asks_for_its_children(streamed: bool, wanted: bool) -> None:
     """By ``stream_children``, beside the arguments that it has anyway."""
-    fields = {"stream": streamed, "stream_children": wanted, "vllm_xargs": {"max_children": 2}}
+    fields: dict[str, Any] = {"stream": streamed, "stream_children": wanted, "vllm_xargs": {"max_children": 2}}
     chat = ChatCompletionRequest(messages=[], **fields)
     text = CompletionRequest(prompt="", **fields)
     for request in (chat, text):
@@ -156,3 +160,12 @@ def test_batches_are_of_our_requests() -> None:
     """Upstream makes them by the name of its own module, and its server asks for the class."""
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}
     assert type(BatchRequestInput(**line).body) is ChatCompletionRequest
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_continuous_usage_asks_for_running_counts(continuous: bool) -> None:
+    """Which cost a walk over the tree with each output."""
+    options = {"include_usage": True, "continuous_usage_stats": continuous}
+    fields: dict[str, Any] = {"stream": True, "stream_options": options}
+    for request in (ChatCompletionRequest(messages=[], **fields), CompletionRequest(prompt="", **fields)):
+        assert request.to_sampling_params(8, None, {}).extra_args == ({COUNT_TREE: True} if continuous else None)

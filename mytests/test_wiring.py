@@ -11,13 +11,14 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
-from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.surgical import HOOKS, SYNC_HOOKS, CharTokenizer, SurgicalEngine, plan
 from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.llm_engine import LLMEngine
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
+from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.llm import LLM
 from vllm.inputs import token_inputs
 from vllm.sampling_params import SamplingParams
@@ -131,18 +132,27 @@ class TestAsyncLLMEngine:
         """Between two steps of the event loop."""
         engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
         calls: list[Any] = []
+
+        async def tokenizer_of(lora_request: Any) -> CharTokenizer:
+            return CharTokenizer()
+
         engine.engine = SimpleNamespace(
-            resume_sequence=lambda *args: calls.append(args), sequences_awaiting_resume=lambda: ["r"]
+            resume_sequence=lambda *args: calls.append(args),
+            sequences_awaiting_resume=lambda: ["r"],
+            room_to_resume=lambda request_id: ResumeRoom(2, None),
+            get_tokenizer_async=tokenizer_of,
         )
-        asyncio.run(engine.resume_sequence("r", [1]))
-        assert calls == [("r", [1])]
+        for given in ([1], "ab", None):
+            asyncio.run(engine.resume_sequence("r", given))
+        assert calls == [("r", (1,)), ("r", (97, 98)), ("r", ())]
         assert asyncio.run(engine.sequences_awaiting_resume()) == ["r"]
 
     @pytest.mark.parametrize("waiting", [True, False])
     def test_it_does_not_spin_while_a_caller_is_awaited(self, waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Then each step sleeps a little."""
         engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
-        engine.engine = SimpleNamespace(is_waiting_for_callers=lambda virtual_engine: waiting)
+        config = SimpleNamespace(special_kwargs=MANUAL)
+        engine.engine = SimpleNamespace(vllm_config=config, is_waiting_for_callers=lambda virtual_engine: waiting)
         slept: list[float] = []
 
         async def step(self: AsyncLLMEngine, virtual_engine: int) -> bool:

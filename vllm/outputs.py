@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's ``vllm.outputs``, where a finished completion carries its tree."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.hooks.branch import Branch, branch_of
-from vllm.hooks.results import ChildDelta, ChildOutput, Join, Segment
+from vllm.hooks.results import ChildDelta, ChildOutput, Join, Origin, Segment, TreeTokens
 from vllm.sampling_params import RequestOutputKind
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
+
+COUNT_TREE = "count_tree"
+"""In ``extra_args``: count a tree while it grows; see `CompletionOutput.tree_tokens`."""
 
 
 @dataclass
@@ -27,6 +31,10 @@ class CompletionOutput(upstream.CompletionOutput):
 
     joins: tuple[Join, ...] = ()
     """What it got from its children, in order."""
+
+    tree_tokens: TreeTokens | None = None
+    """How many tokens its children have sampled and brought. Set with each output of a request that has
+    ``extra_args={"count_tree": True}`` in its sampling parameters."""
 
 
 class RequestOutput(upstream.RequestOutput):
@@ -121,10 +129,21 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
         if not seq.is_finished():
             # It may have stopped, and wait for its children: what they bring comes behind.
             completion.stop_reason = None
+            if (branch.sampling_params.extra_args or {}).get(COUNT_TREE):
+                completion.tree_tokens = _tree_tokens(branch)
         elif branch.limits.hooks:
+            completion.tree_tokens = _tree_tokens(branch)
             completion.children = tuple(child.to_output() for child in branch.children)
             completion.segments = branch.segments()
             completion.joins = tuple(branch.joins)
+
+
+def _tree_tokens(branch: Branch) -> TreeTokens:
+    num_by_origin = Counter[Origin]()
+    for segment in branch.merged:
+        num_by_origin[segment.origin] += segment.end - segment.start
+    sampled_below = sum(child.num_sampled_below for child in branch.children)
+    return TreeTokens(sampled_below, num_by_origin["merged"], num_by_origin["inserted"])
 
 
 __getattr__ = fall_back_to("vllm._upstream.outputs")

@@ -143,8 +143,11 @@ class HookScheduler(PriorityScheduler):
                 self._move(group, SequenceStatus.FINISHED_ABORTED)
                 self.free_seq(group.first_seq)
                 self._finished_requests_ids.append(group.request_id)
-                samples.pop(group.request_id, None)
-        super().abort_seq_group(request_ids | {branch.seq_group.request_id for branch in doomed}, samples)
+        aborted_ids = request_ids | {branch.seq_group.request_id for branch in doomed}
+        # The others finish their request without it, and upstream finds it by its own id.
+        for request_id in aborted_ids & samples.keys():
+            samples.pop(request_id).to_be_finished.pop(request_id, None)
+        super().abort_seq_group(aborted_ids, samples)
         for branch in doomed:
             branch.note_end()
             self._kept.release(branch)

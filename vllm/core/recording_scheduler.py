@@ -15,6 +15,7 @@ from vllm.hooks.config import BlockedKVPolicy
 from vllm.hooks.merge import Span
 from vllm.hooks.recording import Recorder
 from vllm.hooks.results import Join
+from vllm.hooks.shown import shortened, shortened_error
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 from vllm.utils import Device, resolve_obj_by_qualname
 
@@ -211,7 +212,7 @@ def start_recording(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         config.scheduler_config.scheduler_cls = f"{__name__}.{RecordingScheduler.__qualname__}"
     elif not issubclass(chosen, RecordingScheduler):
         raise ValueError(
-            f"special_kwargs: record_to is {path!r}, and scheduler_cls={scheduler!r} doesn't record; "
+            f"special_kwargs: record_to is {shortened(path)}, and scheduler_cls={shortened(scheduler)} doesn't record; "
             f"leave scheduler_cls unset, or derive it from {__name__}.{RecordingScheduler.__qualname__}"
         )
     assert path is not None
@@ -219,5 +220,6 @@ def start_recording(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         recording.begin(path, config.model_config.model, special_kwargs)
     except OSError as error:
         raise ValueError(
-            f"special_kwargs: record_to is {path!r}; give the path of a file that can be written ({error})"
+            f"special_kwargs: record_to is {shortened(path)}; give the path of a file that can be written "
+            f"({shortened_error(error)})"
         ) from error

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
+from vllm.engine.hooked import has_hooks
+from vllm.engine.resume import ids_of
 
 _IDLE_SECONDS = 0.001
 
@@ -14,12 +16,13 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
     """Upstream's `AsyncLLMEngine`; the sequence hooks are the engine's own."""
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
-        """`LLMEngine.resume_sequence`; it takes effect at the next step.
+        """`LLMEngine.resume_sequence`; it takes effect at the next step. The engine steps on while a text is encoded.
 
         Raises:
-            ValueError: no such sequence waits, or an id is not in the vocabulary.
+            ValueError: as there.
         """
-        self.engine.resume_sequence(request_id, text_or_token_ids)
+        room = self.engine.room_to_resume(request_id)
+        self.engine.resume_sequence(request_id, await ids_of(text_or_token_ids, room, self.get_tokenizer))
 
     async def sequences_awaiting_resume(self) -> list[str]:
         """`LLMEngine.sequences_awaiting_resume`."""
@@ -28,7 +31,7 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
     async def engine_step(self, virtual_engine: int) -> bool:
         """Upstream's step. While all that is unfinished waits for a caller, it doesn't spin."""
         in_progress = await super().engine_step(virtual_engine)
-        if self.engine.is_waiting_for_callers(virtual_engine):
+        if has_hooks(self.engine) and self.engine.is_waiting_for_callers(virtual_engine):
             await asyncio.sleep(_IDLE_SECONDS)
         return in_progress
 

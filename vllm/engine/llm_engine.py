@@ -11,6 +11,7 @@ from vllm.config import VllmConfig
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
+from vllm.engine.resume import ResumeRoom
 from vllm.engine.tree_spans import trace_tree
 from vllm.engine.tree_stats import (
     add_finished,
@@ -82,9 +83,18 @@ class LLMEngine(upstream.LLMEngine):
             text_or_token_ids: What to append, a tool's answer for one; nothing by default.
 
         Raises:
-            ValueError: no such sequence waits, or an id is not in the vocabulary.
+            ValueError: no such sequence waits, an id is not in the vocabulary, or there are more of them than the
+                model's length has room for. The sequence waits on.
         """
         self._hooks().resume(request_id, text_or_token_ids)
+
+    def room_to_resume(self, request_id: str) -> ResumeRoom:
+        """What `resume_sequence` may give a sequence that waits, so that a caller can encode it elsewhere.
+
+        Raises:
+            ValueError: no such sequence waits.
+        """
+        return self._hooks().room_to_resume(request_id)
 
     def sequences_awaiting_resume(self) -> list[str]:
         """The request ids of the sequences that go on only after `resume_sequence`, in the order they wait."""

@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints import llm as upstream
+from vllm.engine.hooked import has_hooks, special_kwargs_of
 
 
 class TreeProgress(tqdm):
@@ -30,7 +31,7 @@ class LLM(upstream.LLM):
     """Upstream's `LLM`; ``special_kwargs`` switches sequence hooks on."""
 
     def _validate_and_add_requests(self, *args: Any, **kwargs: Any) -> None:
-        special_kwargs = self.llm_engine.vllm_config.special_kwargs
+        special_kwargs = special_kwargs_of(self.llm_engine)
         if special_kwargs is not None and special_kwargs.sync_resume == "manual":
             raise ValueError(
                 'special_kwargs: sync_resume is "manual", and LLM returns only when all requests have finished, '
@@ -40,8 +41,7 @@ class LLM(upstream.LLM):
 
     def _run_engine(self, *, use_tqdm: bool | Callable[..., tqdm] = True) -> list[Any]:
         """Upstream's; with hooks its own bar shows how many children were spawned."""
-        hooks_on = self.llm_engine.vllm_config.special_kwargs is not None
-        if use_tqdm is True and hooks_on:
+        if use_tqdm is True and has_hooks(self.llm_engine):
             use_tqdm = partial(TreeProgress, num_spawned=self._num_spawned)
         return super()._run_engine(use_tqdm=use_tqdm)
 

@@ -8,6 +8,7 @@ from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.recording_scheduler import start_recording
 from vllm.hooks.idle import warn_of_idle_hooks
+from vllm.hooks.shown import shortened
 from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.logger import init_logger
 from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
@@ -68,7 +69,7 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
 def _check_config(config: VllmConfig) -> None:
     model_config, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     if model_config.runner_type != "generate":
-        _refuse(f"a model that runs as {model_config.runner_type!r}", "use a model that generates text")
+        _refuse(f"a model that runs as {shortened(model_config.runner_type)}", "use a model that generates text")
     if model_config.is_encoder_decoder:
         _refuse("an encoder-decoder model", "use a decoder-only model")
     if model_config.has_inner_state:
@@ -93,7 +94,7 @@ def _choose_scheduler(chosen: str | type) -> str | type:
         return _SCHEDULER
     scheduler = resolve_obj_by_qualname(chosen) if isinstance(chosen, str) else chosen
     if not issubclass(scheduler, HookScheduler):
-        _refuse(f"scheduler_cls={chosen!r}", f"leave it unset, or derive it from {_SCHEDULER}")
+        _refuse(f"scheduler_cls={shortened(chosen)}", f"leave it unset, or derive it from {_SCHEDULER}")
     return chosen
 
 

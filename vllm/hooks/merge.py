@@ -10,6 +10,7 @@ from itertools import groupby
 from vllm.hooks.branch import Branch
 from vllm.hooks.handlers import Merged, Piece
 from vllm.hooks.results import ChildOutput
+from vllm.hooks.shown import shortened
 from vllm.sequence import Logprob, SampleLogprobs
 
 Encode = Callable[[str], Sequence[int]]
@@ -89,7 +90,7 @@ def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
     """
     for token_id in token_ids:
         if token_id < 0 or (vocab_size is not None and token_id >= vocab_size):
-            raise ValueError(f"token id {token_id} is not in the model's vocabulary of {vocab_size}")
+            raise ValueError(f"token id {shortened(token_id)} is not in the model's vocabulary of {vocab_size}")
     return Span(token_ids, [{token_id: Logprob(logprob=0.0)} for token_id in token_ids])
 
 

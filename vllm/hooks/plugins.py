@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from vllm.hooks.shown import shortened, shortened_error
 from vllm.utils import resolve_obj_by_qualname
 
 
@@ -20,13 +21,14 @@ def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[.
     choices = "".join(f"{choice!r} or " for choice in built_in)
     way_out = f"use {choices}the qualified name of a function or class, 'package.module.name'"
     if not isinstance(name, str) or "." not in name:
-        raise ValueError(f"special_kwargs: {field} has {name!r}; {way_out}")
+        raise ValueError(f"special_kwargs: {field} has {shortened(name)}; {way_out}")
     try:
         found = resolve_obj_by_qualname(name)
     except Exception as error:
         raise ValueError(
-            f"special_kwargs: {field} has {name!r}, which cannot be imported ({error}); {way_out}"
+            f"special_kwargs: {field} has {shortened(name)}, which cannot be imported "
+            f"({shortened_error(error)}); {way_out}"
         ) from error
     if not callable(found):
-        raise ValueError(f"special_kwargs: {field} has {name!r}, which is no function; {way_out}")
+        raise ValueError(f"special_kwargs: {field} has {shortened(name)}, which is no function; {way_out}")
     return found

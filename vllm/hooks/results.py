@@ -46,6 +46,20 @@ class Join:
 
 
 @dataclass(frozen=True)
+class TreeTokens:
+    """The tokens of a completion's tree that it has not sampled itself. The others are its own output tokens."""
+
+    sampled_below: int
+    """What its children, and theirs, have sampled, merged or not."""
+
+    merged: int
+    """Of its output tokens, those that a child has sampled."""
+
+    inserted: int
+    """Of its output tokens, those that nobody has sampled."""
+
+
+@dataclass(frozen=True)
 class ChildOutput:
     """One child of a sequence, as it ended."""
 

@@ -33,7 +33,15 @@ class _Short(reprlib.Repr):
 
 def shortened(value: object) -> str:
     """The ``repr`` of ``value`` in at most 80 characters; of what is longer the beginning and the end."""
-    text = _Short().repr(value)
-    if len(text) <= _MOST:
+    return _cut(_Short().repr(value), _MOST)
+
+
+def shortened_error(error: BaseException) -> str:
+    """The message of ``error`` in at most 240 characters: libraries repeat what they were given."""
+    return _cut(str(error), 3 * _MOST)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
         return text
-    return text[: _MOST - _TAIL - len(_CUT)] + _CUT + text[-_TAIL:]
+    return text[: most - _TAIL - len(_CUT)] + _CUT + text[-_TAIL:]

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Ids
 
 from vllm.hooks.branch import Branch
 from vllm.hooks.handlers import Spawn, TokenHandler
+from vllm.hooks.shown import shortened
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, Sequence, SequenceData, SequenceGroup
 
@@ -66,8 +67,8 @@ def check_request_id(request_id: str) -> None:
     """
     if re.search(rf"{_CHILD}\d+$", request_id):
         raise ValueError(
-            f"request_id is {request_id!r}, and with sequence hooks ids that end in {_CHILD} and a number are those of "
-            "children; choose another"
+            f"request_id is {shortened(request_id)}, and with sequence hooks ids that end in {_CHILD} and a number are "
+            "those of children; choose another"
         )
 
 

@@ -4,6 +4,7 @@
 import dataclasses
 
 from vllm.hooks.config import SpecialKwargs
+from vllm.hooks.shown import shortened
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 
@@ -43,7 +44,7 @@ def check_vocabulary(special_kwargs: SpecialKwargs, vocab_size: int) -> None:
     for name, token_id in ids:
         if token_id is not None and not 0 <= token_id < vocab_size:
             raise ValueError(
-                f"special_kwargs: {name} has {token_id}, which is not in the model's vocabulary; "
+                f"special_kwargs: {name} has {shortened(token_id)}, which is not in the model's vocabulary; "
                 f"use an id from 0 to {vocab_size - 1}"
             )
 
@@ -55,7 +56,8 @@ def _token_id(name: str, text: str, tokenizer: AnyTokenizer) -> int:
     ids = tokenizer.encode(text, add_special_tokens=False)
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ValueError(
-            f"special_kwargs: {name} has {text!r}, which is {len(ids)} tokens {ids} of the model's tokenizer; "
-            "use a text that is one token of its own, or add it to the tokenizer as a special token"
+            f"special_kwargs: {name} has {shortened(text)}, which is {len(ids)} tokens {shortened(ids)} of "
+            "the model's tokenizer; use a text that is one token of its own, or add it to the tokenizer as a "
+            "special token"
         )
     return ids[0]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which workers copy KV from slot to slot, and what is said where none can."""
 
+from vllm.hooks.shown import shortened
+
 _HOOK_WORKERS = {
     "vllm.worker.cpu_worker.CPUWorker": "vllm.worker.hook_cpu_worker.HookCPUWorker",
     "vllm.worker.worker.Worker": "vllm.worker.hook_gpu_worker.HookWorker",
@@ -16,7 +18,7 @@ def hook_worker_for(worker_cls: str) -> str:
     if worker_cls in _HOOK_WORKERS.values():
         return worker_cls
     if worker_cls not in _HOOK_WORKERS:
-        raise refusal(f"the worker {worker_cls!r}")
+        raise refusal(f"the worker {shortened(worker_cls)}")
     return _HOOK_WORKERS[worker_cls]
 
 

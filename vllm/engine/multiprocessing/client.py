@@ -9,6 +9,7 @@ from typing import Any
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import client as upstream
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+from vllm.engine.resume import ids_of
 
 
 class MQLLMEngineClient(upstream.MQLLMEngineClient):
@@ -16,7 +17,9 @@ class MQLLMEngineClient(upstream.MQLLMEngineClient):
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
         """`AsyncLLMEngine.resume_sequence`."""
-        await self._call("resume_sequence", request_id, text_or_token_ids)
+        room = await self._call("room_to_resume", request_id)
+        token_ids = await ids_of(text_or_token_ids, room, self.get_tokenizer)
+        await self._call("resume_sequence", request_id, token_ids)
 
     async def sequences_awaiting_resume(self) -> list[str]:
         """`AsyncLLMEngine.sequences_awaiting_resume`."""

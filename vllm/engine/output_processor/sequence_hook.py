@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output processor of an engine with sequence hooks."""
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,12 +8,14 @@ from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.engine.resume import ResumeRoom, checked_ids, encode_within
 from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
 from vllm.hooks.handlers import Actions, TokenEvent, TokenHandler, make_handlers
 from vllm.hooks.merge import Span, inserted, merge
 from vllm.hooks.results import Join, Origin, Segment
 from vllm.hooks.sampling import Complete, child_params, params_after_join
+from vllm.hooks.shown import shortened
 from vllm.hooks.spawn import make_child
 from vllm.hooks.text import append_span, num_tokens_within
 from vllm.logger import init_logger
@@ -73,7 +74,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         super().__init__(scheduler_config, detokenizer, scheduler, seq_counter, stop_checker)
         if special_kwargs.merge_separator and detokenizer is None:
             raise ValueError(
-                f"special_kwargs: merge_separator is {special_kwargs.merge_separator!r}, and without a "
+                f"special_kwargs: merge_separator is {shortened(special_kwargs.merge_separator)}, and without a "
                 "tokenizer it has no tokens; set merge_separator='', or skip_tokenizer_init=False"
             )
         self.special_kwargs = special_kwargs
@@ -125,15 +126,17 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def resume(self, request_id: str, text_or_token_ids: str | Sequence[int] | None) -> None:
         """Let a sequence go on that waits for it; see `LLMEngine.resume_sequence`."""
-        waiting = {branch.seq_group.request_id: branch for branch in self.awaiting_resume()}
-        if request_id not in waiting:
-            raise ValueError(
-                f"resume_sequence: request_id is {request_id!r}, and no such sequence waits to be resumed; "
-                f"those that wait are {sorted(waiting)}"
-            )
-        branch = waiting[request_id]
-        branch.resumed_with = self._tokens_of(branch.seq, text_or_token_ids)
+        branch, room = self._awaiting(request_id), self.room_to_resume(request_id).num_tokens
+        given = text_or_token_ids
+        if isinstance(given, str):
+            given = encode_within(given, self.stop_checker.get_tokenizer_for_seq(branch.seq), room)
+        branch.resumed_with = checked_ids(given, room, self._facts.vocab_size)
         self._scheduler_of(branch.seq_group).resume(branch)
+
+    def room_to_resume(self, request_id: str) -> ResumeRoom:
+        """What a sequence that waits for `resume` may be given."""
+        branch = self._awaiting(request_id)
+        return ResumeRoom(self._max_len(branch) - branch.seq.get_len(), branch.seq_group.lora_request)
 
     def awaiting_resume(self) -> Iterator[Branch]:
         """The BLOCKED sequences that `resume` has to be called for."""
@@ -169,15 +172,14 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
         return join, fitting.spans
 
-    def _tokens_of(self, seq: DecodedSequence, text_or_token_ids: str | Sequence[int] | None) -> tuple[int, ...]:
-        given = () if text_or_token_ids is None else text_or_token_ids
-        try:
-            token_ids = self._encode(seq, given) if isinstance(given, str) else list(map(operator.index, given))
-            return tuple(inserted(token_ids, self._facts.vocab_size).token_ids)
-        except (AssertionError, TypeError, ValueError) as error:
+    def _awaiting(self, request_id: str) -> Branch:
+        waiting = {branch.seq_group.request_id: branch for branch in self.awaiting_resume()}
+        if request_id not in waiting:
             raise ValueError(
-                f"resume_sequence: text_or_token_ids is {given!r}; give a text, or a list of token ids ({error})"
-            ) from None
+                f"resume_sequence: request_id is {shortened(request_id)}, and no such sequence waits to be resumed; "
+                f"those that wait are {shortened(sorted(waiting))}"
+            )
+        return waiting[request_id]
 
     def _decide(self, handler: TokenHandler, token_id: int, branch: Branch, num_appended: int) -> Decision | None:
         """What to do about a hook token, of which ``num_appended`` is in the output; None for an ordinary one."""

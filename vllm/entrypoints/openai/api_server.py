@@ -4,27 +4,43 @@
 They are below ``/v1``, because upstream asks for the API key there alone.
 """
 
+from argparse import Namespace
 from http import HTTPStatus
 from typing import Any
 
 import uvloop
-from fastapi import HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import api_server as upstream
+from vllm.engine.resume import longest_token
+from vllm.entrypoints.openai.bodies import answer_briefly, json_error, read_body
+from vllm.logger import init_logger
+
+logger = init_logger("vllm.entrypoints.openai.api_server")
 
 router = upstream.router
+
+_BYTES_AROUND = 4096
+"""Of a body, for all but what is appended."""
+
+_BYTES_A_CHARACTER = 6
+"""At most, escaped."""
 
 
 class ResumeRequest(BaseModel):
     """Which sequence goes on, and what is appended to it: a text, token ids, or nothing."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     request_id: str = Field(description="Of the sequence, as in GET /v1/sequences_awaiting_resume.")
     text: str | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[int] | None = Field(default=None, fail_fast=True)
+
+
+_RESUME_BODY = {"content": {"application/json": {"schema": ResumeRequest.model_json_schema()}}, "required": True}
 
 
 @router.get("/v1/sequences_awaiting_resume")
@@ -33,9 +49,11 @@ async def sequences_awaiting_resume(raw_request: Request) -> dict[str, list[str]
     return {"request_ids": await _call(raw_request, "sequences_awaiting_resume")}
 
 
-@router.post("/v1/resume_sequence")
-async def resume_sequence(request: ResumeRequest, raw_request: Request) -> dict[str, str]:
+@router.post("/v1/resume_sequence", openapi_extra={"requestBody": _RESUME_BODY})
+async def resume_sequence(raw_request: Request) -> dict[str, str]:
     """Let a sequence go on that waits for its caller; see `LLMEngine.resume_sequence`."""
+    await upstream.validate_json_request(raw_request)
+    request = await read_body(raw_request, ResumeRequest, await _longest_body(raw_request))
     if request.text is not None and request.token_ids is not None:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "resume_sequence: text and token_ids are both set; leave one out")
     given = request.token_ids if request.text is None else request.text
@@ -43,14 +61,63 @@ async def resume_sequence(request: ResumeRequest, raw_request: Request) -> dict[
     return {"request_id": request.request_id}
 
 
+async def _longest_body(raw_request: Request) -> int:
+    """Bytes of a body whose text could fill the model's length."""
+    _client(raw_request, "resume_sequence")
+    model_config = await _call(raw_request, "get_model_config")
+    longest = longest_token(await _call(raw_request, "get_tokenizer"))
+    return _BYTES_AROUND + _BYTES_A_CHARACTER * longest * model_config.max_model_len
+
+
 async def _call(raw_request: Request, method: str, *args: Any) -> Any:
+    try:
+        return await getattr(_client(raw_request, method), method)(*args)
+    except ValueError as error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+
+def _client(raw_request: Request, method: str) -> Any:
     client = upstream.engine_client(raw_request)
     if not hasattr(client, method):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"{method}: the engine is V1, which has no hooks; VLLM_USE_V1=0")
+    return client
+
+
+_build_app, _serve_http = upstream.build_app, upstream.serve_http
+
+
+def build_app(args: Namespace) -> FastAPI:
+    """Upstream's application, whose errors repeat no inputs."""
+    app: FastAPI = _build_app(args)
+    answer_briefly(app)
+    app.dependency_overrides[upstream.validate_json_request] = validate_json_object
+    return app
+
+
+async def validate_json_object(raw_request: Request) -> None:
+    """Upstream's check of its routes' bodies; its validators raise an `AttributeError` for what is no object."""
+    await upstream.validate_json_request(raw_request)
+    # FastAPI asks the same request, which parses its body once.
+    if not await raw_request.body():
+        return
     try:
-        return await getattr(client, method)(*args)
-    except ValueError as error:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
+        body = await raw_request.json()
+    except (ValueError, RecursionError) as error:
+        raise json_error(error) from None
+    if not isinstance(body, dict):
+        raise RequestValidationError([{"type": "dict_type", "loc": ("body",), "msg": "Not an object", "input": body}])
+
+
+async def serve_http(app: FastAPI, *args: Any, **kwargs: Any) -> Any:
+    """Upstream's, which lists the routes. Today's FastAPI hides those of a router that is included."""
+    logger.info("Available routes of the API are:")
+    for route in router.routes:
+        logger.info("Route: %s, Methods: %s", route.path, ", ".join(route.methods))
+    return await _serve_http(app, *args, **kwargs)
+
+
+# Upstream's run_server_worker looks for both in its own module.
+upstream.build_app, upstream.serve_http = build_app, serve_http
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.api_server")

@@ -3,31 +3,55 @@
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, model_validator
+from typing_extensions import Self
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
+from vllm.hooks.shown import shortened, shortened_error
+from vllm.outputs import COUNT_TREE
 from vllm.sampling_params import SamplingParams
+
+_MOST_SAMPLES = 16384
+"""Of one prompt. Each is a sequence of its own, and all are made before the engine's next step."""
 
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
 
 
-class CompletionRequest(upstream.CompletionRequest):
+class Refusable(BaseModel):
+    """A request whose client is told what is wrong, where upstream's checks raise errors of their own."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _refuse(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Upstream's checks look into fields before their types are checked."""
+        try:
+            request = validate(data)
+        except (AttributeError, LookupError, TypeError, NotImplementedError) as error:
+            told = f"{type(error).__name__}: {shortened_error(error)}"
+            raise ValueError(f"a field has a wrong type or value ({told})") from None
+        for name in ("n", "best_of"):
+            if (getattr(request, name, None) or 0) > _MOST_SAMPLES:
+                raise ValueError(f"{name} is {shortened(getattr(request, name))}; use {_MOST_SAMPLES} at most")
+        return request
+
+
+class CompletionRequest(Refusable, upstream.CompletionRequest):
     """Upstream's `CompletionRequest`; a request that meets no hook is not changed by ``stream_children``."""
 
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
 
     def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
+        return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
 
 
-class ChatCompletionRequest(upstream.ChatCompletionRequest):
+class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
     """Upstream's `ChatCompletionRequest`, likewise."""
 
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
 
     def to_sampling_params(self, *args: Any, **kwargs: Any) -> SamplingParams:
-        return _with_children(super().to_sampling_params(*args, **kwargs), self.stream_children and bool(self.stream))
+        return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
 
 
 # Upstream's batches make their requests by these names of its own module.
@@ -35,9 +59,14 @@ upstream.CompletionRequest = CompletionRequest
 upstream.ChatCompletionRequest = ChatCompletionRequest
 
 
-def _with_children(params: SamplingParams, stream_children: bool) -> SamplingParams:
-    if stream_children:
-        params.extra_args = {**(params.extra_args or {}), "stream_children": True}
+def _asking_for_trees(params: SamplingParams, request: CompletionRequest | ChatCompletionRequest) -> SamplingParams:
+    asked = {
+        "stream_children": request.stream_children and request.stream,
+        COUNT_TREE: request.stream_options and request.stream_options.continuous_usage_stats,
+    }
+    names = [name for name, is_asked in asked.items() if is_asked]
+    if names:
+        params.extra_args = {**(params.extra_args or {}), **dict.fromkeys(names, True)}
     return params
 
 

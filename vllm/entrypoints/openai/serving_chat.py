@@ -39,7 +39,7 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
 
         response = await super().chat_completion_full_generator(request, watched(), *args, **kwargs)
         if isinstance(response, ChatCompletionResponse):
-            add_trees(response.choices, results[0].outputs)
+            add_trees(response, results[0].outputs)
         return response
 
 

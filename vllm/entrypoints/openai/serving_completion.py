@@ -35,7 +35,7 @@ class OpenAIServingCompletion(upstream.OpenAIServingCompletion):
         self, final_res_batch: list[RequestOutput], *args: Any, **kwargs: Any
     ) -> CompletionResponse:
         response = super().request_output_to_completion_response(final_res_batch, *args, **kwargs)
-        add_trees(response.choices, chain.from_iterable(result.outputs for result in final_res_batch))
+        add_trees(response, chain.from_iterable(result.outputs for result in final_res_batch))
         return response
 
 

@@ -13,23 +13,32 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from vllm.entrypoints.openai.usage import add_details, details, trees_of
+from vllm.hooks.results import TreeTokens
 from vllm.outputs import CompletionOutput, RequestOutput
 
 _Item = TypeVar("_Item", RequestOutput, tuple[int, RequestOutput])
 _PREFIX = "data: "
 
 
+def has_tree(completion: CompletionOutput) -> bool:
+    """Whether it has finished, and met a hook. A completion of another class, like an engine's stand-in, has not."""
+    return bool(getattr(completion, "segments", ()))
+
+
 def tree_of(completion: CompletionOutput) -> dict[str, Any]:
     """The extra fields of a completion's choice; none where no hook fired."""
-    if not completion.segments:
+    if not has_tree(completion):
         return {}
     fields = ("children", "segments", "joins")
     return {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
 
 
-def add_trees(choices: Iterable[Any], completions: Iterable[CompletionOutput]) -> None:
-    """Put the extra fields into ``choices``, response models of ``completions`` in the same order."""
-    for choice, completion in zip(choices, completions, strict=True):
+def add_trees(response: Any, completions: Iterable[CompletionOutput]) -> None:
+    """Put the extra fields into the choices of ``response``, which are of ``completions`` in the same order."""
+    completions = list(completions)
+    add_details(response.usage, completions)
+    for choice, completion in zip(response.choices, completions, strict=True):
         for name, value in tree_of(completion).items():
             setattr(choice, name, value)
 
@@ -43,6 +52,7 @@ class TreeStream:
         self._num_samples = num_samples
         self._finished: set[int] = set()
         self._trees: dict[int, dict[str, Any]] = {}
+        self._tokens: dict[int, TreeTokens] = {}
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def watched(self, items: AsyncIterator[_Item]) -> AsyncIterator[_Item]:
@@ -50,13 +60,14 @@ class TreeStream:
         async for item in items:
             prompt_index, output = item if isinstance(item, tuple) else (0, item)
             first = prompt_index * self._num_samples
-            for delta in output.child_deltas:
+            for delta in getattr(output, "child_deltas", ()):
                 child = {**asdict(delta), "index": first + delta.index}
                 self._lines.put_nowait(_line({**self._chunk, "choices": [], "child": child}))
             for completion in output.outputs:
                 index = first + completion.index
+                self._tokens.update((index, tree) for tree in trees_of([completion]))
                 # Upstream repeats a finished sample with each output of the others.
-                if completion.segments and index not in self._finished:
+                if has_tree(completion) and index not in self._finished:
                     self._finished.add(index)
                     self._trees[index] = tree_of(completion)
             yield item
@@ -89,12 +100,18 @@ class TreeStream:
             self._lines.put_nowait(None)
 
     def _with_trees(self, line: str) -> str:
-        if not self._trees or not line.startswith(_PREFIX + "{"):
+        if not self._tokens or not line.startswith(_PREFIX + "{"):
             return line
         chunk = json.loads(line[len(_PREFIX) :])
-        for choice in chunk.get("choices", ()):
+        choices = chunk.get("choices", ())
+        for choice in choices:
             if choice.get("finish_reason") is not None:
                 choice.update(self._trees.pop(choice["index"], {}))
+        if usage := chunk.get("usage"):
+            # That of a choice so far, or the whole request's where there is none.
+            indices = [choice["index"] for choice in choices] or self._tokens
+            trees = [self._tokens[index] for index in indices if index in self._tokens]
+            usage.update(details(usage["completion_tokens"], trees))
         return _line(chunk)
 
 

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's application around upstream's: the routes that it lists, and what it says of bad bodies."""
+
+import asyncio
+import base64
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from pydantic import ValidationError
+
+from vllm.entrypoints.openai import api_server
+from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
+from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from vllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
+from vllm.utils import FlexibleArgumentParser
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    """As `vllm serve` makes it, without an engine."""
+    made = api_server.upstream.build_app(make_arg_parser(FlexibleArgumentParser()).parse_args([]))
+    made.state.openai_serving_tokenization = None
+    made.state.engine_client = SimpleNamespace()
+    made.state.task = "generate"
+    return made
+
+
+def refusal(app: Any, path: str, body: Any) -> str:
+    """The message of the error that ``body`` is answered with."""
+    content = body if isinstance(body, str) else json.dumps(body)
+    response = TestClient(app).post(path, content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    assert (response.json()["object"], response.json()["type"]) == ("error", "Bad Request")
+    message: str = response.json()["message"]
+    return message
+
+
+def test_all_routes_are_listed(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the server starts; upstream's list has those alone that FastAPI doesn't hide."""
+    listed: list[str] = []
+    served: list[Any] = []
+
+    async def serve(app: Any, port: int) -> None:
+        served.append((app, port))
+
+    monkeypatch.setattr(api_server.logger, "info", lambda text, *args: listed.append(text % args))
+    monkeypatch.setattr(api_server, "_serve_http", serve)
+    asyncio.run(api_server.upstream.serve_http(app, port=1))
+    for route in ("/v1/completions, Methods: POST", "/v1/resume_sequence, Methods: POST", "/health, Methods: GET"):
+        assert f"Route: {route}" in listed
+    assert served == [(app, 1)]
+
+
+@pytest.mark.parametrize("body", [{}, [], "nonsense"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/invocations"])
+def test_an_error_names_no_file_of_the_server(app: Any, path: str, body: Any) -> None:
+    """FastAPI appends where the route is defined."""
+    message = refusal(app, path, body)
+    assert "body" in message and ".py" not in message and "line " not in message.replace("line 1", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "a", "prompt_logprobs": "b"}),
+        ("/v1/completions", {"prompt": "a", "logprobs": "b"}),
+        ("/v1/chat/completions", {"messages": [], "tools": [5], "tool_choice": {"function": {"name": "a"}}}),
+        ("/v1/chat/completions", {"messages": [], "tools": [], "tool_choice": 5}),
+        ("/v1/chat/completions", {"messages": [], "top_logprobs": {}}),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_refused(app: Any, path: str, fields: dict[str, Any]) -> None:
+    """Where upstream's own checks raise a TypeError or an AttributeError."""
+    assert "a field has a wrong type" in refusal(app, path, fields)
+
+
+@pytest.mark.parametrize("field", ["n", "best_of"])
+def test_samples_without_number_are_refused(app: Any, field: str) -> None:
+    """Each is a sequence that the engine makes before it goes on with anybody's."""
+    assert f"{field} is 1000000; use 16384 at most" in refusal(app, "/v1/completions", {"prompt": "a", field: 10**6})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": {"a": "b" * 10**6}},
+        {"prompt": "a", "temperature": "b" * 10**6},
+        {"prompt": "a", "stop": [{"b": 1}] * 10**4},
+        {"prompt": "a", "logit_bias": {"b" * 10**6: "c"}},
+        {"prompt": "a", "logit_bias": {"\ud800": "c"}},
+    ],
+    ids=["prompt", "temperature", "stop", "key", "surrogate"],
+)
+def test_an_error_repeats_no_long_input(app: Any, body: Any) -> None:
+    """Neither a value, nor a key, nor each of a thousand."""
+    assert len(refusal(app, "/v1/completions", body)) < 10_000
+
+
+def test_a_body_of_nothing_is_refused(app: Any) -> None:
+    """As what lacks all fields."""
+    assert "Field required" in refusal(app, "/v1/completions", "")
+
+
+def test_what_is_no_json_is_called_so(app: Any) -> None:
+    """An error of upstream's that is a text stays one."""
+    response = TestClient(app).post("/v1/completions", content="a", headers={"Content-Type": "text/plain"})
+    assert response.status_code == 400 and "Only 'application/json' is allowed" in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "told"), [("short", "short"), ("a" * 10**6, "a" * 1000 + "..."), ("\ud800", "\\ud800")]
+)
+def test_upstreams_own_errors_are_brief(message: str, told: str) -> None:
+    """And can be sent: JSON takes what UTF-8 doesn't."""
+    for handler in (OpenAIServingChat, OpenAIServingCompletion, OpenAIServingTokenization):
+        serving = handler.__new__(handler)
+        assert serving.create_error_response(message).message == told
+        assert told[:5] in json.loads(serving.create_streaming_error_response(message))["error"]["message"]
+
+
+@pytest.mark.parametrize("embeds", [b"nonsense", [b"AAAA"]])
+def test_what_is_no_embedding_is_the_clients_error(embeds: Any) -> None:
+    """Whatever torch raises for it."""
+    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+    with pytest.raises(ValueError, match="prompt_embeds cannot be read"):
+        serving._load_prompt_embeds(embeds)
+
+
+def test_embeddings_are_loaded() -> None:
+    """By upstream's method."""
+    buffer = io.BytesIO()
+    torch.save(torch.ones(2, 3), buffer)
+    serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+    (loaded,) = serving._load_prompt_embeds([base64.b64encode(buffer.getvalue())])
+    assert loaded["prompt_embeds"].shape == (2, 3)
+
+
+def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:
+    """Upstream validates that of one route itself; what is invalid elsewhere is the server's fault."""
+    assert "prompt" in refusal(app, "/invocations", {"a": 1})
+    handle = app.exception_handlers[ValidationError]
+    with pytest.raises(ValidationError) as raised:
+        api_server.ResumeRequest.model_validate({})
+    with pytest.raises(ValidationError):
+        asyncio.run(handle(SimpleNamespace(scope={}), raised.value))

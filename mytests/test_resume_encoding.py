@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts for sequences that wait are encoded beside the event loop, and beside everybody's tokenizer."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from mytests.surgical import CharTokenizer
+from vllm.engine.resume import ResumeRoom, ids_of
+from vllm.lora.request import LoRARequest
+
+ROOM = 20
+
+
+class TestEncoding:
+    def test_the_event_loop_goes_on_meanwhile(self) -> None:
+        """Others are served while a text is encoded, and their tokenizer is not borrowed."""
+        going_on = threading.Event()
+
+        class SlowTokenizer(CharTokenizer):
+            def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+                assert self is not tokenizer and going_on.wait(60)
+                return super().encode(text, add_special_tokens)
+
+        tokenizer = SlowTokenizer()
+
+        async def tokenizer_of(lora_request: LoRARequest | None) -> Any:
+            return tokenizer
+
+        async def resume_beside_another() -> tuple[int, ...]:
+            resumed = asyncio.create_task(ids_of("ab", ResumeRoom(ROOM, None), tokenizer_of))
+            await asyncio.sleep(0)
+            going_on.set()
+            return await resumed
+
+        assert asyncio.run(resume_beside_another()) == (97, 98)
+
+    def test_what_it_raises_is_raised(self) -> None:
+        """In the thread, of a text that cannot fit."""
+
+        async def tokenizer_of(lora_request: LoRARequest | None) -> Any:
+            return CharTokenizer()
+
+        with pytest.raises(ValueError, match="room for 20 tokens"):
+            asyncio.run(ids_of("a" * 21, ResumeRoom(ROOM, None), tokenizer_of))

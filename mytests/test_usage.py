@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What children sampled and brought is counted: in completions, and in the usage of responses and streams."""
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.test_trees import completion, output
+from vllm.entrypoints.openai.protocol import CompletionResponse, CompletionResponseChoice, UsageInfo
+from vllm.entrypoints.openai.trees import TreeStream, add_trees
+from vllm.hooks.results import TreeTokens
+from vllm.outputs import COUNT_TREE, CompletionOutput
+from vllm.sampling_params import RequestOutputKind
+
+NESTED = dataclasses.replace(HOOKS, max_child_depth=2)
+TREE = TreeTokens(sampled_below=5, merged=3, inserted=1)
+"""Of a completion of 10 tokens, of which it has sampled 6."""
+
+DETAILS = {"sampled_tokens": 11, "merged_tokens": 3, "inserted_tokens": 1}
+
+
+class TestTrees:
+    @pytest.mark.parametrize(
+        ("strategy", "expected"),
+        [
+            ("concatenate", TreeTokens(sampled_below=7, merged=5, inserted=1)),
+            ("none", TreeTokens(sampled_below=7, merged=0, inserted=0)),
+        ],
+    )
+    def test_what_children_sample_counts_merged_or_not(self, strategy: Any, expected: TreeTokens) -> None:
+        """Their ends, which are not merged, too; the separator is inserted."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_merge_strategy=strategy))
+        engine.add()
+        engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CDE"))
+        assert finished(engine).tree_tokens == expected
+        engine.assert_empty()
+
+    def test_children_of_children_count_once(self) -> None:
+        """What a child got from its own is merged again, and was sampled once."""
+        engine = SurgicalEngine(NESTED)
+        engine.add()
+        engine.run(plan(r="!z", r_child_0="!B", r_child_0_child_0="CD"))
+        assert finished(engine).text == "CDBz"
+        assert finished(engine).tree_tokens == TreeTokens(sampled_below=6, merged=4, inserted=0)
+        engine.assert_empty()
+
+    def test_without_a_hook_there_is_nothing_to_count(self) -> None:
+        """None, not zeros."""
+        engine = SurgicalEngine(HOOKS)
+        engine.add()
+        engine.run(plan(r="abc"))
+        assert finished(engine).tree_tokens is None
+
+    @pytest.mark.parametrize("asked", [True, False])
+    def test_a_running_tree_is_counted_for_who_asks(self, asked: bool) -> None:
+        """Others are spared the walk."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        extra_args = {COUNT_TREE: True} if asked else None
+        engine.add(output_kind=RequestOutputKind.DELTA, extra_args=extra_args)
+        for _ in range(5):
+            engine.step(plan(r="!abcdefg", r_child_0="ABCDEFGH"))
+        (told,) = engine.outputs["r"].outputs
+        assert not engine.outputs["r"].finished
+        assert told.tree_tokens == (TreeTokens(sampled_below=4, merged=0, inserted=0) if asked else None)
+
+
+def of_tree(index: int, num_tokens: int, tree: TreeTokens | None) -> CompletionOutput:
+    """A finished completion."""
+    made = completion(index)
+    made.token_ids, made.tree_tokens = [7] * num_tokens, tree
+    return made
+
+
+def response_of(*completions: CompletionOutput) -> dict[str, Any]:
+    """The usage of a response, as a client gets it."""
+    choices = [CompletionResponseChoice(index=each.index, text="") for each in completions]
+    num_tokens = sum(len(each.token_ids) for each in completions)
+    usage = UsageInfo(prompt_tokens=4, completion_tokens=num_tokens, total_tokens=4 + num_tokens)
+    response = CompletionResponse(model="m", choices=choices, usage=usage)
+    add_trees(response, completions)
+    told: dict[str, Any] = json.loads(response.model_dump_json())["usage"]
+    return told
+
+
+class TestResponses:
+    def test_the_details_stand_beside_upstreams_figures(self) -> None:
+        """Which are as ever."""
+        usage = response_of(of_tree(0, 10, TREE))
+        assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (4, 10, 14)
+        assert usage["completion_tokens_details"] == DETAILS
+
+    def test_choices_add_up(self) -> None:
+        """One that met no hook has sampled all its tokens."""
+        usage = response_of(of_tree(0, 10, TREE), of_tree(1, 10, TREE), of_tree(2, 8, None))
+        assert usage["completion_tokens_details"] == {"sampled_tokens": 30, "merged_tokens": 6, "inserted_tokens": 2}
+
+    def test_without_a_hook_it_is_upstreams(self) -> None:
+        """No field is added."""
+        assert "completion_tokens_details" not in response_of(of_tree(0, 8, None))
+
+
+def stream_of(*lines: tuple[CompletionOutput, list[int], int | None]) -> list[dict[str, Any] | None]:
+    """The usage in each chunk of a stream: of an output, the choices in its chunk, and the tokens of its usage."""
+
+    async def outputs() -> AsyncIterator[Any]:
+        for made, _, _ in lines:
+            yield output(made)
+
+    async def upstreams(items: AsyncIterator[Any]) -> Any:
+        for _, indices, num_tokens in lines:
+            await anext(items)
+            usage = None if num_tokens is None else {"completion_tokens": num_tokens}
+            choices = [{"index": index, "finish_reason": None} for index in indices]
+            yield f"data: {json.dumps({'choices': choices, 'usage': usage})}\n\n"
+
+    async def collect() -> list[str]:
+        stream = TreeStream({}, num_samples=2)
+        return [line async for line in stream.of_parent(upstreams(stream.watched(outputs())))]
+
+    return [json.loads(line.removeprefix("data: "))["usage"] for line in asyncio.run(collect())]
+
+
+class TestStreams:
+    def test_the_last_chunk_has_the_request(self) -> None:
+        """All its choices."""
+        first, second = of_tree(0, 10, TREE), of_tree(1, 8, None)
+        *others, last = stream_of((first, [0], None), (second, [1], None), (second, [], 18))
+        assert others == [None, None]
+        assert last == {"completion_tokens": 18, "completion_tokens_details": {**DETAILS, "sampled_tokens": 19}}
+
+    def test_continuous_usage_is_of_the_choice_so_far(self) -> None:
+        """As upstream's figure beside it."""
+        early = TreeTokens(sampled_below=2, merged=0, inserted=0)
+        told = stream_of((of_tree(0, 1, None), [0], 1), (of_tree(0, 1, early), [0], 2), (of_tree(1, 1, None), [1], 5))
+        details = {"sampled_tokens": 4, "merged_tokens": 0, "inserted_tokens": 0}
+        assert told == [
+            {"completion_tokens": 1},
+            {"completion_tokens": 2, "completion_tokens_details": details},
+            {"completion_tokens": 5},
+        ]

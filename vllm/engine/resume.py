@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sequence that waits for its caller may be given: tokens that it has room for.
+
+A text is encoded where the caller is, not between two steps of the engine, and not at all if it is longer than the
+room could ever hold.
+"""
+
+import asyncio
+import copy
+import operator
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from vllm.hooks.merge import inserted
+from vllm.hooks.shown import shortened, shortened_error
+from vllm.lora.request import LoRARequest
+from vllm.transformers_utils.tokenizer import AnyTokenizer
+
+Given = str | Iterable[int] | None
+"""A text, token ids, or nothing."""
+
+
+@dataclass(frozen=True)
+class ResumeRoom:
+    """Of a sequence that waits."""
+
+    num_tokens: int
+    """Until the model's length, or that of its adapter."""
+
+    lora_request: LoRARequest | None
+    """Its adapter, which may have a tokenizer of its own."""
+
+
+@lru_cache(maxsize=16)
+def longest_token(tokenizer: AnyTokenizer) -> int:
+    """Characters of the tokenizer's longest token: a text has at least a token for as many."""
+    return max(map(len, tokenizer.get_vocab()))
+
+
+def encode_within(text: str, tokenizer: AnyTokenizer, room: int) -> list[int]:
+    """The token ids of ``text``, without special tokens.
+
+    Raises:
+        ValueError: it is longer than ``room`` tokens can be, or is no text that has tokens.
+    """
+    most = room * longest_token(tokenizer)
+    if len(text) > most:
+        raise ValueError(
+            f"resume_sequence: text_or_token_ids has {len(text)} characters, and the sequence has room for {room} "
+            f"tokens, which are {most} characters at most; give a shorter text"
+        )
+    try:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    except (TypeError, ValueError) as error:
+        raise _no_tokens(text, error) from None
+
+
+def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...]:
+    """``given``, ids or None for nothing, as token ids of the model.
+
+    Raises:
+        ValueError: it has none, others, or more than ``room``.
+    """
+    given = () if given is None else given
+    try:
+        num_given = len(given)
+        token_ids = tuple(map(_token_id, given)) if num_given <= room else ()
+        inserted(token_ids, vocab_size)
+    except (TypeError, ValueError) as error:
+        raise _no_tokens(given, error) from None
+    if num_given > room:
+        raise ValueError(
+            f"resume_sequence: text_or_token_ids has {num_given} tokens, and the sequence has room for {room}; "
+            "give fewer"
+        )
+    return token_ids
+
+
+async def ids_of(
+    given: Given, room: ResumeRoom, tokenizer_of: Callable[[LoRARequest | None], Awaitable[AnyTokenizer]]
+) -> tuple[int, ...]:
+    """`checked_ids` of whatever is ``given``. A text is encoded in a thread, and the event loop goes on.
+
+    Args:
+        tokenizer_of: An adapter's own tokenizer, or the model's.
+    """
+    if isinstance(given, str):
+        encode = partial(_encode_with_copy, given, await tokenizer_of(room.lora_request), room.num_tokens)
+        given = await asyncio.get_running_loop().run_in_executor(_encoder, encode)
+    return checked_ids(given, room.num_tokens, vocab_size=None)
+
+
+_encoder = ThreadPoolExecutor(1, thread_name_prefix="resume_sequence")
+
+
+def _encode_with_copy(text: str, tokenizer: AnyTokenizer, room: int) -> list[int]:
+    # A tokenizer that encodes in one thread raises in any other that truncates with it.
+    return encode_within(text, _copy_of(tokenizer), room)
+
+
+@lru_cache(maxsize=16)
+def _copy_of(tokenizer: AnyTokenizer) -> AnyTokenizer:
+    return copy.deepcopy(tokenizer)
+
+
+def _token_id(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no token id")
+    return operator.index(value)
+
+
+def _no_tokens(given: Any, error: Exception) -> ValueError:
+    return ValueError(
+        f"resume_sequence: text_or_token_ids is {shortened(given)}; give a text, or a list of token ids "
+        f"({shortened_error(error)})"
+    )

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's ``vllm.entrypoints.openai.serving_engine``, whose errors repeat no long inputs."""
+
+from typing import Any
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.entrypoints.openai import serving_engine as upstream
+from vllm.entrypoints.openai.bodies import brief_text
+from vllm.entrypoints.openai.protocol import ErrorResponse
+from vllm.hooks.shown import shortened_error
+
+
+class OpenAIServing(upstream.OpenAIServing):
+    """Upstream's `OpenAIServing`, of which all its handlers are."""
+
+    def create_error_response(self, message: str, *args: Any, **kwargs: Any) -> ErrorResponse:
+        """Upstream's messages have model names, grammars and messages of other libraries in them."""
+        return super().create_error_response(brief_text(message), *args, **kwargs)
+
+    def _load_prompt_embeds(self, *args: Any, **kwargs: Any) -> Any:
+        """Upstream's; what torch cannot load, or is no such tensor, is the client's error."""
+        try:
+            return super()._load_prompt_embeds(*args, **kwargs)
+        except Exception as error:
+            raise ValueError(f"prompt_embeds cannot be read as embeddings ({shortened_error(error)})") from None
+
+
+__getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.serving_engine")

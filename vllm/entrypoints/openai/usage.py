@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a response's usage says of a request's trees, in OpenAI's own shape; nothing where no hook fired.
+
+``completion_tokens`` is upstream's: the tokens of all choices, those included that were merged or inserted.
+``completion_tokens_details`` has beside it what the trees sampled, and what of the choices was not sampled by them.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from vllm.hooks.results import TreeTokens
+
+_DETAILS = "completion_tokens_details"
+
+
+def trees_of(completions: Iterable[Any]) -> list[TreeTokens]:
+    """Of the completions that met a hook. Those of another class than ours, an engine's stand-in, have not."""
+    found = (getattr(completion, "tree_tokens", None) for completion in completions)
+    return [tree for tree in found if tree is not None]
+
+
+def details(num_tokens: int, trees: Iterable[TreeTokens]) -> dict[str, dict[str, int]]:
+    """The field to add to the usage of ``num_tokens`` completion tokens; none without ``trees``."""
+    trees = list(trees)
+    if not trees:
+        return {}
+    merged, inserted = sum(tree.merged for tree in trees), sum(tree.inserted for tree in trees)
+    sampled = num_tokens - merged - inserted + sum(tree.sampled_below for tree in trees)
+    return {_DETAILS: {"sampled_tokens": sampled, "merged_tokens": merged, "inserted_tokens": inserted}}
+
+
+def add_details(usage: Any, completions: Iterable[Any]) -> None:
+    """Put the field into ``usage``, a response's model of ``completions``."""
+    for name, value in details(usage.completion_tokens, trees_of(completions)).items():
+        setattr(usage, name, value)
