@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How errors show values: none repeats an input of any length."""
+
+from typing import Any
+
+import pytest
+
+from vllm.hooks.shown import shortened
+
+
+class Unshowable:
+    """Its ``repr`` raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", "", 5, True, 2.5, None, [-1], [1.5], ["a"], (1, 2), {"regex": "((("}, {3}, b"bytes", "\ud800", "a\nb"],
+)
+def test_a_short_value_is_its_repr(value: Any) -> None:
+    """So errors read as ever."""
+    assert shortened(value) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a" * 10**6,
+        b"a" * 10**6,
+        [7] * 10**6,
+        (["a" * 1000],) * 1000,
+        {str(key): "a" * 1000 for key in range(1000)},
+        {"a": {"b": {"c": {"d": {"e": "f" * 1000}}}}},
+        10**5000,
+        -(10**600),
+        10**190,
+        Unshowable(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_long_value_is_cut(value: Any) -> None:
+    """Whatever its type."""
+    assert 20 < len(shortened(value)) <= 80
+
+
+def test_the_beginning_and_the_end_are_kept() -> None:
+    """A cut in the middle is marked."""
+    text = shortened("<" + "a" * 500 + ">")
+    assert text.startswith("'<aaa") and text.endswith("aaa>'") and "a...a" in text
+
+
+def test_a_list_is_not_read_to_its_end() -> None:
+    """Items that are not shown are not asked for their own ``repr``."""
+    shown = shortened([*range(20), Unshowable()])
+    assert shown == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an error shows a value that a client or an operator gave, whatever its size."""
+
+import reprlib
+
+_MOST = 80
+"""Characters."""
+
+_TAIL = 16
+"""Characters of the end that are kept where the middle is cut."""
+
+_CUT = "..."
+
+
+class _Short(reprlib.Repr):
+    """The standard library's: of containers and strings it looks at the first few items alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 12
+        self.maxstring = self.maxother = self.maxlong = _MOST
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Python refuses to write integers of more than 4,300 digits."""
+        if value.bit_length() > 8 * _MOST:
+            return f"<an integer of {value.bit_length()} bits>"
+        return super().repr_int(value, level)
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value) if len(value) <= _MOST else f"{value[:_MOST]!r}{_CUT}"
+
+
+def shortened(value: object) -> str:
+    """The ``repr`` of ``value`` in at most 80 characters; of what is longer the beginning and the end."""
+    text = _Short().repr(value)
+    if len(text) <= _MOST:
+        return text
+    return text[: _MOST - _TAIL - len(_CUT)] + _CUT + text[-_TAIL:]
