@@ -100,6 +100,12 @@ def with_prefix(prefix: Any) -> Callable[[], Any]:
     return spawning(Spawn(prefix))
 
 
+def without_end() -> Any:
+    """What a handler returns that spawns for ever."""
+    spawn: Any = map(Spawn, itertools.repeat(()))
+    return Actions(spawn)
+
+
 FAULTS: dict[str, Callable[[], Any]] = {
     "no-actions": lambda: None,
     "a-list": lambda: [Spawn()],
@@ -166,9 +172,7 @@ class TestFaults:
         assert finished(engine).children[0].prefix_token_ids == (65, 66)
         engine.assert_empty()
 
-    @pytest.mark.parametrize(
-        "made", [with_prefix(itertools.count()), lambda: Actions(map(Spawn, itertools.repeat(())))]
-    )  # type: ignore[arg-type]
+    @pytest.mark.parametrize("made", [with_prefix(itertools.count()), without_end])
     def test_endless_children_and_prefixes_make_it_an_ordinary_token(self, made: Callable[[], Any]) -> None:
         """They are read to one past what there is room for."""
         Odd.made = staticmethod(made)
