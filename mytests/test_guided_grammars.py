@@ -2,14 +2,17 @@
 """Grammars that no engine may step with: they are tried in another process, and refused with their requests."""
 
 import asyncio
+import contextlib
 import os
 import pickle
 import resource
 import signal
 import socket
+import subprocess
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -125,6 +128,97 @@ def test_the_process_answers_until_its_caller_is_gone(monkeypatch: pytest.Monkey
         grammar_trials.serve(theirs, (1, 1))
     for caller in callers:
         caller.close()
+
+
+class ProcessOfThreads:
+    """A process that tries grammars, of which a test says what it answers."""
+
+    started: ClassVar[list["ProcessOfThreads"]] = []
+    answers: ClassVar[dict[str, bytes | None]] = {"good": ACCEPTED, "bad": b"too bad", "crashing": b"", "reset": None}
+
+    def __init__(self, command: list[str], pass_fds: list[int], **fields: Any) -> None:
+        self.code: int | None = None
+        self.num_learnt = 0
+        self._control = socket.socket(fileno=os.dup(pass_fds[0]))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        self.started.append(self)
+
+    def _serve(self) -> None:
+        with self._control:
+            while (received := socket.recv_fds(self._control, 1, 1))[0]:
+                with socket.socket(fileno=received[1][0]) as caller:
+                    self._answer(received[0], caller)
+
+    def _answer(self, message: bytes, caller: socket.socket) -> None:
+        if message == LEARN:
+            self.num_learnt += bool(caller.makefile("rb").read())
+            return
+        pattern = pickle.loads(caller.recv(65536))[1].regex
+        if pattern == "dying":
+            self.code = 1
+        elif self.answers[pattern] is not None:
+            caller.makefile("rb").read()
+            caller.sendall(self.answers[pattern] or b"")
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def wait(self) -> None:
+        self._thread.join()
+
+
+class TestProcess:
+    @pytest.fixture
+    def trials(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrammarTrials]:
+        """With such a process."""
+        monkeypatch.setattr(subprocess, "Popen", ProcessOfThreads)
+        ProcessOfThreads.started.clear()
+        trials = GrammarTrials()
+        yield trials
+        trials.close()
+
+    def test_one_is_started_and_learns_the_tokenizer_once(self, trials: GrammarTrials) -> None:
+        """And answers for each grammar."""
+        trials.check(regex("good"), FORK_JOIN, MODEL)
+        with pytest.raises(ValueError, match="too bad"):
+            trials.check(regex("bad"), FORK_JOIN, MODEL)
+        with pytest.raises(ValueError, match="compiling it crashes, or takes more than 10 s or 4096 MiB"):
+            trials.check(regex("crashing"), FORK_JOIN, MODEL)
+        assert [process.num_learnt for process in ProcessOfThreads.started] == [1]
+
+    def test_one_that_ended_is_started_anew(self, trials: GrammarTrials) -> None:
+        """It says nothing of the grammar at which it did."""
+        with pytest.raises(ValueError, match=r"the process that tries it has ended \(no answer\)"):
+            trials.check(regex("dying"), FORK_JOIN, MODEL)
+        trials.check(regex("good"), FORK_JOIN, MODEL)
+        assert len(ProcessOfThreads.started) == 2
+
+    def test_an_attempt_that_dies_while_it_reads_has_crashed(
+        self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The rest of the grammar is lost with it."""
+        caller = SimpleNamespace(settimeout=lambda seconds: None, makefile=lambda mode: self, close=lambda: None)
+        caller_of = contextlib.nullcontext(caller)
+        caller_of.settimeout, caller_of.makefile = caller.settimeout, caller.makefile  # type: ignore[attr-defined]
+        trials.check(regex("good"), FORK_JOIN, MODEL)
+        monkeypatch.setattr(trials, "_ask", lambda message, content: caller_of)
+        with pytest.raises(ValueError, match="compiling it crashes"):
+            trials.check(regex("reset"), FORK_JOIN, MODEL)
+
+    def read(self) -> bytes:
+        """What is read from a connection whose other end died."""
+        raise ConnectionResetError
+
+    def test_a_forked_process_starts_its_own(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It leaves its parent's alone."""
+        trials.check(regex("good"), FORK_JOIN, MODEL)
+        first = os.getpid()
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: first + 1)
+            trials.check(regex("good", "outlines"), FORK_JOIN, MODEL)
+            assert len(ProcessOfThreads.started) == 2
+            trials.close()
 
 
 class Answering(GrammarTrials):

@@ -12,8 +12,10 @@ import pytest
 from mytests.surgical import CharTokenizer, SurgicalEngine, child_of, finished, plan
 from mytests.test_extension import FORK, hooks_with
 from vllm.config import SpecialKwargs
+from vllm.engine.output_processor import sequence_hook
 from vllm.hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from vllm.hooks.results import ChildOutput
+from vllm.hooks.spawn import make_child
 
 
 def owned(name: str) -> str:
@@ -147,6 +149,24 @@ class TestFaults:
         assert (finished(engine).text, finished(engine, "s").text) == ("1**z", "xyz")
         assert finished(engine).children == ()
         assert len([record for record in caplog.records if "its hook failed" in record.getMessage()]) == 1
+        engine.assert_empty()
+
+    def test_if_one_child_cannot_be_made_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Memory may run out at the second."""
+        made: list[object] = []
+
+        def make(*given: Any) -> Any:
+            if made:
+                raise MemoryError
+            made.append(make_child(*given))
+            return made[0]
+
+        monkeypatch.setattr(sequence_hook, "make_child", make)
+        engine = SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise"))
+        parent = engine.add()
+        engine.run(plan(r="!z"))
+        assert len(made) == 1
+        assert (finished(engine).text, parent.first_seq.branch.children) == ("z", [])
         engine.assert_empty()
 
     def test_an_operators_interrupt_is_no_fault(self) -> None:

@@ -97,6 +97,18 @@ def leave(children: Sequence[ChildOutput]) -> str:
     raise SystemExit
 
 
+class Unshowable(Exception):
+    """One whose message fails, too."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+def unshowable(children: Sequence[ChildOutput]) -> str:
+    """Raises it."""
+    raise Unshowable
+
+
 def arrays(children: Sequence[ChildOutput]) -> Any:
     """numpy's integers."""
     return np.array([65, 66])
@@ -112,7 +124,9 @@ def own_text(children: Sequence[ChildOutput]) -> str:
 
 
 class TestFaults:
-    @pytest.mark.parametrize("name", ["none", "truth", "floats", "stranger", "midway", "endless", "leave"])
+    @pytest.mark.parametrize(
+        "name", ["none", "truth", "floats", "stranger", "midway", "endless", "leave", "unshowable"]
+    )
     def test_whatever_a_join_function_does_costs_its_children_alone(
         self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -94,7 +94,10 @@ class TestAdmission:
         with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
             admit("r", {}, SamplingParams(stop_token_ids=[999]), hooks, MODEL)
         admit("r", {}, SamplingParams(stop_token_ids=[999], extra_args={"hooks": False}), hooks, MODEL)
+        admit("r", {}, SamplingParams(stop_token_ids=[999], extra_args={"max_child_depth": 0}), hooks, MODEL)
         admit("r", {}, SamplingParams(stop_token_ids=[999]), SpecialKwargs(promise_token_id=1), MODEL)
+        alone = SpecialKwargs(sync_token_id=1, child_sampling_params={"min_tokens": 2})
+        admit("r", {}, SamplingParams(stop_token_ids=[999]), alone, MODEL)
 
 
 def test_every_error_refuses_one_request() -> None:

@@ -98,7 +98,7 @@ class TestFields:
             ({"logits_processors": [{"args": [1]}]}, "has None; use the qualified name"),
             ({"logits_processors": [{"qualname": JOIN, "kwargs": {"x": 1}}]}, "correct it: TypeError: .*'x'"),
             ({"logits_processors": [7]}, "correct it: logits_processors is .*; give a list of functions"),
-            (SamplingParams(max_tokens=2.5), "correct it: max_tokens is 2.5"),  # type: ignore[arg-type]
+            (SamplingParams(max_tokens=2.5), "correct it: max_tokens is 2.5"),
         ],
     )
     def test_bad_sampling_params_are_refused(self, overrides: Any, message: str) -> None:

@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a handler returned, as plain values: nothing of its code runs once its token is processed."""
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from vllm.hooks.branch import Branch
-from vllm.hooks.handlers import Actions, Spawn
+from vllm.hooks.handlers import Actions, Spawn, TokenHandler
 from vllm.hooks.merge import as_token_id
 from vllm.hooks.shown import shortened
+from vllm.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a handler asks for, ready to be carried out."""
+
+    token_id: int
+    handler: TokenHandler
+    actions: Actions
+    child_params: tuple[SamplingParams, ...]
+    """One for each of ``actions.spawn``."""
 
 
 def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:

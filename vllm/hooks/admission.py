@@ -36,7 +36,8 @@ def admit(
 
 def _admit_tree(params: SamplingParams, special_kwargs: SpecialKwargs, model: ModelFacts) -> None:
     limits = limits_of(special_kwargs, params)
-    if not limits.hooks or special_kwargs.child_sampling_params is None:
+    has_promises = limits.hooks and limits.max_child_depth > 0 and special_kwargs.promise_token_id is not None
+    if special_kwargs.child_sampling_params is None or not has_promises:
         return
     child = inherit(params, special_kwargs.child_sampling_params)
     try:

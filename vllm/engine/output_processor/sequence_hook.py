@@ -10,7 +10,7 @@ from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
-from vllm.hooks.actions import is_within_limits, plain_actions
+from vllm.hooks.actions import Decision, is_within_limits, plain_actions
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
 from vllm.hooks.handlers import Actions, TokenEvent, TokenHandler, make_handlers
 from vllm.hooks.merge import Span, inserted, merge
@@ -20,7 +20,6 @@ from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.spawn import make_child
 from vllm.hooks.text import append_span, num_tokens_within
 from vllm.logger import init_logger
-from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence as DecodedSequence
 from vllm.sequence import SequenceGroup, SequenceGroupOutput, SequenceStatus
 from vllm.transformers_utils.detokenizer import Detokenizer
@@ -39,16 +38,6 @@ class EngineFacts:
     """Tokens; None where it isn't known."""
 
     complete_params: Complete = lambda params, seq: params
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a handler asks for, ready to be carried out."""
-
-    handler: TokenHandler
-    actions: Actions
-    child_params: tuple[SamplingParams, ...]
-    """One for each of ``actions.spawn``."""
 
 
 class SequenceHookOutputProcessor(SingleStepOutputProcessor):
@@ -204,10 +193,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 for index, spawn in enumerate(actions.spawn, len(branch.children))
             )
         except FAULTS:
-            if self._told.is_first(event.request_id, "handler"):
-                logger.exception("%s: token %d spawns and blocks nothing, its hook failed", event.request_id, token_id)
+            self._tell_of_fault(event.request_id, token_id)
             return None
-        return Decision(handler, actions, params)
+        return Decision(token_id, handler, actions, params)
 
     def _is_allowed(self, actions: Actions, branch: Branch, room: int) -> bool:
         """Whether the limits of the tree, and of the model, allow all children, with ``room`` tokens for each."""
@@ -225,13 +213,16 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def _carry_out(self, decision: Decision, branch: Branch) -> None:
         scheduler, actions = self._scheduler_of(branch.seq_group), decision.actions
-        # All are made before the first is known to anybody.
-        children = [
-            make_child(branch, number, next(self.seq_counter), spawn, decision.handler, params)
-            for number, (spawn, params) in enumerate(
-                zip(actions.spawn, decision.child_params, strict=True), len(branch.children)
-            )
-        ]
+        wanted = enumerate(zip(actions.spawn, decision.child_params, strict=True), len(branch.children))
+        try:
+            # All are made before the first is known to anybody.
+            children = [
+                make_child(branch, number, next(self.seq_counter), spawn, decision.handler, params)
+                for number, (spawn, params) in wanted
+            ]
+        except Exception:
+            self._tell_of_fault(branch.seq_group.request_id, decision.token_id)
+            return
         branch.children += children
         for child in children:
             scheduler.spawn(child)
@@ -272,6 +263,11 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def _encode(self, seq: DecodedSequence, text: str) -> Sequence[int]:
         return self.stop_checker.get_tokenizer_for_seq(seq).encode(text, add_special_tokens=False)
+
+    def _tell_of_fault(self, name: str, token_id: int) -> None:
+        """Of the exception that is handled."""
+        if self._told.is_first(name, "handler"):
+            logger.exception("%s: token %d spawns and blocks nothing, its hook failed", name, token_id)
 
     def _tell_of_length(self, branch: Branch, what: str) -> None:
         """One line a request: its client chose how long its prompt is."""
