@@ -150,12 +150,12 @@ class TestHandlers:
         assert finished(engine).text == "1*z"
         engine.assert_empty()
 
-    def test_sampling_parameters_that_cannot_be_combined_make_it_an_ordinary_one(self) -> None:
-        """A child's min_tokens above its parent's max_tokens shows only when both are known."""
+    def test_configured_parameters_win_over_the_requests(self) -> None:
+        """A child has to sample more than its parent may."""
         engine = SurgicalEngine(hooks_with(child_sampling_params={"min_tokens": 9}))
         engine.add(max_tokens=3)
-        engine.run(plan(r="!zz"))
-        assert finished(engine).children == ()
+        engine.run(plan(r="!zz", r_child_0="a" * 10))
+        assert finished(engine).children[0].result_token_ids == tuple(ids("a" * 9))
         engine.assert_empty()
 
     @pytest.mark.parametrize(

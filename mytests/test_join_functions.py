@@ -2,8 +2,11 @@
 """Join functions of a user's own, and what happens when they fail."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, CharTokenizer, SurgicalEngine, finished, plan
@@ -57,6 +60,96 @@ def unspeakable(children: Sequence[ChildOutput]) -> str:
 def outside(children: Sequence[ChildOutput]) -> list[int]:
     """An id that no model has."""
     return [-7]
+
+
+def none(children: Sequence[ChildOutput]) -> None:
+    """A join function that forgets to return."""
+
+
+def truth(children: Sequence[ChildOutput]) -> list[int]:
+    """Booleans for token ids."""
+    return [True]
+
+
+def floats(children: Sequence[ChildOutput]) -> list[float]:
+    """Numbers for token ids."""
+    return [7.0]
+
+
+def stranger(children: Sequence[ChildOutput]) -> list[ChildOutput]:
+    """A child that it was not given."""
+    return [dataclasses.replace(children[0], request_id="nobody")]
+
+
+def midway(children: Sequence[ChildOutput]) -> Iterator[int]:
+    """Fails after the first token."""
+    yield 65
+    raise RuntimeError("no second one")
+
+
+def endless(children: Sequence[ChildOutput]) -> Iterator[int]:
+    """Never ends."""
+    return itertools.repeat(65)
+
+
+def leave(children: Sequence[ChildOutput]) -> str:
+    """Ends the process."""
+    raise SystemExit
+
+
+class Unshowable(Exception):
+    """One whose message fails, too."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+def unshowable(children: Sequence[ChildOutput]) -> str:
+    """Raises it."""
+    raise Unshowable
+
+
+def arrays(children: Sequence[ChildOutput]) -> Any:
+    """numpy's integers."""
+    return np.array([65, 66])
+
+
+class Text(str):
+    """A text of a class of one's own."""
+
+
+def own_text(children: Sequence[ChildOutput]) -> str:
+    """One of these."""
+    return Text("AB")
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        "name", ["none", "truth", "floats", "stranger", "midway", "endless", "leave", "unshowable"]
+    )
+    def test_whatever_a_join_function_does_costs_its_children_alone(
+        self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing of them is merged, others go on, and the log is told once a request."""
+        monkeypatch.setattr("vllm.hooks.merge._MOST_PIECES", 1000)
+        engine = SurgicalEngine(joined_by(name))
+        engine.add()
+        engine.add("s")
+        engine.run(plan(r="!.!.z", r_child_0="ab", r_child_1="c", s="xyz"))
+        assert (finished(engine).text, finished(engine, "s").text) == ("z", "xyz")
+        assert all(join.error for join in finished(engine).joins)
+        assert len([record for record in caplog.records if "a join function failed" in record.getMessage()]) == 1
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("name", ["arrays", "own_text"])
+    def test_what_can_be_read_is_merged(self, name: str) -> None:
+        """Integers and texts of any class."""
+        engine = SurgicalEngine(joined_by(name))
+        engine.add()
+        engine.run(plan(r="!.z", r_child_0="ab"))
+        assert finished(engine).text == "ABz"
+        assert {type(token_id) for token_id in finished(engine).token_ids} == {int}
+        engine.assert_empty()
 
 
 class TestJoinFunctions:

@@ -146,6 +146,7 @@ def config_of(**fields: object) -> Any:
         "max_num_batched_tokens": 16,
         "block_size": 16,
         "get_vocab_size": lambda: 128,
+        "max_logprobs": 20,
         "worker_cls": "vllm.worker.cpu_worker.CPUWorker",
     }
     everything = SimpleNamespace(**good | fields)

@@ -10,6 +10,7 @@ import pytest
 
 from mytests.surgical import HOOKS
 from vllm.config import SpecialKwargs
+from vllm.hooks.checks import sampling_fields
 from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.sampling_params import SamplingParams
 
@@ -95,12 +96,34 @@ class TestFields:
             ({"stop_token_ids": (5,)}, "child_sampling_params is .*; correct it: its types are wrong"),
             ("hot", "child_sampling_params is 'hot'; give a SamplingParams, or a dict"),
             ({"guided_decoding": {"regex": "a", "choice": ["b"]}}, "correct it: .*guided"),
+            ({"temperature": float("nan")}, "correct it: temperature is nan; use a finite number"),
+            ({"max_tokens": 2.5}, "correct it: max_tokens is 2.5; use an integer"),
+            ({"seed": "abc"}, "correct it: seed is 'abc'; use an integer"),
+            ({"output_kind": 7}, "correct it: output_kind is 7; use a RequestOutputKind"),
+            ({"_all_stop_token_ids": [1]}, "correct it: _all_stop_token_ids is set by the engine; leave it out"),
+            ({"output_text_buffer_length": 9}, "output_text_buffer_length is set by the engine"),
+            ({"logits_processors": ["a.b"]}, "has 'a.b', which cannot be imported"),
+            ({"logits_processors": [{"args": [1]}]}, "has None; use the qualified name"),
+            ({"logits_processors": [{"qualname": JOIN, "kwargs": {"x": 1}}]}, "correct it: TypeError: .*'x'"),
+            ({"logits_processors": [7]}, "correct it: logits_processors is .*; give a list of functions"),
+            (SamplingParams(max_tokens=2.5), "correct it: max_tokens is 2.5"),
         ],
     )
     def test_bad_sampling_params_are_refused(self, overrides: Any, message: str) -> None:
         """At start-up, and not when the first child is spawned."""
         with pytest.raises(ValueError, match=message):
             SpecialKwargs(sync_token_id=5, child_sampling_params=overrides)
+
+    def test_logits_processors_by_name(self) -> None:
+        """As the server takes them: a function, or what makes one, with its arguments."""
+        given = [JOIN, {"qualname": "functools.partial", "args": [max, 1]}, min]
+        made = sampling_fields({"logits_processors": given})["logits_processors"]
+        assert (made[0].__name__, made[1].args, made[2]) == (JOIN.rpartition(".")[2], (1,), min)
+
+    def test_more_may_be_asked_of_children_than_upstreams_default_has_room_for(self) -> None:
+        """Their parent's max_tokens is another."""
+        hooks = SpecialKwargs(sync_token_id=5, child_sampling_params={"min_tokens": 20})
+        assert hooks.child_sampling_params == {"min_tokens": 20}
 
     @pytest.mark.parametrize(
         ("fields", "message"),

@@ -93,6 +93,17 @@ def _high_letter(byte: int) -> str:
     return chr(byte) if byte in printable else chr(256 + others.index(byte))
 
 
+def test_tokens_past_the_tokenizers_are_merged_without_text() -> None:
+    """A model's vocabulary is often padded, and its head may sample what is there."""
+    engine = engine_with()
+    past = len(GROUP.tokenizer) + 7
+    engine.add()
+    engine.run(spoken(r=[PROMISE, SYNC, "z"], r_child_0=["a", past, "bcd"]))
+    assert finished(engine).text == "abcdz"
+    assert past in finished(engine).token_ids
+    engine.assert_empty()
+
+
 class TestText:
     @pytest.mark.parametrize(
         ("before", "child", "after"),

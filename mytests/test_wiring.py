@@ -20,6 +20,7 @@ from vllm.engine.llm_engine import LLMEngine
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
 from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.llm import LLM
+from vllm.hooks.guard import GuardedProcessor
 from vllm.inputs import token_inputs
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, _check_members
@@ -37,7 +38,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.scheduler_config, self.detokenizer = surgical.scheduler.scheduler_config, surgical.detokenizer
         self.scheduler, self.seq_counter = [surgical.scheduler], surgical.seq_counter
         self.tokenizer = SimpleNamespace(get_lora_tokenizer=lambda request: surgical.tokenizer)
-        self.model_config = SimpleNamespace(get_vocab_size=lambda: 128)
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 128, max_logprobs=20, is_multimodal_model=False)
         self.generation_config_fields = {"eos_token_id": [9]}
         self.log_stats, self.stat_loggers = stat_loggers is not None, stat_loggers
 
@@ -46,6 +47,13 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
     engine = LLMEngine(config)
     engine.surgical = surgical
     return engine
+
+
+def parent_sequence() -> Any:
+    """A sequence that has met a hook."""
+    seq: Any = Sequence(0, token_inputs([1]), 4, 1)
+    seq.branch = SimpleNamespace(seq_group=SimpleNamespace(request_id="r"))
+    return seq
 
 
 class TestLLMEngine:
@@ -80,9 +88,49 @@ class TestLLMEngine:
     def test_childrens_parameters_are_completed_as_a_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The EOS tokens of the model's generation config stop children, too."""
         engine = bare_engine(monkeypatch, HOOKS)
-        params = engine._complete_params(SamplingParams(), Sequence(0, token_inputs([1]), 4, 1))
+        params = engine._complete_params(
+            SamplingParams(logits_processors=[lambda sampled, logits: logits]), parent_sequence()
+        )
         assert params.stop_token_ids == [9]
         assert params.all_stop_token_ids == {1, 9}
+        assert type(params.logits_processors[0]) is GuardedProcessor
+
+    def test_childrens_parameters_are_checked_as_a_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Those that a handler gives are seen first when it spawns."""
+        engine = bare_engine(monkeypatch, HOOKS)
+        with pytest.raises(ValueError, match="logprobs is 1000; use at most 20"):
+            engine._complete_params(SamplingParams(logprobs=1000), parent_sequence())
+
+    @pytest.mark.parametrize("hooks", [None, HOOKS])
+    def test_a_request_that_a_step_would_die_of_is_refused(
+        self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With hooks and without; and whatever upstream raises refuses that one request."""
+        engine = bare_engine(monkeypatch, hooks)
+        monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: [][0])
+        with pytest.raises(ValueError, match="stop_token_ids has 999, which is not in the model's vocabulary"):
+            engine._add_processed_request("r", {}, SamplingParams(stop_token_ids=[999], min_tokens=2))
+        with pytest.raises(ValueError, match="cannot be processed: IndexError"):
+            engine._add_processed_request("r", {}, SamplingParams())
+
+    def test_a_requests_logits_processors_are_guarded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What one raises in a step is its own sequence's."""
+        engine = bare_engine(monkeypatch, None)
+        group = engine.surgical.add(logits_processors=[lambda sampled, logits: logits])
+        monkeypatch.setattr(
+            LLMEngine.__bases__[0], "_create_sequence_group_with_sampling", lambda self, *args, **kwargs: group
+        )
+        made = engine._create_sequence_group_with_sampling("r", group.first_seq, group.sampling_params)
+        assert type(made.sampling_params.logits_processors[0]) is GuardedProcessor
+
+    def test_a_request_with_an_id_that_was_used_is_told_of_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is logged once a request is forgotten with it."""
+        engine = bare_engine(monkeypatch, HOOKS)
+        told = engine.output_processor.stop_checker.told
+        told.is_first("r", "length")
+        monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: None)
+        engine._add_processed_request("r", {}, SamplingParams())
+        assert told.is_first("r", "length")
 
     @pytest.mark.parametrize("hooks", [None, HOOKS])
     def test_a_request_with_limits_that_cannot_be_is_refused(

@@ -21,8 +21,9 @@ from vllm.engine.tree_stats import (
     requests_alone,
     still_skipped,
 )
-from vllm.hooks.limits import limits_of
-from vllm.hooks.spawn import check_request_id
+from vllm.hooks.admission import admit
+from vllm.hooks.guard import guard_processors
+from vllm.hooks.request_checks import ModelFacts, check_request, only_value_errors
 from vllm.outputs import RequestOutputFactory, note_unprocessed
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
@@ -146,12 +147,19 @@ class LLMEngine(upstream.LLMEngine):
     def _add_processed_request(
         self, request_id: str, processed_inputs: Any, params: Any, *args: Any, **kwargs: Any
     ) -> SequenceGroup | None:
-        """Upstream's; a request whose id or own limits cannot be is refused before anything is made of it."""
-        special_kwargs = self.vllm_config.special_kwargs
-        if special_kwargs is not None:
-            check_request_id(request_id)
-            limits_of(special_kwargs, params)
-        return super()._add_processed_request(request_id, processed_inputs, params, *args, **kwargs)
+        """Upstream's; a request that would fail once it is scheduled is refused before anything is made of it."""
+        with only_value_errors():
+            admit(request_id, processed_inputs, params, self.vllm_config.special_kwargs, self._model_facts())
+            self.output_processor.stop_checker.told.forget(request_id)
+            return super()._add_processed_request(request_id, processed_inputs, params, *args, **kwargs)
+
+    def _create_sequence_group_with_sampling(
+        self, request_id: str, seq: Sequence, *args: Any, **kwargs: Any
+    ) -> SequenceGroup:
+        """Upstream's; what a logits processor raises in a step ends its own sequence."""
+        group = super()._create_sequence_group_with_sampling(request_id, seq, *args, **kwargs)
+        guard_processors(group.sampling_params, request_id, seq.eos_token_id)
+        return group
 
     def _advance_to_next_step(
         self,
@@ -211,10 +219,15 @@ class LLMEngine(upstream.LLMEngine):
         return self.output_processor
 
     def _complete_params(self, params: SamplingParams, seq: Sequence) -> SamplingParams:
-        """What upstream does to the parameters of a new request."""
+        """What is done to the parameters of a new request, for those of a child."""
+        check_request(params, self._model_facts())
         params = self._build_logits_processors(params, seq.lora_request)
         params.update_from_generation_config(self.generation_config_fields, seq.eos_token_id)
+        guard_processors(params, seq.branch.seq_group.request_id, seq.eos_token_id)
         return params
+
+    def _model_facts(self) -> ModelFacts:
+        return ModelFacts(self.model_config.get_vocab_size(), self.model_config.max_logprobs)
 
 
 __getattr__ = fall_back_to("vllm._upstream.engine.llm_engine")

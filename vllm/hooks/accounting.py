@@ -12,7 +12,7 @@ from collections.abc import Sequence as Ids
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import Sequence, SequenceData
+from vllm.sequence import Sequence, SequenceData, SequenceStatus
 
 
 class MergedSequenceData(SequenceData):
@@ -88,6 +88,13 @@ class HookStopChecker(StopChecker):
         limits = _moved_on(sampling_params, seq.data.num_merged)
         super().maybe_stop_sequence(seq, new_char_count, limits, lora_req)
         seq.output_text = merged_text + seq.output_text
+
+    def status_of_failed(self, seq: Sequence) -> SequenceStatus:
+        """Aborted ones wait for nobody; who has children joins them, and then ends as if it had stopped."""
+        branch = getattr(seq, "branch", None)
+        if branch is not None and branch.unjoined:
+            return SequenceStatus.FINISHED_STOPPED
+        return super().status_of_failed(seq)
 
 
 def _moved_on(params: SamplingParams, num_merged: int) -> SamplingParams:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from vllm.hooks.plugins import FAULTS, load, told
+from vllm.hooks.request_checks import SET_BY_THE_ENGINE, check_types
+from vllm.hooks.shown import shortened
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
 if TYPE_CHECKING:
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 def refuse(owner: object, name: str, way_out: str) -> NoReturn:
     """Raise a `ValueError` for the value that ``owner`` has in the field ``name``."""
-    raise ValueError(f"special_kwargs: {name} is {getattr(owner, name)!r}; {way_out}")
+    raise ValueError(f"special_kwargs: {name} is {shortened(getattr(owner, name))}; {way_out}")
 
 
 def check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
@@ -52,24 +55,56 @@ def check_ids(owner: object, name: str, ids: Iterable[Any], optional: bool = Fal
 
 
 def check_sampling_overrides(owner: object, name: str) -> None:
-    """The field is None, or could be the sampling parameters of one child."""
+    """The field is None, or could be the sampling parameters of one child, whatever the model."""
     value = getattr(owner, name)
     if value is None:
         return
     if not isinstance(value, (SamplingParams, Mapping)):
         refuse(owner, name, "give a SamplingParams, or a dict of its fields")
     try:
-        params = value if isinstance(value, SamplingParams) else SamplingParams(**sampling_fields(value))
-    except (AssertionError, TypeError, ValueError) as error:
-        refuse(owner, name, f"correct it: {str(error) or 'its types are wrong'}")
+        params = params_of(value)
+        check_types(params)
+    except AssertionError:
+        refuse(owner, name, "correct it: its types are wrong")
+    except FAULTS as error:
+        refuse(owner, name, f"correct it: {told(error).removeprefix('ValueError: ')}")
     if params.n != 1:
         refuse(owner, name, "leave n at 1, and use children_per_promise")
 
 
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as `SamplingParams` takes them: JSON has guided decoding as an object of its own."""
-    guided = fields.get("guided_decoding")
-    return {**fields, "guided_decoding": GuidedDecodingParams(**guided)} if isinstance(guided, Mapping) else {**fields}
+    """The fields as `SamplingParams` takes them; JSON has guided decoding as an object, and functions by name."""
+    given = dict(fields)
+    if isinstance(given.get("guided_decoding"), Mapping):
+        given["guided_decoding"] = GuidedDecodingParams(**given["guided_decoding"])
+    if isinstance(given.get("logits_processors"), (list, tuple)):
+        given["logits_processors"] = [_processor(each) for each in given["logits_processors"]]
+    return given
+
+
+def params_of(overrides: SamplingParams | Mapping[str, Any]) -> SamplingParams:
+    """The parameters of a child that inherits nothing.
+
+    Raises:
+        Exception: they are none.
+    """
+    if isinstance(overrides, SamplingParams):
+        return overrides.clone()
+    for name in overrides:
+        if name in SET_BY_THE_ENGINE:
+            raise ValueError(f"{name} is set by the engine; leave it out")
+    # Upstream's default would forbid a larger min_tokens.
+    return SamplingParams(**{"max_tokens": None, **sampling_fields(overrides)})
+
+
+def _processor(given: Any) -> Any:
+    """A logits processor, as the server takes them: by name, or as what makes one, with its arguments."""
+    if isinstance(given, str):
+        return load("child_sampling_params", given)
+    if isinstance(given, Mapping):
+        maker = load("child_sampling_params", given.get("qualname"))
+        return maker(*given.get("args") or (), **given.get("kwargs") or {})
+    return given
 
 
 def check_record_to(owner: "SpecialKwargs") -> None:

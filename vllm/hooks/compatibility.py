@@ -7,6 +7,7 @@ import vllm.envs as envs
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.recording_scheduler import start_recording
+from vllm.hooks.child_checks import check_child_params
 from vllm.hooks.idle import warn_of_idle_hooks
 from vllm.hooks.shown import shortened
 from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
@@ -59,6 +60,7 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
         special_kwargs = with_token_ids(special_kwargs, tokenizer)
     check_vocabulary(special_kwargs, model_config.get_vocab_size())
     warn_of_idle_hooks(special_kwargs)
+    check_child_params(special_kwargs, config)
     if special_kwargs.injects_kv:
         config.parallel_config.worker_cls = hook_worker_for(config.parallel_config.worker_cls)
     if special_kwargs.record_to is not None:

@@ -11,8 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from vllm.hooks.checks import check_sampling_overrides
 from vllm.hooks.config import SpecialKwargs
-from vllm.hooks.plugins import load
+from vllm.hooks.plugins import FAULTS, load, told
 from vllm.hooks.results import ChildOutput
+from vllm.hooks.shown import shortened
 from vllm.sampling_params import SamplingParams
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
@@ -161,14 +162,14 @@ def _join_function(special_kwargs: SpecialKwargs) -> JoinFunction:
 def _make_named(name: str, tokenizer: AnyTokenizer | None) -> TokenHandler:
     try:
         handler = load("handlers", name)(tokenizer)
-    except Exception as error:
+    except FAULTS as error:
         raise ValueError(
-            f"special_kwargs: handlers has {name!r}, which failed when called with the tokenizer: {error}; "
-            "make it a class or function that takes the tokenizer"
+            f"special_kwargs: handlers has {shortened(name)}, which failed when called with the tokenizer: "
+            f"{told(error)}; make it a class or function that takes the tokenizer"
         ) from error
     if not isinstance(handler, TokenHandler):
         raise ValueError(
-            f"special_kwargs: handlers has {name!r}, which made {handler!r}; "
+            f"special_kwargs: handlers has {shortened(name)}, which made {shortened(handler)}; "
             "it has to make an object with the methods on_token and join"
         )
     return handler

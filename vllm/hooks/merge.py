@@ -5,13 +5,18 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import groupby, islice
+from typing import Any
 
 from vllm.hooks.branch import Branch
 from vllm.hooks.handlers import Merged, Piece
+from vllm.hooks.plugins import FAULTS, told
 from vllm.hooks.results import ChildOutput
 from vllm.hooks.shown import shortened
 from vllm.sequence import Logprob, SampleLogprobs
+
+_MOST_PIECES = 1_000_000
+"""Of one join; no model's length has room for more."""
 
 Encode = Callable[[str], Sequence[int]]
 
@@ -72,14 +77,28 @@ def merge(children: Sequence[Branch], encode: Encode, vocab_size: int | None) ->
     encode = cache(encode)
     spans: list[Span] = []
     errors: list[str] = []
-    for handler, group in groupby(children, key=lambda child: child.handler):
+    # By identity: a handler may compare as it likes.
+    for _, group in groupby(children, key=lambda child: id(child.handler)):
         by_id = {child.seq_group.request_id: child for child in group}
+        handler = next(iter(by_id.values())).handler
+        assert handler is not None
         try:
             merged = handler.join([child.to_output() for child in by_id.values()])
             spans += _to_spans(merged, by_id, encode, vocab_size)
-        except Exception as error:
-            errors.append(f"{type(error).__name__}: {error}")
+        except FAULTS as error:
+            errors.append(told(error))
     return Spans(spans, errors[0] if errors else None)
+
+
+def as_token_id(value: Any) -> int:
+    """An integer of any type, numpy's for one.
+
+    Raises:
+        TypeError: it is none; True and False are none here.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no token id")
+    return operator.index(value)
 
 
 def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
@@ -95,11 +114,13 @@ def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
 
 
 def _to_spans(merged: Merged, children: Mapping[str, Branch], encode: Encode, vocab_size: int | None) -> list[Span]:
-    pieces: Sequence[Piece] = [merged] if isinstance(merged, str) else merged
+    pieces: list[Piece] = [merged] if isinstance(merged, str) else list(islice(merged, _MOST_PIECES + 1))
+    if len(pieces) > _MOST_PIECES:
+        raise ValueError(f"a join function gives more than {_MOST_PIECES} pieces")
     spans: list[Span] = []
     for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput))):
         if is_id:
-            spans.append(inserted([operator.index(piece) for piece in run], vocab_size))  # type: ignore[arg-type]
+            spans.append(inserted([as_token_id(piece) for piece in run], vocab_size))
         else:
             spans += (_to_span(piece, children, encode, vocab_size) for piece in run)
     return spans

@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm.hooks.branch import Branch
 from vllm.hooks.checks import sampling_fields
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import _MAX_TEMP, SamplingParams
 from vllm.sequence import Sequence
 
 Complete = Callable[[SamplingParams, Sequence], SamplingParams]
@@ -24,23 +24,31 @@ def child_params(
     """The parameters of a child of ``parent``: its own copy, with a seed and processors of its own.
 
     Args:
-        overrides: A `SamplingParams` replaces the parent's; a mapping replaces the fields that it names.
-            If one of them becomes a logits processor, none of the parent's processors is inherited.
+        overrides: See `inherit`.
         index: The child's place among its parent's children.
-
-    Raises:
-        ValueError: the overrides don't go together with the parent's parameters.
     """
-    if overrides is None:
-        params = parent.sampling_params.clone()
-    else:
-        given = overrides if isinstance(overrides, SamplingParams) else _override(parent.sampling_params, overrides)
-        params = complete(given.clone(), parent.seq)
+    given = inherit(parent.sampling_params, overrides)
+    params = given if overrides is None else complete(given, parent.seq)
     # The parent's context is no prompt of the user's.
     params.prompt_logprobs = None
     if params.seed is not None:
         params.seed = derive_seed(params.seed, parent.sampling_params.seed, index)
     return params
+
+
+def inherit(params: SamplingParams, overrides: SamplingParams | Mapping[str, Any] | None) -> SamplingParams:
+    """A copy of ``params``, with what ``overrides`` says instead; no two children share what it changes.
+
+    Args:
+        params: Of a request that was taken in.
+        overrides: A `SamplingParams` replaces all; a mapping replaces the fields that it names, and what contradicts
+            them gives way (see ``docs/semantics.md``). If one of them becomes a logits processor, none is inherited.
+    """
+    if overrides is None:
+        return params.clone()
+    if isinstance(overrides, SamplingParams):
+        return overrides.clone()
+    return SamplingParams(**_overridden(params, overrides)).clone()
 
 
 def params_after_join(branch: Branch) -> SamplingParams:
@@ -62,15 +70,29 @@ def derive_seed(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _override(params: SamplingParams, overrides: Mapping[str, Any]) -> SamplingParams:
-    names = [name for name in params.__struct_fields__ if not name.startswith("_")]
-    # The parent's processors are made already, and a child is one sequence.
-    made = dict.fromkeys((*_BECOME_PROCESSORS, "best_of")) | {"n": 1}
-    fields = {name: getattr(params, name) for name in names} | made | sampling_fields(overrides)
-    if not any(name in overrides for name in (*_BECOME_PROCESSORS, "logits_processors")):
-        fields["logits_processors"] = params.clone().logits_processors
-    elif "logits_processors" not in overrides:
+def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    given = sampling_fields(overrides)
+    # Follow from the other fields.
+    derived = ("output_text_buffer_length", "best_of", "n")
+    names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
+    # The parent's processors are made already.
+    fields = {name: getattr(params, name) for name in names} | dict.fromkeys(_BECOME_PROCESSORS) | given
+    if not any(name in given for name in (*_BECOME_PROCESSORS, "logits_processors")):
+        fields["logits_processors"] = params.logits_processors
+    elif "logits_processors" not in given:
         fields["logits_processors"] = None
-    # Follows from the other fields.
-    del fields["output_text_buffer_length"]
-    return SamplingParams(**fields)
+    _reconcile(fields, given)
+    return fields
+
+
+def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Let what is inherited give way to what is ``given``, where both together would be refused."""
+    most, least = fields["max_tokens"], fields["min_tokens"]
+    if most is not None and least > most:
+        fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
+    if fields["stop"] and not fields["detokenize"]:
+        name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
+        fields[name] = value
+    if 0 < fields["temperature"] < _MAX_TEMP:
+        # Upstream raises it too, and would say so for each child.
+        fields["temperature"] = _MAX_TEMP

@@ -16,13 +16,16 @@ _CHILD = "_child_"
 """In a child's request id, between its parent's and its number."""
 
 
-def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler, params: SamplingParams) -> Branch:
-    """A child of ``parent``, appended to its children and WAITING, with no blocks yet.
+def make_child(
+    parent: Branch, number: int, seq_id: int, spawn: Spawn, handler: TokenHandler, params: SamplingParams
+) -> Branch:
+    """A child of ``parent``, WAITING, with no blocks yet; nobody knows it until the caller appends it to the children.
 
     Its prompt is the parent's whole context, then the prefix. What the parent has computed counts as
     computed: the caller forks the parent's block table before the child is scheduled.
 
     Args:
+        number: Its place among its parent's children.
         seq_id: Engine-wide id of the new sequence.
         handler: Of the token that spawns it.
         params: The child's own, see `vllm.hooks.sampling.child_params`.
@@ -34,7 +37,7 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
     child_seq.data.update_num_computed_tokens(seq.get_num_computed_tokens())
     inputs["prompt_token_ids"] = child_seq.get_token_ids().copy()
     child_group = SequenceGroup(
-        request_id=f"{group.request_id}{_CHILD}{len(parent.children)}",
+        request_id=f"{group.request_id}{_CHILD}{number}",
         seqs=[child_seq],
         arrival_time=group.arrival_time,
         sampling_params=params,
@@ -55,7 +58,6 @@ def make_child(parent: Branch, seq_id: int, spawn: Spawn, handler: TokenHandler,
         spliced=None if parent.spliced is None else parent.spliced.for_child(),
     )
     child_group.metrics.last_token_time = child.spawn_time
-    parent.children.append(child)
     return child
 
 

@@ -61,6 +61,9 @@ def _decode_at_once(seq: Sequence, head: Span, params: SamplingParams, tokenizer
         return False
     tokens = tokenizer.convert_ids_to_tokens(list(head.token_ids), skip_special_tokens=params.skip_special_tokens)
     window = seq.tokens[seq.prefix_offset :]
+    if None in tokens:
+        # Past the tokenizer's own, in a vocabulary that was padded.
+        return False
     text = tokenizer.convert_tokens_to_string(window + tokens)[len(tokenizer.convert_tokens_to_string(window)) :]
     if text != "".join(_texts(head.token_ids, head.logprobs)):
         return False

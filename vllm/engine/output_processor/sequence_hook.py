@@ -10,9 +10,11 @@ from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.engine.resume import ResumeRoom, checked_ids, encode_within
 from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
+from vllm.hooks.actions import Decision, is_within_limits, plain_actions
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
 from vllm.hooks.handlers import Actions, TokenEvent, TokenHandler, make_handlers
 from vllm.hooks.merge import Span, inserted, merge
+from vllm.hooks.plugins import FAULTS
 from vllm.hooks.results import Join, Origin, Segment
 from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.shown import shortened
@@ -20,7 +22,6 @@ from vllm.hooks.spawn import make_child
 from vllm.hooks.text import append_span, num_tokens_within
 from vllm.logger import init_logger
 from vllm.outputs import note_processed
-from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence as DecodedSequence
 from vllm.sequence import SequenceGroup, SequenceGroupOutput, SequenceStatus
 from vllm.transformers_utils.detokenizer import Detokenizer
@@ -39,16 +40,6 @@ class EngineFacts:
     """Tokens; None where it isn't known."""
 
     complete_params: Complete = lambda params, seq: params
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a handler asks for, ready to be carried out."""
-
-    handler: TokenHandler
-    actions: Actions
-    child_params: tuple[SamplingParams, ...]
-    """One for each of ``actions.spawn``."""
 
 
 class SequenceHookOutputProcessor(SingleStepOutputProcessor):
@@ -80,6 +71,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self.special_kwargs = special_kwargs
         self.handlers = make_handlers(special_kwargs, facts.tokenizer)
         self._facts = facts
+        self._told = stop_checker.told
         for each in scheduler:
             each.attach(self.join, special_kwargs)
 
@@ -166,7 +158,11 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             num_context=branch.seq.get_len() + len(fitting),
             error=spans.error,
         )
-        _log(branch, join)
+        name = branch.seq_group.request_id
+        if join.num_cut:
+            self._tell_of_length(branch, f"{join.num_cut} merged tokens are cut to fit the model's length")
+        if join.error is not None and self._told.is_first(name, "join function"):
+            logger.error("%s: a join function failed, and its children are merged as nothing: %s", name, join.error)
         self._splice(branch, fitting.spans)
         if branch.end_status is None and len(fitting) == room:
             branch.end_status = SequenceStatus.FINISHED_LENGTH_CAPPED
@@ -187,48 +183,54 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         event = TokenEvent(
             token_id,
             branch.seq_group.request_id,
-            branch.seq.prompt_token_ids,
+            branch.seq.data.prompt_token_ids,
             branch.seq.get_output_token_ids()[:num_before],
             branch.depth,
             branch.num_unfinished_children,
         )
         try:
-            actions = handler.on_token(event)
-            if not self._is_allowed(actions, branch, branch.seq.get_prompt_len() + num_before + 1):
+            room = self._max_len(branch) - branch.seq.get_prompt_len() - num_before - 1
+            actions = plain_actions(handler.on_token(event), branch.limits.max_children, room)
+            if not self._is_allowed(actions, branch, room):
                 return None
             params = tuple(
                 child_params(branch, spawn.sampling_params, index, self._facts.complete_params)
                 for index, spawn in enumerate(actions.spawn, len(branch.children))
             )
-        except Exception:
-            logger.exception("%s: token %d spawns and blocks nothing, its hook failed", event.request_id, token_id)
+        except FAULTS:
+            self._tell_of_fault(event.request_id, token_id)
             return None
-        return Decision(handler, actions, params)
+        return Decision(token_id, handler, actions, params)
 
-    def _is_allowed(self, actions: Actions, branch: Branch, length: int) -> bool:
-        """Whether the limits of the tree, and of the model, leave room for all children behind ``length`` tokens."""
+    def _is_allowed(self, actions: Actions, branch: Branch, room: int) -> bool:
+        """Whether the limits of the tree, and of the model, allow all children, with ``room`` tokens for each."""
         if not actions.spawn:
             return True
-        limits = branch.limits
-        if branch.depth >= limits.max_child_depth:
-            return False
-        if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
-            return False
-        if limits.max_tree_tokens is not None and branch.num_sampled_in_tree >= limits.max_tree_tokens:
+        if not is_within_limits(actions, branch):
             return False
         for spawn in actions.spawn:
             inserted(spawn.prefix_token_ids, self._facts.vocab_size)
-        longest = max(len(spawn.prefix_token_ids) for spawn in actions.spawn)
         # Each needs a token of its own.
-        if length + longest >= self._max_len(branch):
-            logger.warning("%s: no room for a child in the model's length", branch.seq_group.request_id)
+        if max(len(spawn.prefix_token_ids) for spawn in actions.spawn) >= room:
+            self._tell_of_length(branch, "no room for a child in the model's length")
             return False
         return True
 
     def _carry_out(self, decision: Decision, branch: Branch) -> None:
         scheduler, actions = self._scheduler_of(branch.seq_group), decision.actions
-        for spawn, params in zip(actions.spawn, decision.child_params, strict=True):
-            scheduler.spawn(make_child(branch, next(self.seq_counter), spawn, decision.handler, params))
+        wanted = enumerate(zip(actions.spawn, decision.child_params, strict=True), len(branch.children))
+        try:
+            # All are made before the first is known to anybody.
+            children = [
+                make_child(branch, number, next(self.seq_counter), spawn, decision.handler, params)
+                for number, (spawn, params) in wanted
+            ]
+        except Exception:
+            self._tell_of_fault(branch.seq_group.request_id, decision.token_id)
+            return
+        branch.children += children
+        for child in children:
+            scheduler.spawn(child)
         if actions.block or actions.await_resume:
             branch.awaits_resume = actions.await_resume
             scheduler.block(branch)
@@ -267,10 +269,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     def _encode(self, seq: DecodedSequence, text: str) -> Sequence[int]:
         return self.stop_checker.get_tokenizer_for_seq(seq).encode(text, add_special_tokens=False)
 
+    def _tell_of_fault(self, name: str, token_id: int) -> None:
+        """Of the exception that is handled."""
+        if self._told.is_first(name, "handler"):
+            logger.exception("%s: token %d spawns and blocks nothing, its hook failed", name, token_id)
 
-def _log(branch: Branch, join: Join) -> None:
-    name = branch.seq_group.request_id
-    if join.num_cut:
-        logger.warning("%s: %d merged tokens are cut to fit the model's length", name, join.num_cut)
-    if join.error is not None:
-        logger.error("%s: a join function failed, and its children are merged as nothing: %s", name, join.error)
+    def _tell_of_length(self, branch: Branch, what: str) -> None:
+        """One line a request: its client chose how long its prompt is."""
+        if self._told.is_first(branch.seq_group.request_id, "length"):
+            logger.warning("%s: %s", branch.seq_group.request_id, what)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How requests come into upstream's asynchronous engine: compiled before, and refused one by one."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vllm.engine import async_llm_engine
+from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.sampling_params import GuidedDecodingParams, SamplingParams
+
+
+def added_to(monkeypatch: pytest.MonkeyPatch, params: Any) -> Any:
+    """The parameters with which a request gets to the engine's loop."""
+    engine: Any = object.__new__(AsyncLLMEngine)
+    decoding = SimpleNamespace(backend="xgrammar", reasoning_backend="")
+    engine.engine = SimpleNamespace(decoding_config=decoding, model_config=None)
+
+    async def tokenizer_of(self: Any, lora_request: Any) -> str:
+        return f"tokenizer of {lora_request}"
+
+    async def build(sampling_params: SamplingParams, **given: Any) -> tuple[str, str]:
+        assert sampling_params.guided_decoding is not None
+        return f"compiled {sampling_params.guided_decoding.regex}", given["tokenizer"]
+
+    async def add(self: Any, request_id: str, prompt: str, params: Any, **others: Any) -> Any:
+        return params
+
+    monkeypatch.setattr(AsyncLLMEngine, "get_tokenizer", tokenizer_of)
+    monkeypatch.setattr(async_llm_engine.upstream, "build_guided_decoding_logits_processor_async", build)
+    monkeypatch.setattr(async_llm_engine.upstream.AsyncLLMEngine, "add_request", add)
+    return asyncio.run(engine.add_request("r", "prompt", params, lora_request="adapter"))
+
+
+def test_a_grammar_is_compiled_before_the_loop_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the caller's task; a slow one keeps nobody's step waiting."""
+    params = SamplingParams(guided_decoding=GuidedDecodingParams(regex="a"))
+    assert added_to(monkeypatch, params) == ("compiled a", "tokenizer of adapter")
+
+
+def test_all_else_comes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same object."""
+    params = SamplingParams()
+    assert added_to(monkeypatch, params) is params
+
+
+def test_an_error_in_adding_a_request_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's loop ends at any but a ValueError."""
+
+    async def add(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise KeyError("prompt")
+
+    engine_class = AsyncLLMEngine._engine_class
+    monkeypatch.setattr(engine_class.__bases__[0], "add_request_async", add)
+    with pytest.raises(ValueError, match="The request cannot be processed: KeyError: 'prompt'"):
+        asyncio.run(object.__new__(engine_class).add_request_async(request_id="r"))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What children inherit and what is configured for them, together: legal for every request that is taken in."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from mytests.surgical import SYNC_HOOKS
+from vllm.hooks.request_checks import SET_BY_THE_ENGINE, ModelFacts, check_request
+from vllm.hooks.sampling import inherit
+from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
+
+CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"min_tokens": 6}, {"max_tokens": 4}, {"max_tokens": 4, "min_tokens": 4}),
+    ({"max_tokens": 4}, {"min_tokens": 6}, {"max_tokens": 6, "min_tokens": 6}),
+    ({"max_tokens": None}, {"min_tokens": 20}, {"max_tokens": None, "min_tokens": 20}),
+    ({"detokenize": False}, {"stop": ["x"]}, {"detokenize": True, "stop": ["x"]}),
+    ({"stop": ["x"]}, {"detokenize": False}, {"detokenize": False, "stop": []}),
+    ({"detokenize": False}, {"stop": []}, {"detokenize": False, "stop": []}),
+    ({"n": 3, "best_of": 4}, {"temperature": 0.0}, {"n": 1, "best_of": None, "temperature": 0.0}),
+    ({"prompt_logprobs": 5}, {"logprobs": 2}, {"prompt_logprobs": 5, "logprobs": 2}),
+]
+
+
+@pytest.mark.parametrize(("asked", "configured", "expected"), CONTRADICTIONS, ids=str)
+def test_what_contradicts_an_override_gives_way(
+    asked: dict[str, Any], configured: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """As little as makes both legal; the request keeps its own."""
+    params = SamplingParams(**asked)
+    child = inherit(params, configured)
+    assert {name: getattr(child, name) for name in expected} == expected
+    assert params == SamplingParams(**asked)
+
+
+def test_an_override_that_upstream_corrects_is_corrected_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """A line for each child would be the client's to choose."""
+    overrides = {"temperature": 0.001}
+    SamplingParams(**overrides)
+    told = len(caplog.records)
+    assert inherit(SamplingParams(), overrides).temperature == 0.01
+    assert len(caplog.records) == told
+
+
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "n": st.integers(1, 3),
+    "best_of": st.none() | st.integers(1, 3),
+    "presence_penalty": st.floats(-2, 2),
+    "frequency_penalty": st.floats(-2, 2),
+    "repetition_penalty": st.floats(0.1, 2),
+    "temperature": st.floats(0, 2),
+    "top_p": st.floats(0.01, 1),
+    "top_k": st.integers(-1, 50),
+    "min_p": st.floats(0, 1),
+    "seed": st.none() | st.integers(-(2**63), 2**63),
+    "stop": st.none() | st.text(min_size=1) | st.lists(st.text(min_size=1), max_size=2),
+    "stop_token_ids": st.none() | st.lists(st.integers(0, 99), max_size=3),
+    "ignore_eos": st.booleans(),
+    "max_tokens": st.none() | st.integers(1, 20),
+    "min_tokens": st.integers(0, 20),
+    "logprobs": st.none() | st.booleans() | st.integers(0, 20),
+    "prompt_logprobs": st.none() | st.booleans() | st.integers(0, 20),
+    "detokenize": st.booleans(),
+    "skip_special_tokens": st.booleans(),
+    "spaces_between_special_tokens": st.booleans(),
+    "logits_processors": st.none() | st.just([print]),
+    "include_stop_str_in_output": st.booleans(),
+    "truncate_prompt_tokens": st.none() | st.integers(1, 9),
+    "output_kind": st.sampled_from(RequestOutputKind),
+    "guided_decoding": st.none() | st.just(GuidedDecodingParams(regex="a")),
+    "logit_bias": st.none() | st.dictionaries(st.integers(0, 99), st.floats(-100, 100), max_size=2),
+    "allowed_token_ids": st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3),
+    "extra_args": st.none() | st.just({"max_children": 1}),
+    "bad_words": st.none() | st.lists(st.text(min_size=1), max_size=2),
+}
+"""All that a request may say."""
+
+
+def test_every_field_is_drawn() -> None:
+    """A field that upstream adds has to be thought about; the others are the engine's."""
+    names = {name for name in SamplingParams.__struct_fields__ if name not in SET_BY_THE_ENGINE}
+    assert names == set(FIELDS)
+
+
+def legal(fields: dict[str, Any]) -> SamplingParams | None:
+    """The parameters of a request that is taken in, or None."""
+    try:
+        params = SamplingParams(**fields)
+        check_request(params, ModelFacts(100, 20))
+    except (ValueError, TypeError, AssertionError):
+        return None
+    return params
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.fixed_dictionaries({}, optional=FIELDS), st.fixed_dictionaries({}, optional=FIELDS), st.booleans())
+def test_children_of_every_request_have_legal_parameters(
+    asked: dict[str, Any], configured: dict[str, Any], replaces_all: bool
+) -> None:
+    """Whatever a request and the configuration say, and at every depth; the named fields are those of the children."""
+    params = legal(asked)
+    assume(params is not None)
+    assert params is not None
+    # n samples are n sequences, each with its own tree.
+    params.n = 1
+    overrides: Any = {**configured, "n": 1, "best_of": None}
+    try:
+        hooks = dataclasses.replace(
+            SYNC_HOOKS, child_sampling_params=SamplingParams(**overrides) if replaces_all else overrides
+        )
+    except ValueError:
+        # What no request could have is refused at start-up.
+        assert legal(overrides if replaces_all else {"max_tokens": None, **overrides}) is None
+        return
+    for _ in range(2):
+        params = inherit(params, hooks.child_sampling_params)
+        check_request(params, ModelFacts(100, 20))
+        if "max_tokens" in configured:
+            assert params.max_tokens == configured["max_tokens"]

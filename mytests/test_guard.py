@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logits processors that fail while a sequence runs: it ends, and nothing else does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mytests.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from vllm.hooks.guard import GuardedProcessor, guard_processors
+from vllm.hooks.told_once import ToldOnce
+from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import SequenceGroup
+
+
+class OnceClonable:
+    """Like outlines' processor of a grammar: what was used cannot be cloned."""
+
+    is_used = False
+
+    def __call__(self, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+        self.is_used = True
+        return logits
+
+    def clone(self) -> "OnceClonable":
+        if self.is_used:
+            raise TypeError("cannot pickle 'module' object")
+        return OnceClonable()
+
+
+def fails(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A processor with a fault."""
+    raise KeyError("no such state")
+
+
+def exits(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """One that would end the process."""
+    raise SystemExit
+
+
+def allows_nothing(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A grammar's dead end."""
+    return logits.fill_(-torch.inf)
+
+
+def gives_nothing(sampled: Any, logits: torch.Tensor) -> None:
+    """One that forgets to return."""
+
+
+def gives_too_little(prompt: Any, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """One that returns other logits, and looks at the prompt."""
+    return logits[: len(prompt)]
+
+
+def allows_two(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """One without a fault."""
+    return logits.index_fill_(0, torch.tensor([0, 1]), -torch.inf)
+
+
+def guarded(processor: Any, last_token_id: int | None = 2) -> GuardedProcessor:
+    """As an engine guards it."""
+    return GuardedProcessor(processor, "r", last_token_id)
+
+
+def applied(*processors: Any) -> torch.Tensor:
+    """Logits of a step, as upstream applies processors."""
+    return _apply_logits_processors_single_seq(torch.zeros(4), processors, (), (7, 8))
+
+
+FAULTY: list[tuple[Callable[..., Any], str]] = [
+    (fails, "KeyError: 'no such state'"),
+    (exits, "SystemExit"),
+    (allows_nothing, "it leaves no token that could come next"),
+    (gives_nothing, "AttributeError: 'NoneType' object has no attribute 'shape'"),
+    (gives_too_little, r"it returns logits of the shape \(2,\), and not \(4,\)"),
+]
+
+
+class TestProcessor:
+    def test_without_a_fault_nothing_differs(self) -> None:
+        """Its logits are those of the processor."""
+        processor = guarded(allows_two)
+        assert applied(processor).tolist() == [-torch.inf, -torch.inf, 0, 0]
+        assert processor.fault is None
+
+    @pytest.mark.parametrize(("faulty", "fault"), FAULTY, ids=[each.__name__ for each, _ in FAULTY])
+    def test_a_fault_leaves_the_last_token(self, faulty: Callable[..., Any], fault: str) -> None:
+        """The sampler gets numbers, of which the EOS token's is the largest; half precision too."""
+        processor = guarded(faulty)
+        assert applied(processor).argmax() == 2
+        assert applied(processor).isfinite().all()
+        assert applied(processor).half().isfinite().all()
+        with pytest.raises(AssertionError, match=f"^{fault}$"):
+            raise AssertionError(processor.fault)
+
+    def test_a_model_without_an_eos_token_gets_any(self) -> None:
+        """Whatever it is, the sequence ends with it."""
+        assert applied(guarded(fails, last_token_id=None)).tolist() == [0] * 4
+
+    def test_a_child_has_a_state_of_its_own(self) -> None:
+        """Also of a processor that cannot be cloned once it was used, and of one that another's fault ended."""
+        processor = guarded(OnceClonable())
+        applied(processor)
+        clone = processor.clone()
+        assert vars(clone._processor) == {}
+        assert applied(clone.clone()).tolist() == [0] * 4
+        failed = guarded(fails)
+        applied(failed)
+        assert failed.clone().fault is None
+
+    def test_what_is_guarded_is_not_guarded_again(self) -> None:
+        """A child's inherited processors are."""
+        params = SamplingParams(logits_processors=[guarded(fails), allows_two])
+        guard_processors(params, "r", EOS)
+        first, second = params.logits_processors
+        assert (first._processor, second._processor) == (fails, allows_two)
+
+    def test_what_cannot_be_called_is_refused(self) -> None:
+        """Before its request is queued."""
+        with pytest.raises(ValueError, match=r"logits_processors is \[5\], and one cannot be called or cloned"):
+            guard_processors(SamplingParams(logits_processors=[5]), "r", EOS)
+
+
+def run_with_faults(script: dict[str, str], **params: Any) -> SurgicalEngine:
+    """A tree whose every sequence that sampled "f" had a fault then, beside another request."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    engine.add(logits_processors=[guarded(fails)], **params)
+    engine.add("s")
+    choose = plan(**script, s="xyz")
+
+    def sample(group: SequenceGroup) -> int:
+        token_id = choose(group)
+        if token_id == ord("f"):
+            applied(*group.sampling_params.logits_processors)
+        return token_id
+
+    engine.run(sample)
+    return engine
+
+
+class TestSequence:
+    def test_it_ends_as_if_it_was_aborted(self, caplog: pytest.LogCaptureFixture) -> None:
+        """With what it sampled before; others go on, and the log has one line."""
+        engine = run_with_faults({"r": "abfx"})
+        assert (finished(engine).text, finished(engine).finish_reason) == ("ab", "abort")
+        assert finished(engine, "s").text == "xyz"
+        logged = [record.getMessage() for record in caplog.records if "stop_checker" in record.name]
+        assert logged == ["r: a logits processor failed, and its sequence ends: KeyError: 'no such state'"]
+        engine.assert_empty()
+
+    def test_a_child_merges_as_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Its parent and its siblings go on, and however many fail, the log has one line of the request."""
+        engine = run_with_faults({"r": "!!!.z", "r_child_0": "af", "r_child_1": "B", "r_child_2": "f"})
+        assert finished(engine).text == "\nB\nz"
+        assert [child.failed for child in finished(engine).children] == [True, False, True]
+        assert len([record for record in caplog.records if "stop_checker" in record.name]) == 1
+        engine.assert_empty()
+
+    def test_a_parent_joins_its_children_before_it_ends(self) -> None:
+        """As at any end, with a reason of those that wait."""
+        engine = run_with_faults({"r": "!f", "r_child_0": "ab"})
+        assert (finished(engine).text, finished(engine).finish_reason) == ("ab", "stop")
+        engine.assert_empty()
+
+
+class TestToldOnce:
+    def test_a_request_with_its_samples_and_children_is_one(self) -> None:
+        """Of each topic."""
+        told = ToldOnce()
+        assert told.is_first("r_parallel_sample_3_child_0_child_12", "length")
+        assert not told.is_first("r_child_1", "length")
+        assert told.is_first("r", "handler")
+        assert told.is_first("r_child_x", "length")
+
+    def test_only_the_latest_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A server never ends."""
+        monkeypatch.setattr("vllm.hooks.told_once._MOST", 2)
+        told = ToldOnce()
+        assert all(told.is_first(name, "length") for name in ("a", "b", "c", "a"))
+        assert not told.is_first("c", "length")

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers of a user's own that return what they should not, or raise: their token is an ordinary one."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mytests.surgical import CharTokenizer, SurgicalEngine, child_of, finished, plan
+from mytests.test_extension import FORK, hooks_with
+from vllm.config import SpecialKwargs
+from vllm.engine.output_processor import sequence_hook
+from vllm.hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from vllm.hooks.results import ChildOutput
+from vllm.hooks.spawn import make_child
+
+
+def owned(name: str) -> str:
+    """The qualified name of something here."""
+    return f"{__name__}.{name}"
+
+
+class Odd:
+    """A handler whose test says what it returns."""
+
+    made: Callable[[], Any]
+
+    def __init__(self, tokenizer: CharTokenizer) -> None:
+        pass
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        actions: Actions = type(self).made()
+        return actions
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return list(children)
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("handlers are not compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Looking(Odd):
+    """Remembers what it was shown."""
+
+    event: TokenEvent
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        Looking.event = event
+        return Actions()
+
+
+class Unshowable(Exception):
+    """One whose message fails, too."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+class Ambiguous:
+    """Neither true nor false, as arrays are."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+class LaterFailing(Spawn):
+    """Gives its prefix once."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "prefix_token_ids":
+            raise RuntimeError("no prefix")
+        return super().__getattribute__(name)
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    """A handler's fault."""
+
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+def midway() -> Iterator[Spawn]:
+    """Children of which the second fails."""
+    yield Spawn()
+    raise RuntimeError("no second one")
+
+
+def spawning(*spawn: Any, **fields: Any) -> Callable[[], Any]:
+    """What a handler returns that spawns these."""
+    return lambda: Actions(spawn, **fields)
+
+
+def with_prefix(prefix: Any) -> Callable[[], Any]:
+    """What a handler returns that spawns one child with a prefix."""
+    return spawning(Spawn(prefix))
+
+
+def without_end() -> Any:
+    """What a handler returns that spawns for ever."""
+    spawn: Any = map(Spawn, itertools.repeat(()))
+    return Actions(spawn)
+
+
+FAULTS: dict[str, Callable[[], Any]] = {
+    "no-actions": lambda: None,
+    "a-list": lambda: [Spawn()],
+    "no-spawn": spawning((1, 2)),
+    "spawn-of-none": lambda: Actions(None),  # type: ignore[arg-type]
+    "floats": with_prefix((7.0,)),
+    "texts": with_prefix("abc"),
+    "booleans": with_prefix((True,)),
+    "a-number": with_prefix(7),
+    "negative": with_prefix((-1,)),
+    "enormous-id": with_prefix((10**5000,)),
+    "midway": lambda: Actions(midway()),  # type: ignore[arg-type]
+    "second-fails": spawning(Spawn(), Spawn((7.0,))),  # type: ignore[arg-type]
+    "second-cannot-be": spawning(
+        Spawn(), Spawn((), {"min_tokens": 5, "max_tokens": 5}), Spawn((), {"stop": ["a"], "n": 1}), 5
+    ),
+    "ambiguous": lambda: Actions((), block=Ambiguous()),  # type: ignore[arg-type]
+    "later-failing": spawning(LaterFailing()),
+    "bad-params": lambda: Spawn((), {"temperature": float("nan")}),
+    "exits": raising(SystemExit(3)),
+    "cancels": raising(asyncio.CancelledError()),
+    "recurses": raising(RecursionError()),
+    "memory": raising(MemoryError()),
+    "unshowable": raising(Unshowable()),
+}
+
+
+class TestFaults:
+    """Whatever a handler does costs its token alone."""
+
+    @pytest.mark.parametrize("name", FAULTS)
+    def test_it_makes_the_token_an_ordinary_one(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        """No child is made, nothing is left, others go on, and the log is told once a request."""
+        Odd.made = staticmethod(FAULTS[name])
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
+        engine.add()
+        engine.add("s")
+        engine.run(plan(r="1**z", s="xyz"))
+        assert (finished(engine).text, finished(engine, "s").text) == ("1**z", "xyz")
+        assert finished(engine).children == ()
+        assert len([record for record in caplog.records if "its hook failed" in record.getMessage()]) == 1
+        engine.assert_empty()
+
+    def test_if_one_child_cannot_be_made_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Memory may run out at the second."""
+        made: list[object] = []
+
+        def make(*given: Any) -> Any:
+            if made:
+                raise MemoryError
+            made.append(make_child(*given))
+            return made[0]
+
+        monkeypatch.setattr(sequence_hook, "make_child", make)
+        engine = SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise"))
+        parent = engine.add()
+        engine.run(plan(r="!z"))
+        assert len(made) == 1
+        assert (finished(engine).text, parent.first_seq.branch.children) == ("z", [])
+        engine.assert_empty()
+
+    def test_an_operators_interrupt_is_no_fault(self) -> None:
+        """It ends the engine."""
+        Odd.made = staticmethod(raising(KeyboardInterrupt()))
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
+        engine.add()
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(plan(r="*"))
+
+    @pytest.mark.parametrize(
+        "prefix",
+        [np.array([65, 66]), (np.int64(65), 66), [65, 66], iter([65, 66])],
+        ids=["array", "numpy", "list", "iterator"],
+    )
+    def test_integers_of_any_type_are_tokens(self, prefix: Any) -> None:
+        """What the child and its output have is plain."""
+        Odd.made = staticmethod(with_prefix(prefix))
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
+        parent = engine.add()
+        engine.run(plan(r="*z", r_child_0="a"))
+        assert {type(token_id) for token_id in child_of(parent).prompt_token_ids} == {int}
+        assert finished(engine).children[0].prefix_token_ids == (65, 66)
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("made", [with_prefix(itertools.count()), without_end])
+    def test_endless_children_and_prefixes_make_it_an_ordinary_token(self, made: Callable[[], Any]) -> None:
+        """They are read to one past what there is room for."""
+        Odd.made = staticmethod(made)
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
+        engine.add()
+        engine.run(plan(r="*z"))
+        assert finished(engine).children == ()
+        engine.assert_empty()
+
+    def test_what_a_handler_is_shown_it_cannot_change(self) -> None:
+        """Not even its sequence's prompt."""
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Looking")}))
+        engine.add()
+        engine.run(plan(r="a*z"))
+        assert {type(ids) for ids in (Looking.event.prompt_token_ids, Looking.event.output_token_ids)} == {tuple}
+
+    def test_children_of_two_tokens_are_joined_by_their_handlers(self) -> None:
+        """By identity: how a handler compares is its own matter."""
+        Odd.made = staticmethod(spawning(Spawn()))
+        engine = SurgicalEngine(hooks_with(handlers={FORK: owned("Odd"), ord("+"): owned("Odd")}))
+        engine.add()
+        engine.run(plan(r="*+.z", r_child_0="a", r_child_1="b"))
+        assert finished(engine).text == "*+abz"
+        engine.assert_empty()

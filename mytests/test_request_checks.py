@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters that upstream takes, and whose request would end the engine in a step: refused before."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vllm.hooks.admission import admit
+from vllm.hooks.config import SpecialKwargs
+from vllm.hooks.request_checks import ModelFacts, check_request, only_value_errors
+from vllm.pooling_params import PoolingParams
+from vllm.sampling_params import GuidedDecodingParams, SamplingParams
+
+MODEL = ModelFacts(vocab_size=100, max_logprobs=20)
+LEGAL: list[dict[str, Any]] = [
+    {},
+    {"stop_token_ids": [99], "min_tokens": 2},
+    {"stop_token_ids": [100]},
+    {"allowed_token_ids": [0, 99]},
+    {"allowed_token_ids": np.array([1, 2])},
+    {"logit_bias": {"99": 5, 0: float("-inf")}},
+    {"logprobs": 20, "prompt_logprobs": 20},
+    {"temperature": np.float32(0.5), "max_tokens": np.int64(3), "top_k": 2**40},
+    {"seed": 2**64 - 1},
+    {"seed": -(2**63)},
+    {"n": 3, "seed": 5},
+    {"guided_decoding": GuidedDecodingParams(regex="a"), "bad_words": ["a"], "extra_args": {"x": 1}},
+    {"logits_processors": [max], "stop": "x", "ignore_eos": 1},
+]
+ILLEGAL: list[tuple[dict[str, Any], str]] = [
+    ({"stop_token_ids": [99, 100], "min_tokens": 2}, "stop_token_ids has 100, .*use ids from 0 to 99"),
+    ({"stop_token_ids": [-1], "min_tokens": 1}, "stop_token_ids has -1"),
+    ({"allowed_token_ids": [100]}, "allowed_token_ids has 100"),
+    ({"allowed_token_ids": "12"}, "allowed_token_ids is '12'; give a list of token ids"),
+    ({"allowed_token_ids": [1.5]}, "allowed_token_ids is"),
+    ({"logit_bias": {100: 1.0}}, "logit_bias has 100"),
+    ({"logit_bias": {"x": 1.0}}, "logit_bias is .*; give a dict of numbers by token id"),
+    ({"logit_bias": {1: float("nan")}}, "logit_bias is"),
+    ({"logprobs": 21}, "logprobs is 21; use at most 20"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs is 21"),
+    ({"logprobs": 2.5}, "logprobs is 2.5; use an integer, or None"),
+    ({"temperature": float("nan")}, "temperature is nan; use a finite number"),
+    ({"repetition_penalty": float("inf")}, "repetition_penalty is inf"),
+    ({"max_tokens": 2.5}, "max_tokens is 2.5"),
+    ({"min_tokens": 1.5}, "min_tokens is 1.5; use an integer"),
+    ({"seed": "abc"}, "seed is 'abc'; use an integer"),
+    ({"seed": np.int64(5)}, "seed is"),
+    ({"seed": 2**64}, "seed is 18446744073709551616; use an integer of 64 bits"),
+    ({"seed": 2**64 - 1, "n": 2}, "seed is"),
+    ({"seed": -(2**63) - 1}, "seed is"),
+    ({"n": 16_385}, "n is 16385; use at most 16384"),
+    ({"output_kind": 7}, "output_kind is 7; use a RequestOutputKind"),
+    ({"detokenize": "no"}, "detokenize is 'no'; use True or False"),
+    ({"ignore_eos": 2}, "ignore_eos is 2"),
+    ({"bad_words": [5]}, "bad_words is .*; give a list of strings"),
+    ({"bad_words": "word"}, "bad_words is 'word'"),
+    ({"logits_processors": ["a.b"]}, "logits_processors is .*; give a list of functions"),
+    ({"logits_processors": max}, "logits_processors is"),
+    ({"guided_decoding": {"regex": "a"}}, "guided_decoding is .*; give a GuidedDecodingParams"),
+    ({"extra_args": [1]}, "extra_args is .*; give a dict"),
+    ({"logit_bias": {10**5000: 1.0}}, "logit_bias"),
+]
+
+
+@pytest.mark.parametrize("fields", LEGAL, ids=str)
+def test_what_works_is_taken(fields: dict[str, Any]) -> None:
+    """What upstream takes and does not die of, numpy's numbers too."""
+    check_request(SamplingParams(**fields), MODEL)
+
+
+@pytest.mark.parametrize(("fields", "message"), ILLEGAL, ids=[message for _, message in ILLEGAL])
+def test_what_would_fail_in_a_step_is_refused(fields: dict[str, Any], message: str) -> None:
+    """The error names field, value and way out, and is short whatever the value."""
+    with pytest.raises(ValueError, match=message) as caught:
+        check_request(SamplingParams(**fields), MODEL)
+    assert len(str(caught.value)) < 250
+
+
+class TestAdmission:
+    def test_a_prompt_lies_in_the_vocabulary(self) -> None:
+        """Upstream looks at the largest id alone."""
+        with pytest.raises(ValueError, match=r"prompt has -5, .*use ids from 0 up"):
+            admit("r", {"type": "token", "prompt_token_ids": [3, -5]}, SamplingParams(), None, MODEL)
+        admit("r", {"type": "token", "prompt_token_ids": [3]}, SamplingParams(), None, MODEL)
+
+    def test_a_pooling_request_has_no_such_parameters(self) -> None:
+        """It is upstream's to take or to refuse."""
+        admit("r", {}, PoolingParams(), SpecialKwargs(sync_token_id=1), MODEL)
+
+    def test_a_request_whose_children_would_fail_is_refused(self) -> None:
+        """Its stop token is no token, which a child's min_tokens looks up; without hooks it has no children."""
+        hooks = SpecialKwargs(promise_token_id=1, child_sampling_params={"min_tokens": 2})
+        with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
+            admit("r", {}, SamplingParams(stop_token_ids=[999]), hooks, MODEL)
+        admit("r", {}, SamplingParams(stop_token_ids=[999], extra_args={"hooks": False}), hooks, MODEL)
+        admit("r", {}, SamplingParams(stop_token_ids=[999], extra_args={"max_child_depth": 0}), hooks, MODEL)
+        admit("r", {}, SamplingParams(stop_token_ids=[999]), SpecialKwargs(promise_token_id=1), MODEL)
+        alone = SpecialKwargs(sync_token_id=1, child_sampling_params={"min_tokens": 2})
+        admit("r", {}, SamplingParams(stop_token_ids=[999]), alone, MODEL)
+
+
+def test_every_error_refuses_one_request() -> None:
+    """Upstream's engine in the server's process ends at any but a ValueError; an operator's Ctrl-C is no such one."""
+    with (
+        pytest.raises(ValueError, match="The request cannot be processed: IndexError: list index"),
+        only_value_errors(),
+    ):
+        [][0]
+    with pytest.raises(ValueError, match=r"^as it is$"), only_value_errors():
+        raise ValueError("as it is")
+    with pytest.raises(KeyboardInterrupt), only_value_errors():
+        raise KeyboardInterrupt

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's stop checker, which also ends a sequence whose logits processor has failed."""
+
+from collections.abc import Callable
+
+from vllm._overlay import fall_back_to
+from vllm._upstream.engine.output_processor import stop_checker as upstream
+from vllm.hooks.guard import fault_of
+from vllm.hooks.told_once import ToldOnce, request_of
+from vllm.logger import init_logger
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import Sequence, SequenceStatus
+from vllm.transformers_utils.tokenizer import AnyTokenizer
+
+logger = init_logger(__name__)
+
+
+class StopChecker(upstream.StopChecker):
+    """Upstream's `StopChecker`."""
+
+    def __init__(self, max_model_len: int, get_tokenizer_for_seq: Callable[[Sequence], AnyTokenizer]) -> None:
+        super().__init__(max_model_len, get_tokenizer_for_seq)
+        self.told = ToldOnce()
+
+    def maybe_stop_sequence(
+        self,
+        seq: Sequence,
+        new_char_count: int,
+        sampling_params: SamplingParams,
+        lora_req: LoRARequest | None = None,
+    ) -> None:
+        """Upstream's. A sequence that a logits processor cannot let go on ends as if it was aborted."""
+        failed = fault_of(sampling_params)
+        if failed is None:
+            super().maybe_stop_sequence(seq, new_char_count, sampling_params, lora_req)
+            return
+        if self.told.is_first(failed.request_id, "logits processor"):
+            name = request_of(failed.request_id)
+            logger.warning("%s: a logits processor failed, and its sequence ends: %s", name, failed.fault)
+        # Its last token was not the model's choice.
+        seq.output_text = seq.output_text[: len(seq.output_text) - new_char_count]
+        seq.status = self.status_of_failed(seq)
+
+    def status_of_failed(self, seq: Sequence) -> SequenceStatus:
+        """With what a sequence ends whose logits processor has failed."""
+        return SequenceStatus.FINISHED_ABORTED
+
+
+__getattr__ = fall_back_to("vllm._upstream.engine.output_processor.stop_checker")
