@@ -8,13 +8,16 @@ rules (`mytests.fuzz_oracle`), all tokens and logprobs against the model (`mytes
 import argparse
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
+from mytests.fuzz_adapters import lora_request
 from mytests.fuzz_history import SEPARATORS, Abort, History, Request, Setup, histories, model_folder
 from mytests.fuzz_oracle import Rules, tree_of
 from mytests.fuzz_tokens import Model
@@ -67,8 +70,8 @@ class Failure(Exception):
 
 
 @cache
-def _model() -> Model:
-    return Model(model_folder())
+def _model(adapter: int) -> Model:
+    return Model(model_folder(), adapter)
 
 
 class Run:
@@ -128,7 +131,8 @@ class Run:
             logits_processors=[self.history.plan(request)],
             skip_special_tokens=False,
         )
-        self.engine.add_request(request_id, {"prompt_token_ids": request.prompt}, params)
+        prompt, adapter = {"prompt_token_ids": request.prompt}, lora_request(request.adapter)
+        self.engine.add_request(request_id, prompt, params, lora_request=adapter)
 
     def _live(self) -> list[SequenceGroup]:
         scheduler = self.engine.scheduler[0]
@@ -155,7 +159,7 @@ def replay(history: History) -> Tally:
     """Run a history and check all of it; what was seen."""
     run = Run(history)
     run.finish()
-    (scheduler,), setup, roots, hooks = run.engine.scheduler, history.setup, [], history.setup.hooks()
+    (scheduler,), setup, roots, hooks = run.engine.scheduler, history.setup, defaultdict(list), history.setup.hooks()
     for request_id in set(run.outputs) - set(run.aborted):
         request, root = run.requests[request_id], tree_of(run.outputs[request_id])
         rules = Rules(
@@ -164,11 +168,12 @@ def replay(history: History) -> Tally:
         # An abort may come between a last token and its processing: the sequence is then aborted, and ended too.
         if not (setup.async_output and run.aborted):
             rules.check(root)
-        roots.append((root, history.plan(request)))
-    joins = [join for root, _ in roots for node in root.walk() for join in node.output.joins]
+        roots[request.adapter].append((root, history.plan(request)))
+    nodes = [node for root, _ in chain.from_iterable(roots.values()) for node in root.walk()]
+    joins = [join for node in nodes for join in node.output.joins]
     return Tally(
         histories=1,
-        sequences=_model().check(roots),
+        sequences=sum(_model(adapter).check(those) for adapter, those in roots.items()),
         joins=sum(join.num_merged > 0 for join in joins),
         preemptions=scheduler.num_cumulative_preemption,
         discards=scheduler.pressure.evictions["discard"],

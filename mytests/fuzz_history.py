@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.async_output import allowed, call_back
 from mytests.cpu_generate import save_tiny_llama
+from mytests.fuzz_adapters import MAX_RANK
 from mytests.fuzz_plan import LONGEST, PROMISE, SYNC, Plan
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
@@ -55,6 +56,8 @@ class Setup:
     child_max_tokens: int | None = None
     async_output: bool = False
     blocked_kv_policy: BlockedKVPolicy = "auto"
+    max_loras: int = 0
+    """Slots for adapters; without any the engine knows none."""
 
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
@@ -86,6 +89,9 @@ class Setup:
             num_gpu_blocks_override=-(-self.max_model_len // BLOCK_SIZE) + self.spare_blocks,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            enable_lora=self.max_loras > 0,
+            max_loras=self.max_loras or 1,
+            max_lora_rank=MAX_RANK,
             special_kwargs=self.hooks(),
         )
         with allowed() if self.async_output else nullcontext():
@@ -106,6 +112,9 @@ class Request:
     topic: int = 0
     arrival: int = 0
     """The step before which it comes in."""
+
+    adapter: int = 0
+    """Its number in `mytests.fuzz_adapters`; 0 for none."""
 
     @property
     def prompt(self) -> list[int]:

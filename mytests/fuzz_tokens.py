@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
+from mytests.fuzz_adapters import with_adapter
 from mytests.fuzz_oracle import Node
 from mytests.fuzz_plan import Plan, masked
 from vllm import CompletionOutput
@@ -24,8 +25,9 @@ BATCH = 32
 class Model:
     """The reference: which tokens the model gives in each context, and with what logprobs."""
 
-    def __init__(self, folder: Path) -> None:
-        self._model = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    def __init__(self, folder: Path, adapter: int = 0) -> None:
+        model = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+        self._model = with_adapter(model, adapter) if adapter else model
 
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:
         """Every sampled token is the plan's, or else the model's best one; the number of sequences."""

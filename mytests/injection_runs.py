@@ -154,9 +154,9 @@ def read_kv(engine: LLMEngine, blocks: list[int], num_tokens: int) -> list[KV]:
 
 
 @cache
-def model() -> InjectionModel:
-    """The reference for the tiny Llama."""
-    return InjectionModel(model_folder())
+def model(adapter: int = 0) -> InjectionModel:
+    """The reference for the tiny Llama, with an adapter or without."""
+    return InjectionModel(model_folder(), adapter)
 
 
 def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
@@ -172,8 +172,9 @@ def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
     run.finish()
     layouts = run.layouts()
     for layout, plan in layouts:
-        rows = model().rows(layout)
-        model().check_request(layout, rows, plan)
+        reference = model(run.requests[layout.node.name].adapter)
+        rows = reference.rows(layout)
+        reference.check_request(layout, rows, plan)
         for each in layout.walk():
             if each.node.output.finish_reason == "abort":
                 continue
