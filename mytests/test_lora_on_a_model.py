@@ -10,8 +10,7 @@ from transformers import LlamaForCausalLM
 
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_adapters import lora_request, with_adapter
-from mytests.fuzz_history import model_folder
-from mytests.fuzz_plan import EOS, PROMISE
+from mytests.fuzz_model import EOS, PROMISE, model_folder
 from mytests.injection_runs import Injecting, Scripted, run_and_check, samples
 from vllm import SamplingParams
 from vllm.hooks.config import BlockOn
@@ -42,7 +41,7 @@ def test_several_adapters_and_none(max_num_batched_tokens: int, prefix_caching: 
 @pytest.mark.parametrize("block_on", ["promise", "sync"])
 def test_children_and_resumed_parents(block_on: BlockOn) -> None:
     """A child has its parent's adapter, and so has its parent behind its result."""
-    tree = replace(ROOMY, max_loras=2, block_on=block_on, max_child_depth=2, prefixes=((5,), (6,)), separator="w7")
+    tree = replace(ROOMY, max_loras=2, block_on=block_on, max_child_depth=2, prefixes=((5,), (6,)), separator="w007")
     tally = replay(History(tree, requests(2, 0, 1, prompt_length=33)))
     assert tally.joins > 3
 
@@ -85,7 +84,9 @@ def prompt_logprobs(adapter: int, prompt: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("adapters", [(1, 2), (3, 0)])
 def test_injected_results(adapters: tuple[int, int]) -> None:
     """A resumed parent computes several runs of tokens, each with its adapter."""
-    setup = Injecting(max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w7", prefixes=((5,), (6,)))
+    setup = Injecting(
+        max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w007", prefixes=((5,), (6,))
+    )
     root = samples(3, PROMISE) + samples(2, PROMISE) + samples(5, EOS)
     children = {5: samples(4, EOS), 6: samples(3, EOS)}
     both = tuple(Request(40, max_tokens=64, topic=0, adapter=adapter) for adapter in adapters)
