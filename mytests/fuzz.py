@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz_draw import histories
@@ -89,8 +90,14 @@ def _check_again(run: Run) -> None:
     assert told == told_again, f"{told} was sampled at first, and then {told_again}"
 
 
-def fuzz(seconds: float, first_seed: int, max_histories: int = sys.maxsize, shrinks: bool = True) -> Tally:
-    """Try histories until the time or their number is out; what was seen.
+def fuzz(
+    seconds: float,
+    first_seed: int,
+    max_histories: int = sys.maxsize,
+    shrinks: bool = True,
+    among: st.SearchStrategy[History] | None = None,
+) -> Tally:
+    """Try histories, ``among`` some or all, until the time or their number is out; what was seen.
 
     Raises:
         Failure: for the first that fails, made as small as it can be if ``shrinks``.
@@ -111,14 +118,14 @@ def fuzz(seconds: float, first_seed: int, max_histories: int = sys.maxsize, shri
     number = 0
     while time.monotonic() < deadline and total.histories < max_histories:
         try:
-            _round(attempt, first_seed * 1_000_003 + number, shrinks)
+            _round(attempt, among or histories(), first_seed * 1_000_003 + number, shrinks)
         except BaseException as error:
             raise (Failure(failed[-1]) if failed else error) from error
         number += 1
     return total
 
 
-def _round(attempt: Any, number: int, shrinks: bool) -> None:
+def _round(attempt: Any, among: st.SearchStrategy[History], number: int, shrinks: bool) -> None:
     configured = settings(
         max_examples=HISTORIES_PER_ROUND,
         deadline=None,
@@ -127,19 +134,25 @@ def _round(attempt: Any, number: int, shrinks: bool) -> None:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    seed(number)(configured(given(histories())(attempt)))()
+    seed(number)(configured(given(among)(attempt)))()
 
 
 def main() -> int:
-    """The exit code: 1 if a history failed."""
+    """The exit code: 1 if a history failed, or too little was tried to mean anything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    # What is loaded once is no part of the time.
+    replay(History(Setup(), (Request(),)))
     try:
-        print(fuzz(options.seconds, options.seed))
+        tally = fuzz(options.seconds, options.seed)
     except Failure as failure:
         print(f"{type(failure.__cause__).__name__}: {failure.__cause__}\n\n{failure.script}")
+        return 1
+    print(tally)
+    if tally.shortage is not None:
+        print(f"error: {tally.shortage}; try for longer than {options.seconds:g} s", file=sys.stderr)
         return 1
     return 0
 

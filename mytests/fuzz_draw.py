@@ -78,10 +78,11 @@ _FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text
 
 
 @st.composite
-def params(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> Params:
+def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
     """Parameters of a few kinds, which do not contradict one another."""
     fields: dict[str, Any] = {}
-    for feature in draw(st.lists(st.sampled_from(features), max_size=MOST_FEATURES, unique=True)):
+    kinds = st.lists(st.sampled_from(features), max_size=MOST_FEATURES, unique=True) if features else st.just([])
+    for feature in draw(kinds):
         drawn = draw(st.fixed_dictionaries(dict(_FEATURES[feature])))
         fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in drawn.items()}
     return _consistent(Params(**fields))
@@ -102,13 +103,15 @@ def _together(request: Request, setup: Setup) -> Request:
     """The request in an engine whose children have parameters of their own."""
     least = min(request.max_tokens, setup.child_max_tokens or LONGEST)
     drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least))
+    if setup.prefix_caching:
+        drawn = replace(drawn, prompt_logprobs=None)
     if setup.of_children.grammar is not None:
         drawn = replace(drawn, min_tokens=0, ignore_eos=False)
     return replace(request, params=drawn, priority=request.priority * (setup.scheduling_policy == "priority"))
 
 
 @st.composite
-def setups(draw: st.DrawFn) -> Setup:
+def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     """Engines; what a sequence has at most fits into the KV cache of each."""
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.booleans())
     prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
@@ -127,16 +130,16 @@ def setups(draw: st.DrawFn) -> Setup:
         child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
         async_output=draw(st.booleans()),
         blocked_kv_policy=draw(st.sampled_from(POLICIES)),
-        max_loras=draw(st.sampled_from([0, 0, NUM_ADAPTERS])),
+        max_loras=draw(st.sampled_from([0, 0, *range(1, NUM_ADAPTERS + 1)])),
         scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
-        of_children=draw(st.just(PLAIN) | st.just(PLAIN) | params(_FOR_CHILDREN)),
+        of_children=draw(st.just(PLAIN) | st.just(PLAIN) | params(features)),
     )
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
-    """All of them."""
-    setup = draw(setups())
+def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> History:
+    """All of them, or those whose requests differ from plain ones in certain features alone."""
+    setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))
     request = st.builds(
         Request,
         prompt_length=st.integers(1, 90),
@@ -146,7 +149,7 @@ def histories(draw: st.DrawFn) -> History:
         arrival=st.integers(0, 30),
         adapter=st.integers(0, NUM_ADAPTERS if setup.max_loras else 0),
         priority=st.integers(-1, 1),
-        params=st.just(PLAIN) | params(),
+        params=st.just(PLAIN) | params(features),
     )
     requests = draw(st.lists(request, min_size=1, max_size=6))
     aborts = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
