@@ -4,35 +4,35 @@
 Hook tokens are forced by plans (`mytests.fuzz_plan.Plan`), all other tokens are the model's own.
 """
 
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from random import Random
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from hypothesis import strategies as st
 
 from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.async_output import allowed, call_back
-from mytests.cpu_generate import save_tiny_llama
-from mytests.fuzz_plan import LONGEST, PROMISE, SYNC, Plan
+from mytests.fuzz_adapters import MAX_RANK
+from mytests.fuzz_compact import Compact
+from mytests.fuzz_model import PROMISE, SYNC, model_folder, word
+from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_plan import LONGEST, Plan
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
+from vllm.entrypoints.openai.logits_processors import _get_allowed_token_ids_logits_processor
 from vllm.hooks.config import BlockedKVPolicy
 
 BLOCK_SIZE = 16
-SEPARATORS: dict[str, tuple[int, ...]] = {"": (), "w7": (7,)}
+SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
 POLICIES: tuple[BlockedKVPolicy, ...] = get_args(BlockedKVPolicy)
 MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
 """A token's chances of being a promise, and of spawning children, all depths together."""
 
 
-@dataclass(frozen=True)
-class Setup:
+@dataclass(frozen=True, repr=False)
+class Setup(Compact):
     """The engine of a history."""
 
     block_on: Literal["promise", "sync"] = "promise"
@@ -55,6 +55,12 @@ class Setup:
     child_max_tokens: int | None = None
     async_output: bool = False
     blocked_kv_policy: BlockedKVPolicy = "auto"
+    max_loras: int = 0
+    """Slots for adapters; without any the engine knows none."""
+
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    of_children: Params = PLAIN
+    """What ``child_sampling_params`` names of a child's parameters, besides ``max_tokens``."""
 
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
@@ -65,13 +71,17 @@ class Setup:
             block_on=self.block_on,
             children_per_promise=len(self.prefixes),
             child_prefix_token_ids=self.prefixes[0] if same else self.prefixes,
-            child_sampling_params=self.child_max_tokens and {"max_tokens": self.child_max_tokens},
+            child_sampling_params=self._child_sampling_params(),
             child_merge_strategy="concatenate" if self.merges else "none",
             merge_separator=self.separator,
             max_child_depth=self.max_child_depth,
             max_children=self.max_children,
             blocked_kv_policy=self.blocked_kv_policy,
         )
+
+    def _child_sampling_params(self) -> dict[str, Any] | None:
+        limit = {} if self.child_max_tokens is None else {"max_tokens": self.child_max_tokens}
+        return limit | self.of_children.fields() or None
 
     def open(self) -> LLMEngine:
         """A new engine; what its KV cache holds at first is noise that no sequence may read."""
@@ -86,8 +96,14 @@ class Setup:
             num_gpu_blocks_override=-(-self.max_model_len // BLOCK_SIZE) + self.spare_blocks,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            enable_lora=self.max_loras > 0,
+            max_loras=self.max_loras or 1,
+            max_lora_rank=MAX_RANK,
+            scheduling_policy=self.scheduling_policy,
             special_kwargs=self.hooks(),
         )
+        # The processors that it keeps are as wide as the logits, which adapters make wider.
+        _get_allowed_token_ids_logits_processor.cache_clear()
         with allowed() if self.async_output else nullcontext():
             engine = LLMEngine.from_engine_args(args)
         call_back(engine)
@@ -96,8 +112,8 @@ class Setup:
         return engine
 
 
-@dataclass(frozen=True)
-class Request:
+@dataclass(frozen=True, repr=False)
+class Request(Compact):
     """One request; those with the same ``topic`` begin alike."""
 
     prompt_length: int = 10
@@ -107,22 +123,30 @@ class Request:
     arrival: int = 0
     """The step before which it comes in."""
 
+    adapter: int = 0
+    """Its number in `mytests.fuzz_adapters`; 0 for none."""
+
+    priority: int = 0
+    """The lowest is the most urgent one; for engines that schedule by it."""
+
+    params: Params = PLAIN
+
     @property
     def prompt(self) -> list[int]:
         draw = Random(self.topic)
         return [draw.randrange(VOCABULARY) for _ in range(self.prompt_length)]
 
 
-@dataclass(frozen=True)
-class Abort:
+@dataclass(frozen=True, repr=False)
+class Abort(Compact):
     """Before this step the one of all live sequences is aborted that has this place among their sorted ids."""
 
     step: int
     place: int
 
 
-@dataclass(frozen=True)
-class History:
+@dataclass(frozen=True, repr=False)
+class History(Compact):
     """What happens to an engine. Its repr is code."""
 
     setup: Setup
@@ -131,62 +155,21 @@ class History:
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request and all that descends from it."""
-        promise_rate = MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth
-        return Plan(request.plan_seed, min(MOST_PROMISES, promise_rate))
+        promise_rate = min(MOST_PROMISES, MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth)
+        of_children = self.params_of_children(request)
+        return Plan(request.plan_seed, promise_rate, request.params, of_children, request.prompt_length)
 
+    def params_of_children(self, request: Request) -> Params:
+        """The parameters of all that descends from a request."""
+        return request.params.of_children(self.setup.of_children)
 
-@st.composite
-def setups(draw: st.DrawFn) -> Setup:
-    """Engines; what a sequence has at most fits into the KV cache of each."""
-    max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.booleans())
-    prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
-    return Setup(
-        block_on=draw(st.sampled_from(["promise", "sync"])),
-        prefix_caching=prefix_caching,
-        max_model_len=draw(st.integers(100, 320)),
-        spare_blocks=draw(st.integers(0, 24)),
-        max_num_seqs=draw(st.integers(1, 8)),
-        max_num_batched_tokens=draw(st.integers(BLOCK_SIZE if prefix_caching else 8, 96)),
-        max_child_depth=draw(st.integers(1, 3)),
-        max_children=max_children,
-        prefixes=tuple(draw(st.lists(prefix, min_size=1, max_size=min(3, max_children)))),
-        separator=draw(st.sampled_from(list(SEPARATORS))),
-        merges=draw(st.sampled_from([True, True, True, False])),
-        child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
-        async_output=draw(st.booleans()),
-        blocked_kv_policy=draw(st.sampled_from(POLICIES)),
-    )
-
-
-def histories() -> st.SearchStrategy[History]:
-    """All of them."""
-    request = st.builds(
-        Request,
-        prompt_length=st.integers(1, 90),
-        max_tokens=st.integers(1, LONGEST),
-        plan_seed=st.integers(0, 1000),
-        topic=st.integers(0, 2),
-        arrival=st.integers(0, 30),
-    )
-    abort = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
-    return st.builds(
-        History,
-        setups(),
-        st.lists(request, min_size=1, max_size=6).map(tuple),
-        st.lists(abort, max_size=3).map(tuple),
-    )
-
-
-@cache
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory()
-    save_tiny_llama(Path(folder.name))
-    return folder
-
-
-def model_folder() -> Path:
-    """The tiny random Llama, until the process ends."""
-    return Path(_temporary_folder().name)
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether tokens are sampled, all by seeds, in steps that take the same course however long they last."""
+        params = [each for request in self.requests for each in (request.params, self.params_of_children(request))]
+        sampled = [each for each in params if each.temperature > 0]
+        has_seeds = bool(sampled) and all(each.seed is not None for each in sampled)
+        return has_seeds and self.setup.blocked_kv_policy != "auto"
 
 
 def _fill_with_noise(values: torch.Tensor) -> None:

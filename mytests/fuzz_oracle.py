@@ -4,70 +4,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mytests.fuzz_plan import EOS, PROMISE, SYNC
-from vllm import CompletionOutput, RequestOutput
+from mytests.fuzz_model import EOS, PROMISE, SYNC
+from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_text import ends_by_token, find_stop, piece
+from mytests.fuzz_tree import Node
 from vllm.config import SpecialKwargs
 from vllm.hooks.results import ChildOutput, Join, Segment
-
-
-@dataclass(frozen=True)
-class Node:
-    """One sequence of a finished request's tree."""
-
-    name: str
-    prompt: tuple[int, ...]
-    output: CompletionOutput | ChildOutput
-    depth: int
-    children: tuple["Node", ...]
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return tuple(self.output.token_ids)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """As told; a sequence that never met a hook tells none."""
-        if not self.tokens:
-            return ()
-        return self.output.segments or (Segment(0, len(self.tokens), "sampled"),)
-
-    @property
-    def sampled(self) -> list[int]:
-        """The positions that it sampled itself."""
-        return [p for s in self.segments if s.origin == "sampled" for p in range(s.start, s.end)]
-
-    @property
-    def result(self) -> list[int]:
-        """The positions that its parent gets: all but the EOS, and none if it was aborted."""
-        if self.output.finish_reason == "abort":
-            return []
-        ending = self.sampled[-1] if self.output.finish_reason == "stop" else None
-        return [position for position in range(len(self.tokens)) if position != ending]
-
-    def walk(self) -> Iterator["Node"]:
-        """The node and all below it."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-
-def tree_of(output: RequestOutput) -> Node:
-    """The tree of a finished request."""
-    return _node(output.request_id, tuple(output.prompt_token_ids), output.outputs[0], 0)
-
-
-def _node(name: str, prompt: tuple[int, ...], output: CompletionOutput | ChildOutput, depth: int) -> Node:
-    context = prompt + tuple(output.token_ids)
-    children = tuple(
-        _node(
-            child.request_id,
-            context[: len(prompt) + child.spawn_position] + child.prefix_token_ids,
-            child,
-            depth + 1,
-        )
-        for child in output.children
-    )
-    return Node(name, prompt, output, depth, children)
 
 
 @dataclass(frozen=True)
@@ -81,14 +23,28 @@ class Rules:
     """Of a root."""
 
     child_max_tokens: int | None = None
+    params: Params = PLAIN
+    """Of a root, whose limits hold for its tree."""
+
     block_size: int = 16
     """What KV is given up by."""
 
     def check(self, root: Node) -> None:
         """Spawns, joins, segments, limits and ends of all sequences are those that the sampled tokens ask for."""
+        num_in_tree = sum(len(node.sampled) for node in root.walk())
         for node in root.walk():
-            _Replay(node, self).check()
-            _check_unfinished_children(node, self.hooks.max_children)
+            _Replay(node, self, num_in_tree).check()
+            _check_unfinished_children(node, self.max_children)
+
+    @property
+    def max_child_depth(self) -> int:
+        asked = self.params.max_child_depth
+        return self.hooks.max_child_depth if asked is None else min(asked, self.hooks.max_child_depth)
+
+    @property
+    def max_children(self) -> int:
+        asked = self.params.max_children
+        return self.hooks.max_children if asked is None else min(asked, self.hooks.max_children)
 
     def max_tokens_of(self, node: Node) -> int:
         """Tokens that the node may sample."""
@@ -101,12 +57,18 @@ class _Replay:
 
     node: Node
     rules: Rules
+    num_in_tree: int
+    """Tokens that all sequences of the tree sampled, in the end."""
+
     position: int = 0
     num_sampled: int = 0
     num_children: int = 0
     unjoined: list[Node] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     num_joins: int = 0
+    text: str = ""
+    merged_text_end: int = 0
+    stop_reason: int | str | None = None
 
     def check(self) -> None:
         """Raise an `AssertionError` where the output is another."""
@@ -119,20 +81,23 @@ class _Replay:
         assert self.num_children == len(node.children), f"{name} has children that no promise spawned"
         assert self.num_joins == len(node.output.joins), f"{name} has joins that nothing asked for"
         assert self._merged_runs() == list(node.segments), f"{name}: {node.segments} should be {self._merged_runs()}"
-        words = [f"w{token}" for token in node.tokens if token != EOS]
-        assert node.output.text.split() == words, f"{name}: {node.output.text!r} should be {words}"
+        assert node.output.text == self.text, f"{name}: the text is {node.output.text!r} and should be {self.text!r}"
         if isinstance(node.output, ChildOutput):
             expected = tuple(node.tokens[position] for position in node.result)
             assert node.output.result_token_ids == expected, f"{name} has another result"
             assert node.output.failed == (ending in (None, "abort")), f"{name}: failed is {node.output.failed}"
+        else:
+            assert node.output.stop_reason == self.stop_reason, f"{name} stopped by {node.output.stop_reason!r}"
 
     def _sample(self) -> str | None:
         token = self.node.tokens[self.position]
         self._extend(1, "sampled")
         self.num_sampled += 1
+        self.text += piece(token, self.node.params)
         ending = self._ending(token)
         spawns = self._spawn(token, ending)
-        blocks = ending is None and (token == SYNC or (spawns and self.rules.hooks.block_on == "promise"))
+        waits = (token == SYNC and self.rules.params.hooks) or (spawns and self.rules.hooks.block_on == "promise")
+        blocks = ending is None and waits
         if not blocks and not (ending and self.unjoined):
             return ending
         joins = self.node.output.joins
@@ -142,16 +107,30 @@ class _Replay:
         return ending or ("length" if is_full else None)
 
     def _ending(self, token: int) -> str | None:
-        if token == EOS:
+        params = self.node.params
+        new = piece(token, params)
+        if ends_by_token(token, self.num_sampled, params):
+            self.stop_reason = token if token in params.stop_token_ids and not self._is_eos(token) else None
+            self.text = self.text[: len(self.text) - len(new) * (not params.include_stop_str_in_output)]
+            return "stop"
+        found = find_stop(self.text[self.merged_text_end :], len(new), params)
+        if found is not None and self.num_sampled >= params.min_tokens:
+            self.stop_reason, kept = found
+            self.text = self.text[: self.merged_text_end + kept]
             return "stop"
         is_full = len(self.node.prompt) + self.position >= self.rules.max_model_len
         return "length" if is_full or self.num_sampled == self.rules.max_tokens_of(self.node) else None
 
+    def _is_eos(self, token: int) -> bool:
+        return token == EOS and not self.node.params.ignore_eos
+
     def _spawn(self, token: int, ending: str | None) -> bool:
-        name, hooks, prefixes = self.node.name, self.rules.hooks, self.rules.hooks.child_prefixes
+        name, prefixes = self.node.name, self.rules.hooks.child_prefixes
         room = self.rules.max_model_len - len(self.node.prompt) - self.position - max(map(len, prefixes))
-        may_spawn = token == PROMISE and ending is None and self.node.depth < hooks.max_child_depth and room > 0
-        must_spawn = may_spawn and len(self.unjoined) + len(prefixes) <= hooks.max_children
+        may_spawn = self.rules.params.hooks and self.node.depth < self.rules.max_child_depth and room > 0
+        may_spawn = may_spawn and token == PROMISE and ending is None and self._num_at_least() < self._most()
+        must_spawn = may_spawn and len(self.unjoined) + len(prefixes) <= self.rules.max_children
+        must_spawn = must_spawn and self.num_in_tree < self._most()
         spawned = [child for child in self.node.children if child.output.spawn_position == self.position]
         choices = {len(prefixes)} if must_spawn else {0, len(prefixes)} if may_spawn else {0}
         assert len(spawned) in choices, f"{name} spawns {len(spawned)} at {self.position}, not {choices}"
@@ -164,6 +143,15 @@ class _Replay:
         self.unjoined += spawned
         return bool(spawned)
 
+    def _most(self) -> float:
+        limit = self.rules.params.max_tree_tokens
+        return float("inf") if limit is None else limit
+
+    def _num_at_least(self) -> int:
+        """Tokens that the tree has sampled by now for sure: the sequence's own, and those of its joined children."""
+        joined = self.node.children[: self.num_children - len(self.unjoined)]
+        return self.num_sampled - 1 + sum(len(node.sampled) for child in joined for node in child.walk())
+
     def _join(self, join: Join, ending: str | None) -> bool:
         """Whether it fills the model's length."""
         start, num_cut = self.position, 0
@@ -173,6 +161,7 @@ class _Replay:
             num_cut += len(tokens) - len(kept)
             found = self.node.tokens[self.position : self.position + len(kept)]
             assert found == kept, f"{self.node.name}: {found} at {self.position} should be {kept} of {child}"
+            self.text += "".join(piece(token, self.node.params) for token in kept)
             self._extend(len(kept), "inserted" if child is None else "merged", child)
         num_merged = self.position - start
         ends = ending is not None or num_merged == room
@@ -181,6 +170,7 @@ class _Replay:
         prefills = {0} if ends else {num_merged + 1} | given_up
         assert join.num_prefill in prefills, f"{self.node.name}: {join} should prefill {prefills}"
         assert join == Join(start, num_merged, num_cut, num_context, join.num_prefill), f"{self.node.name}: {join}"
+        self.merged_text_end = len(self.text)
         self.num_joins += 1
         self.unjoined = []
         return num_merged == room

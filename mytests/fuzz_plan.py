@@ -8,7 +8,9 @@ from functools import lru_cache
 
 import torch
 
-EOS, PROMISE, SYNC = 2, 3, 4
+from mytests.fuzz_model import EOS, PROMISE, SYNC
+from mytests.fuzz_params import PLAIN, Params
+
 LONGEST = 24
 """Tokens that a sequence samples, at most."""
 
@@ -19,24 +21,42 @@ EOS_RATE, SYNC_RATE = 0.04, 0.12
 class Plan:
     """A stateless logits processor: forces hook tokens and EOS at some positions, and forbids them elsewhere.
 
-    Which positions depends on the sequence's prompt, so every child has its own.
+    Which positions depends on the sequence's prompt, so every child has its own. What a sequence's parameters
+    rule out is not forced.
     """
 
     seed: int
     promise_rate: float
+    params: Params = PLAIN
+    of_children: Params = PLAIN
+    prompt_length: int = 0
+    """Of the request; a child's is longer."""
 
     def __call__(self, prompt_token_ids: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        forced = self.forced(tuple(prompt_token_ids), len(past))
+        prompt, sampled = tuple(prompt_token_ids), tuple(past)
+        forced = self.choice(prompt, sampled)
         if forced is None:
-            return masked(logits)
+            return masked(logits, self._params_of(prompt).hidden(sampled))
         only = torch.full_like(logits, -torch.inf)
         only[forced] = 0.0
         return only
 
+    def choice(self, prompt: tuple[int, ...], past: tuple[int, ...]) -> int | None:
+        """The token to sample behind ``past``, None for the model's own."""
+        forced = self.forced(prompt, len(past))
+        return forced if forced is not None and self._params_of(prompt).permits(forced, past) else None
+
     def forced(self, prompt: tuple[int, ...], num_sampled: int) -> int | None:
-        """The token to sample behind ``num_sampled`` others, None for the model's own."""
+        """The same, as far as the number of sampled tokens says it."""
         script = _script(self.seed, self.promise_rate, prompt)
         return script[num_sampled] if num_sampled < LONGEST else None
+
+    def params_at(self, depth: int) -> Params:
+        """Those of a root, or of what descends from it."""
+        return self.params if depth == 0 else self.of_children
+
+    def _params_of(self, prompt: tuple[int, ...]) -> Params:
+        return self.params_at(int(len(prompt) != self.prompt_length))
 
 
 @lru_cache(maxsize=4096)
@@ -46,8 +66,8 @@ def _script(seed: int, promise_rate: float, prompt: tuple[int, ...]) -> list[int
     return draw.choices([EOS, SYNC, PROMISE, None], rates, k=LONGEST)
 
 
-def masked(logits: torch.Tensor) -> torch.Tensor:
-    """A copy without the tokens that only a plan may give."""
+def masked(logits: torch.Tensor, tokens: Sequence[int] = (EOS, PROMISE, SYNC)) -> torch.Tensor:
+    """A copy without ``tokens``."""
     allowed = logits.clone()
-    allowed[..., [EOS, PROMISE, SYNC]] = -torch.inf
+    allowed[..., list(tokens)] = -torch.inf
     return allowed

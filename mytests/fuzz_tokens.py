@@ -4,36 +4,51 @@
 The model is run by transformers, without a cache: one forward pass over each sequence's whole context.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM
 
+from mytests.fuzz_adapters import with_adapter
 from mytests.fuzz_oracle import Node
+from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan, masked
+from mytests.fuzz_sampling import Choice, Cut, scores_of
 from vllm import CompletionOutput
 
 LEAST_GAP = 1e-3
 """A token whose logprob is closer to the best one's may be sampled instead."""
 
 LOGPROB_TOLERANCE = 1e-2
+IMPOSSIBLE = -1e3
+"""A logprob below it is as good as that of a token that cannot be sampled."""
+
 BATCH = 32
+
+Rows = dict[int, Cut]
+"""Of each sampled position of a sequence what may be sampled there."""
 
 
 class Model:
     """The reference: which tokens the model gives in each context, and with what logprobs."""
 
-    def __init__(self, folder: Path) -> None:
-        self._model = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    def __init__(self, folder: Path, adapter: int = 0) -> None:
+        model = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+        self._model = with_adapter(model, adapter) if adapter else model
 
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:
-        """Every sampled token is the plan's, or else the model's best one; the number of sequences."""
+        """Every sampled token is the plan's, or else one that the model gives; the number of sequences."""
         jobs = [(node, plan) for root, plan in roots for node in root.walk()]
         logits = self._logits([node.prompt + node.tokens for node, _ in jobs])
-        logprobs = {n.name: _check_tokens(n, plan, rows) for (n, plan), rows in zip(jobs, logits, strict=True)}
-        for root, _ in roots:
-            _check_logprobs(root, logprobs)
+        rows: dict[str, Rows] = {}
+        for (node, plan), of_node in zip(jobs, logits, strict=True):
+            if node.depth == 0 and node.prompt_logprobs is not None:
+                _check_prompt_logprobs(node, plan.params, of_node)
+            rows[node.name] = _check_tokens(node, plan, of_node)
+        for root, plan in roots:
+            _check_logprobs(root, plan, rows)
         return len(jobs)
 
     def _logits(self, contexts: list[tuple[int, ...]]) -> Iterator[torch.Tensor]:
@@ -45,46 +60,98 @@ class Model:
                 yield from self._model(padded, use_cache=False).logits
 
 
-def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> dict[int, float]:
-    """The logprob that each sampled position must have."""
+def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
+    """What may be sampled at each sampled position; what was sampled is of it."""
     positions = node.sampled
-    rows = masked(logits[[len(node.prompt) - 1 + position for position in positions]]).log_softmax(-1)
-    logprobs: dict[int, float] = {}
-    for num_sampled, (position, row) in enumerate(zip(positions, rows, strict=True)):
-        token, forced = node.tokens[position], plan.forced(node.prompt, num_sampled)
+    raw = logits[[len(node.prompt) - 1 + position for position in positions]]
+    params = plan.params_at(node.depth)
+    past = tuple(node.tokens[position] for position in positions)
+    rows: Rows = {}
+    for num_sampled, (position, row) in enumerate(zip(positions, raw, strict=True)):
+        token, before = node.tokens[position], past[:num_sampled]
+        choice = Choice(node.prompt + node.tokens[:position], before)
+        forced = plan.choice(node.prompt, before) if params.has_plan else None
         if forced is not None:
             assert token == forced, f"{node.name}: {token} at {position}, and the plan has {forced}"
-            logprobs[position] = 0.0
+            only = torch.full_like(row, -torch.inf)
+            only[forced] = 0.0
+            rows[position] = Cut(only, is_sure=True)
             continue
-        gap = (row.max() - row[token]).item()
-        assert gap < LEAST_GAP, f"{node.name}: {token} at {position}, and the model has {row.argmax()} ({gap:.4f})"
-        logprobs[position] = row[token].item()
-    return logprobs
+        own = masked(row, params.hidden(before)) if params.has_plan else row
+        rows[position] = Cut.of(scores_of(own, params, choice), params)
+        _check_token(f"{node.name}: {token} at {position}", token, rows[position], params)
+    return rows
 
 
-def _check_logprobs(root: Node, sampled: dict[str, dict[int, float]]) -> None:
-    assert isinstance(root.output, CompletionOutput)
-    told = [entry[token].logprob for entry, token in zip(root.output.logprobs, root.tokens, strict=True)]
-    expected = _expected_logprobs(root, sampled)
-    for position, (ours, theirs) in enumerate(zip(told, expected, strict=True)):
-        difference = abs(ours - theirs)
-        assert difference < LOGPROB_TOLERANCE, f"{root.name}: logprob {ours} at {position} should be {theirs}"
-    total = sum(sampled[root.name].values())
-    assert abs(root.output.cumulative_logprob - total) < len(told) * LOGPROB_TOLERANCE
+def _check_token(where: str, token: int, row: Cut, params: Params) -> None:
+    best, own = row.logprobs.max(), row.logprobs[token]
+    if params.temperature == 0.0:
+        gap = (best - own).item()
+        assert gap < LEAST_GAP, f"{where}, and the model has {row.logprobs.argmax()} ({gap:.4f})"
+    else:
+        assert own > IMPOSSIBLE, f"{where}, and the model has it not among {(row.logprobs > IMPOSSIBLE).sum()} others"
 
 
-def _expected_logprobs(node: Node, sampled: dict[str, dict[int, float]]) -> list[float]:
-    """One a token: its own, its child's, or certainty."""
-    logprobs: list[float] = []
+def _check_logprobs(root: Node, plan: Plan, rows: Mapping[str, Rows]) -> None:
+    output = root.output
+    assert isinstance(output, CompletionOutput)
+    if plan.params.logprobs is None:
+        assert (output.logprobs, output.cumulative_logprob) == (None, None)
+        return
+    assert len(output.logprobs) == len(root.tokens), f"{root.name} has logprobs of {len(output.logprobs)} tokens"
+    for position, (entry, (row, num_best)) in enumerate(zip(output.logprobs, _rows_of(root, plan, rows), strict=True)):
+        _check_entry(f"{root.name} at {position}", entry, root.tokens[position], row, num_best)
+    if all(row.is_sure for row in rows[root.name].values()):
+        total = sum(row.logprobs[root.tokens[position]].item() for position, row in rows[root.name].items())
+        assert abs(output.cumulative_logprob - total) < len(root.tokens) * LOGPROB_TOLERANCE
+
+
+def _check_entry(where: str, entry: Any, token: int, row: Cut | None, num_best: int) -> None:
+    """The token's logprob and those of the best ones; certainty alone for an inserted token (``row`` None)."""
+    assert token in entry, f"{where}: no logprob of {token} among those of {list(entry)}"
+    if row is None:
+        assert [each.logprob for each in entry.values()] == [0.0], f"{where}: logprobs of an inserted token"
+        return
+    assert len(entry) in (num_best, num_best + 1), f"{where}: {len(entry)} logprobs, not {num_best}"
+    if not row.is_sure:
+        return
+    for each, told in entry.items():
+        # Adapters may bring tokens of their own; ours bring none.
+        expected = row.logprobs[each].item() if each < len(row.logprobs) else IMPOSSIBLE
+        ours, theirs = max(told.logprob, IMPOSSIBLE), max(expected, IMPOSSIBLE)
+        assert abs(ours - theirs) < LOGPROB_TOLERANCE, f"{where}: logprob {ours} of {each} should be {theirs}"
+    ranked = sorted((each.logprob for each in entry.values() if each.rank <= num_best), reverse=True)
+    best = row.logprobs.topk(num_best).values.clamp(min=IMPOSSIBLE).tolist()
+    assert len(ranked) >= num_best, f"{where}: ranks of {entry}"
+    differences = [abs(max(ours, IMPOSSIBLE) - theirs) for ours, theirs in zip(ranked, best, strict=False)]
+    assert max(differences, default=0) < LOGPROB_TOLERANCE, f"{where}: the best have {ranked}, and should have {best}"
+
+
+def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut | None, int]]:
+    """One a token: its own, its child's, or none; and how many of the best ones are told there."""
+    found: list[tuple[Cut | None, int]] = []
     children = {child.name: child for child in node.children}
     for segment in node.segments:
         length = segment.end - segment.start
         if segment.origin == "sampled":
-            logprobs += (sampled[node.name][position] for position in range(segment.start, segment.end))
+            num_best = plan.params_at(node.depth).logprobs or 0
+            found += ((rows[node.name][position], num_best) for position in range(segment.start, segment.end))
         elif segment.child is None:
-            logprobs += [0.0] * length
+            found += [(None, 0)] * length
         else:
             child = children[segment.child]
-            of_child = _expected_logprobs(child, sampled)
-            logprobs += [of_child[position] for position in child.result[:length]]
-    return logprobs
+            of_child = _rows_of(child, plan, rows)
+            found += (of_child[position] for position in child.result[:length])
+    return found
+
+
+def _check_prompt_logprobs(node: Node, params: Params, logits: torch.Tensor) -> None:
+    """One entry a token of the prompt but the first, of the model's own logits: no processor and no penalty counts."""
+    assert node.prompt_logprobs is not None
+    first, *others = node.prompt_logprobs
+    assert first is None
+    assert len(others) == len(node.prompt) - 1, f"{node.name}: prompt logprobs of {len(others) + 1} tokens"
+    for position, entry in enumerate(others, 1):
+        row = Cut.of(logits[position - 1] / (params.temperature or 1.0), params)
+        where = f"{node.name}: prompt at {position}"
+        _check_entry(where, entry, node.prompt[position], row, params.prompt_logprobs or 0)

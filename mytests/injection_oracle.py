@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from mytests.fuzz_oracle import Node
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tokens import Model
+from mytests.fuzz_tree import Node
 from vllm.hooks.config import PositionRule
 from vllm.hooks.results import Join
 

@@ -13,9 +13,10 @@ import torch
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests import fuzz_history
 from mytests.fuzz import History, Request, Run, Setup
-from mytests.fuzz_history import BLOCK_SIZE, model_folder
-from mytests.fuzz_oracle import tree_of
+from mytests.fuzz_history import BLOCK_SIZE
+from mytests.fuzz_model import model_folder
 from mytests.fuzz_plan import Plan
+from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
@@ -90,7 +91,7 @@ class Scripted(History):
         return replace(self, setup=replace(self.setup, **changes))
 
     def plan(self, request: Request) -> Plan:
-        return Script(0, 0.0, tuple(request.prompt), self.root, self.children)
+        return Script(0, 0.0, prompt=tuple(request.prompt), root=self.root, children=self.children)
 
 
 class InjectedRun(Run):
@@ -154,9 +155,9 @@ def read_kv(engine: LLMEngine, blocks: list[int], num_tokens: int) -> list[KV]:
 
 
 @cache
-def model() -> InjectionModel:
-    """The reference for the tiny Llama."""
-    return InjectionModel(model_folder())
+def model(adapter: int = 0) -> InjectionModel:
+    """The reference for the tiny Llama, with an adapter or without."""
+    return InjectionModel(model_folder(), adapter)
 
 
 def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
@@ -172,8 +173,9 @@ def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
     run.finish()
     layouts = run.layouts()
     for layout, plan in layouts:
-        rows = model().rows(layout)
-        model().check_request(layout, rows, plan)
+        reference = model(run.requests[layout.node.name].adapter)
+        rows = reference.rows(layout)
+        reference.check_request(layout, rows, plan)
         for each in layout.walk():
             if each.node.output.finish_reason == "abort":
                 continue

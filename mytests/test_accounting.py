@@ -30,6 +30,16 @@ class TestAccounting:
         assert sum(s.end - s.start for s in sampled) == 5
         engine.assert_empty()
 
+    def test_the_models_length_ends_a_sequence_before_min_tokens(self) -> None:
+        """A child has less room than its parent, and so has a parent behind its result."""
+        engine = SurgicalEngine(SYNC_HOOKS, max_model_len=16)
+        parent = engine.add(prompt="12345678", min_tokens=7)
+        engine.run(plan(r="a!bcdefghijk", r_child_0="BCDEFGHIJKLM"))
+        assert child_of(parent).first_seq.get_len() == 16
+        assert finished(engine).finish_reason == "length"
+        assert parent.first_seq.get_len() == 16
+        engine.assert_empty()
+
     def test_logprobs_of_merged_tokens_are_the_childs(self) -> None:
         """They stand in the list, and add nothing to the cumulative one."""
         engine = SurgicalEngine()

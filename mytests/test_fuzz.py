@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fuzzer finds trees with joins, and would find a fault in them."""
 
+import itertools
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
+import mytests.fuzz as fuzzer
 import vllm.core.hook_scheduler as hook_scheduler
 import vllm.core.parking_scheduler as parking_scheduler
 import vllm.engine.output_processor.sequence_hook as sequence_hook
-from mytests.fuzz import Failure, fuzz
+import vllm.hooks.sampling as sampling
+from mytests.fuzz import Failure, Tally, fuzz
+from mytests.fuzz_draw import histories
+from mytests.fuzz_tally import LEAST_HISTORIES, LEAST_JOINS
+from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
 from vllm.hooks.merge import merge
+from vllm.model_executor.guided_decoding.xgrammar_decoding import XGrammarLogitsProcessor
 from vllm.sequence import SequenceStatus
 
 pytestmark = pytest.mark.model
 
-SECONDS = 120
+SECONDS = 240
 """More than any of these takes."""
 
 
@@ -26,6 +36,8 @@ def test_a_short_run_finds_no_fault_in_trees_with_joins() -> None:
     assert tally.joins > 20
     assert tally.discards > 0
     assert tally.aborted > 0
+    kinds = (tally.with_adapters, tally.with_grammars, tally.sampled, tally.with_other_parameters, tally.streams)
+    assert all(kinds), tally
 
 
 def _merge_backwards(children: Any, *args: Any) -> Any:
@@ -44,21 +56,89 @@ def _leave_blocks(scheduler: Any, seq: Any) -> None:
         _free_seq(scheduler, seq)
 
 
+_make_child = sequence_hook.make_child
+
+
+def _forget_the_adapter(*args: Any) -> Any:
+    child = _make_child(*args)
+    child.seq_group.lora_request = child.seq.lora_request = None
+    return child
+
+
+def _share_the_grammar(processor: Any) -> Any:
+    return processor
+
+
+_counter = itertools.count()
+
+
+def _draw_a_seed(*parts: object) -> int:
+    return next(_counter)
+
+
+class _All(MergedSequenceData):
+    """Merged tokens count as sampled."""
+
+    @property
+    def output_token_ids_array(self) -> Any:
+        return self._output_token_ids
+
+
+ALL = histories(())
 FAULTS = [
-    pytest.param(sequence_hook, "merge", _merge_backwards, "should be", id="merged-backwards"),
-    pytest.param(parking_scheduler, "last_copy_into_each", _copy_no_block, "the model has", id="kv-not-copied"),
-    pytest.param(hook_scheduler.HookScheduler, "free_seq", _leave_blocks, "blocks are left", id="blocks-leaked"),
+    pytest.param(sequence_hook, "merge", _merge_backwards, ALL, "should be", id="merged-backwards"),
+    pytest.param(parking_scheduler, "last_copy_into_each", _copy_no_block, ALL, "the model has", id="kv-not-copied"),
+    pytest.param(hook_scheduler.HookScheduler, "free_seq", _leave_blocks, ALL, "blocks are left", id="blocks-leaked"),
+    pytest.param(sequence_hook, "make_child", _forget_the_adapter, ALL, "the model has", id="childs-adapter"),
+    pytest.param(
+        *(MergedSequenceData, "output_token_ids_array", _All.output_token_ids_array, histories(("penalties",))),
+        *("the model has",),
+        id="merged-tokens-penalized",
+    ),
+    pytest.param(
+        *(XGrammarLogitsProcessor, "clone", _share_the_grammar, histories(("grammar",)), ""), id="shared-grammar"
+    ),
+    pytest.param(
+        *(HookStopChecker, "maybe_stop_sequence", StopChecker.maybe_stop_sequence, histories(("stop",)), ""),
+        id="stop-strings-across-a-join",
+    ),
+    pytest.param(sampling, "derive_seed", _draw_a_seed, histories(("sampled",)), "and then", id="seeds-at-random"),
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "fault", "message"), FAULTS)
+@pytest.mark.parametrize(("owner", "name", "fault", "among", "message"), FAULTS)
 def test_a_planted_fault_is_found(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fault: Any, message: str
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fault: Any, among: st.SearchStrategy[Any], message: str
 ) -> None:
     """And told as a history that fails again."""
     monkeypatch.setattr(owner, name, fault)
     with pytest.raises(Failure) as failure:
-        fuzz(SECONDS, 4, shrinks=False)
+        fuzz(SECONDS, 4, shrinks=False, among=among)
     assert message in str(failure.value.__cause__)
     with pytest.raises(AssertionError):
         exec(failure.value.script)
+
+
+class TestTheCommand:
+    """`make fuzz` says how much it tried."""
+
+    @pytest.mark.parametrize(
+        ("tally", "complaint"),
+        [
+            (Tally(histories=LEAST_HISTORIES - 1, joins=LEAST_JOINS), "19 histories are too few"),
+            (Tally(histories=LEAST_HISTORIES, joins=LEAST_JOINS - 1), "19 joins are too few"),
+            (Tally(histories=LEAST_HISTORIES, joins=LEAST_JOINS), None),
+        ],
+    )
+    def test_too_little_is_a_failure(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally, complaint: str | None
+    ) -> None:
+        """It means nothing that no fault was found."""
+        monkeypatch.setattr(fuzzer, "replay", lambda history: Tally())
+        monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed: tally)
+        monkeypatch.setattr(sys, "argv", ["fuzz", "--seconds", "30"])
+        assert fuzzer.main() == (complaint is not None)
+        told = capsys.readouterr()
+        assert str(tally) in told.out
+        assert (complaint or "") in told.err
+        assert bool(told.err) == (complaint is not None)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from mytests.fuzz import History, Request
-from mytests.fuzz_oracle import tree_of
-from mytests.fuzz_plan import EOS, PROMISE, SYNC
+from mytests.fuzz_model import EOS, PROMISE, SYNC
+from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, NO_HOOK, InjectedRun, Injecting, Scripted, run_and_check, samples
 from vllm.hooks.config import BlockOn, PositionRule
 
@@ -99,7 +99,7 @@ TWO_JOINS = samples(2, PROMISE) + samples(3, PROMISE, SYNC) + samples(4, PROMISE
 SETUP = replace(AMPLE, prefixes=((5,), (9, 6), (7,), (8,)))
 REQUESTS = Request(20, max_tokens=64), Request(29, max_tokens=64, topic=1)
 MANY_CHILDREN = {
-    "skewed": Scripted(replace(SETUP, separator="w7"), REQUESTS, (), TWO_JOINS, SKEWED),
+    "skewed": Scripted(replace(SETUP, separator="w007"), REQUESTS, (), TWO_JOINS, SKEWED),
     "nested": Scripted(replace(SETUP, prefixes=((5,), (9, 6)), max_child_depth=2), REQUESTS, (), TWO_JOINS, NESTED),
     "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())),
     "ended by stop tokens": Scripted(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import BloomConfig, GPT2Config, MptConfig, OPTConfig, PretrainedConfig
 
-from mytests.fuzz_history import model_folder
+from mytests.fuzz_model import model_folder
 from vllm import LLM
 from vllm.config import SpecialKwargs
 from vllm.model_executor.models import registry

@@ -10,8 +10,8 @@ import pytest
 
 from mytests.fuzz import History, Request
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
-from mytests.fuzz_oracle import tree_of
-from mytests.fuzz_plan import EOS, PROMISE, SYNC
+from mytests.fuzz_model import EOS, PROMISE, SYNC
+from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import InjectedRun, Injecting, Script, Scripted, model, run_and_check, samples
 from vllm.hooks.config import BlockedKVPolicy, BlockOn, PositionRule
@@ -19,7 +19,7 @@ from vllm.utils import Device
 
 pytestmark = pytest.mark.model
 
-AMPLE = Injecting(spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w7")
+AMPLE = Injecting(spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w007")
 TIGHT = replace(AMPLE, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)
 
 

@@ -17,11 +17,14 @@ def execute(is_last: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(CPUModelRunner.__bases__[0], "execute_model", lambda *args, **kwargs: (args[1:], kwargs))
     runner = CPUModelRunner.__new__(CPUModelRunner)
     runner.model = lambda **inputs: inputs
+    runner.lora_config = None
     runner.vllm_config = SimpleNamespace(
         parallel_config=SimpleNamespace(data_parallel_size=1), compilation_config=SimpleNamespace()
     )
     runner.vllm_config.compilation_config.static_forward_context = {}
-    tokens = SimpleNamespace(attn_metadata=None, virtual_engine=1, input_tokens="tokens", input_positions="positions")
+    tokens: Any = SimpleNamespace(
+        attn_metadata=None, virtual_engine=1, input_tokens="tokens", input_positions="positions"
+    )
     return tokens, runner.execute_model(tokens, ["kv"], intermediate_tensors="before", num_steps=1)
 
 

@@ -72,12 +72,21 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
             # Where two samples hand out in one step, the second would overwrite the first one's object.
             use_cache = False
         output = upstream.RequestOutputFactory.create(seq_group, seq_id_to_seq_group, use_cache)
+        if isinstance(output, RequestOutput):
+            _let_go_of_empty_logprobs(output)
         if isinstance(output, RequestOutput) and (branch is not None or samples is not None):
             assembled = seq_group if samples is None else samples.assembled_seq_group
             _attach_trees(output, assembled)
             if samples is not None:
                 _hold_back_unprocessed(output, assembled)
         return output
+
+
+def _let_go_of_empty_logprobs(output: RequestOutput) -> None:
+    """Upstream hands out a sequence's own list while it is empty, and it grows before the output is read."""
+    for completion in output.outputs:
+        if completion.logprobs is not None and not completion.logprobs:
+            completion.logprobs = []
 
 
 def note_unprocessed(seq: Sequence) -> None:

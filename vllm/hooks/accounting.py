@@ -80,6 +80,14 @@ class HookStopChecker(StopChecker):
         lora_req: LoRARequest | None = None,
     ) -> None:
         """Set the status of ``seq`` if its last token, sampled just now, ends it."""
+        self._stop_by_params(seq, new_char_count, sampling_params, lora_req)
+        # Upstream looks at no limit before min_tokens, and a child or a parent with merged tokens may lack the room.
+        if not seq.is_finished() and seq.get_len() >= self._get_max_model_len(lora_req):
+            seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
+
+    def _stop_by_params(
+        self, seq: Sequence, new_char_count: int, sampling_params: SamplingParams, lora_req: LoRARequest | None
+    ) -> None:
         if not isinstance(seq.data, MergedSequenceData):
             super().maybe_stop_sequence(seq, new_char_count, sampling_params, lora_req)
             return

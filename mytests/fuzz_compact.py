@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of the fuzzer whose repr is short code."""
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+
+class Compact:
+    """For dataclasses: the repr names only what is not a field's default."""
+
+    def __repr__(self) -> str:
+        told = (f"{name}={value!r}" for name, value in named(self).items())
+        return f"{type(self).__name__}({', '.join(told)})"
+
+
+def named(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not their defaults."""
+    found = {}
+    for each in fields(value):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if default is MISSING or getattr(value, each.name) != default:
+            found[each.name] = getattr(value, each.name)
+    return found

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How histories of the fuzzer are drawn, and what may come together in one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.fuzz_adapters import NUM_ADAPTERS
+from mytests.fuzz_grammars import grammars
+from mytests.fuzz_history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, History, Request, Setup
+from mytests.fuzz_model import EOS, PROMISE, SYNC, word
+from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_plan import LONGEST
+
+MOST_FEATURES = 4
+"""Of one request's parameters."""
+
+_words = st.integers(7, VOCABULARY - 1)
+_OF_PLANS = (EOS, PROMISE, SYNC)
+
+
+def _floats(low: int, high: int) -> st.SearchStrategy[float]:
+    return st.integers(low * 10, high * 10).map(lambda tenths: tenths / 10)
+
+
+def _ends_of(words: tuple[int, int, int]) -> str:
+    """The last characters of one word or two that follow it."""
+    first, count, length = words
+    return " ".join(map(word, range(first, first + count)))[-length:]
+
+
+_stops = st.tuples(st.integers(7, VOCABULARY - 2), st.integers(1, 2), st.integers(1, 7)).map(_ends_of)
+_FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
+    "sampled": {
+        "temperature": _floats(0, 2),
+        "seed": st.sampled_from([None, 0, 7, 2**40]),
+        "top_k": st.sampled_from([0, 0, 1, 3, 20]),
+        "top_p": st.sampled_from([1.0, 1.0, 0.9, 0.3, 0.05]),
+        "min_p": st.sampled_from([0.0, 0.0, 0.05, 0.5]),
+    },
+    "penalties": {
+        "repetition_penalty": st.sampled_from([0.5, 0.9, 1.1, 2.0]),
+        "presence_penalty": _floats(-2, 2),
+        "frequency_penalty": _floats(-2, 2),
+    },
+    "bias": {"logit_bias": st.lists(st.tuples(_words, _floats(-100, 100)), max_size=3, unique_by=lambda b: b[0])},
+    "allowed": {"allowed_token_ids": st.sets(_words, min_size=12, max_size=30).map(lambda ids: [*ids, *_OF_PLANS])},
+    "bad_words": {"bad_words": st.lists(st.lists(_words, min_size=1, max_size=2).map(tuple), max_size=3)},
+    "min_tokens": {"min_tokens": st.integers(0, LONGEST)},
+    "stop": {
+        "stop": st.lists(_stops | st.just("w") | st.just("3"), min_size=1, max_size=3),
+        "include_stop_str_in_output": st.booleans(),
+    },
+    "stop_tokens": {
+        "stop_token_ids": st.lists(st.sampled_from([PROMISE, SYNC, *range(7, 200)]), min_size=1, max_size=90),
+        "include_stop_str_in_output": st.booleans(),
+    },
+    "ignore_eos": {"ignore_eos": st.just(True), "skip_special_tokens": st.booleans()},
+    "logprobs": {"logprobs": st.none() | st.integers(0, 5)},
+    "prompt_logprobs": {"prompt_logprobs": st.integers(0, 5)},
+    "samples": {"n": st.integers(2, 3)},
+    "text": {"skip_special_tokens": st.booleans(), "spaces_between_special_tokens": st.booleans()},
+    "no_text": {"detokenize": st.just(False)},
+    "truncate": {"truncate_prompt_tokens": st.integers(1, 50)},
+    "stream": {"stream": st.sampled_from(["DELTA", "FINAL_ONLY"])},
+    "no_hooks": {"hooks": st.just(False)},
+    "limits": {
+        "max_child_depth": st.none() | st.integers(0, 1),
+        "max_children": st.none() | st.just(1),
+        "max_tree_tokens": st.none() | st.integers(0, 60),
+    },
+    "grammar": {"grammar": grammars()},
+}
+_FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text")
+
+
+@st.composite
+def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
+    """Parameters of a few kinds, which do not contradict one another."""
+    fields: dict[str, Any] = {}
+    kinds = st.lists(st.sampled_from(features), max_size=MOST_FEATURES, unique=True) if features else st.just([])
+    for feature in draw(kinds):
+        drawn = draw(st.fixed_dictionaries(dict(_FEATURES[feature])))
+        fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in drawn.items()}
+    return _consistent(Params(**fields))
+
+
+def _consistent(drawn: Params) -> Params:
+    """What is refused, or leaves no token to sample, is not asked for."""
+    if drawn.n > 1 and drawn.temperature == 0.0:
+        drawn = replace(drawn, temperature=1.0, seed=5)
+    if not drawn.detokenize:
+        drawn = replace(drawn, stop=())
+    if drawn.grammar is not None:
+        drawn = replace(drawn, allowed_token_ids=(), bad_words=(), min_tokens=0, ignore_eos=False)
+    return drawn
+
+
+def _together(request: Request, setup: Setup) -> Request:
+    """The request in an engine whose children have parameters of their own."""
+    least = min(request.max_tokens, setup.child_max_tokens or LONGEST)
+    drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least))
+    if setup.prefix_caching:
+        drawn = replace(drawn, prompt_logprobs=None)
+    if setup.of_children.grammar is not None:
+        drawn = replace(drawn, min_tokens=0, ignore_eos=False)
+    return replace(request, params=drawn, priority=request.priority * (setup.scheduling_policy == "priority"))
+
+
+@st.composite
+def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
+    """Engines; what a sequence has at most fits into the KV cache of each."""
+    max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.booleans())
+    prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
+    return Setup(
+        block_on=draw(st.sampled_from(["promise", "sync"])),
+        prefix_caching=prefix_caching,
+        max_model_len=draw(st.integers(100, 320)),
+        spare_blocks=draw(st.integers(0, 24)),
+        max_num_seqs=draw(st.integers(1, 8)),
+        max_num_batched_tokens=draw(st.integers(BLOCK_SIZE if prefix_caching else 8, 96)),
+        max_child_depth=draw(st.integers(1, 3)),
+        max_children=max_children,
+        prefixes=tuple(draw(st.lists(prefix, min_size=1, max_size=min(3, max_children)))),
+        separator=draw(st.sampled_from(list(SEPARATORS))),
+        merges=draw(st.sampled_from([True, True, True, False])),
+        child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
+        async_output=draw(st.booleans()),
+        blocked_kv_policy=draw(st.sampled_from(POLICIES)),
+        max_loras=draw(st.sampled_from([0, 0, *range(1, NUM_ADAPTERS + 1)])),
+        scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
+        of_children=draw(st.just(PLAIN) | st.just(PLAIN) | params(features)),
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> History:
+    """All of them, or those whose requests differ from plain ones in certain features alone."""
+    setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))
+    request = st.builds(
+        Request,
+        prompt_length=st.integers(1, 90),
+        max_tokens=st.integers(1, LONGEST),
+        plan_seed=st.integers(0, 1000),
+        topic=st.integers(0, 2),
+        arrival=st.integers(0, 30),
+        adapter=st.integers(0, NUM_ADAPTERS if setup.max_loras else 0),
+        priority=st.integers(-1, 1),
+        params=st.just(PLAIN) | params(features),
+    )
+    requests = draw(st.lists(request, min_size=1, max_size=6))
+    aborts = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
+    return History(
+        setup,
+        tuple(_together(each, setup) for each in requests),
+        draw(st.lists(aborts, max_size=3).map(tuple)),
+    )

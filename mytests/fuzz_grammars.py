@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grammars of the fuzzer, and which tokens each allows next: worked out from the grammar, not asked of a backend."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+from mytests.fuzz_compact import Compact
+from mytests.fuzz_model import CLOSE_JSON, EOS, OPEN_JSON, PROMISE, SYNC, word
+
+Words = tuple[int, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Grammar(Compact):
+    """A regular expression over words, or a few texts to choose from, as they are or as a value in JSON."""
+
+    kind: Literal["regex", "choice", "json"] = "regex"
+    parts: tuple[Words, ...] = ((PROMISE, 10, 11),)
+    """Of a regular expression sets of words, of which one follows the other; else each of the texts."""
+
+    repeats: tuple[bool, ...] = ()
+    """Of each part of a regular expression whether its words may follow one another any number of times."""
+
+    backend: Literal["xgrammar", "outlines"] = "xgrammar"
+
+    def fields(self) -> dict[str, Any]:
+        """What asks for it, in ``guided_decoding``."""
+        texts = ["".join(map(word, words)) for words in self.parts]
+        if self.kind == "choice":
+            return {"choice": texts, "backend": self.backend}
+        if self.kind == "json":
+            value = {"type": "string", "enum": texts}
+            schema = {"type": "object", "properties": {"x": value}, "required": ["x"], "additionalProperties": False}
+            return {"json": json.dumps(schema), "backend": self.backend}
+        sets = ("({}){}".format("|".join(map(word, words)), "+" * repeat) for words, repeat in self._steps())
+        return {"regex": "".join(sets), "backend": self.backend}
+
+    def allowed(self, past: Words) -> set[int]:
+        """The tokens that may follow ``past``, the EOS among them where all is said."""
+        return self._next_of_steps(past) if self.kind == "regex" else self._next_of_texts(past)
+
+    def _steps(self) -> list[tuple[Words, bool]]:
+        return list(zip(self.parts, self.repeats or (True,) * len(self.parts), strict=True))
+
+    def _next_of_steps(self, past: Words) -> set[int]:
+        steps = self._steps()
+        # The parts that the next word may be of.
+        places = {0}
+        for token in past:
+            matched = {place for place in places if place < len(steps) and token in steps[place][0]}
+            places = {place + 1 for place in matched} | {place for place in matched if steps[place][1]}
+        allowed = {token for place in places if place < len(steps) for token in steps[place][0]}
+        return allowed | ({EOS} if len(steps) in places else set())
+
+    def _next_of_texts(self, past: Words) -> set[int]:
+        wraps = self.kind == "json"
+        texts = [(OPEN_JSON, *words, CLOSE_JSON) if wraps else words for words in self.parts]
+        fitting = [words for words in texts if words[: len(past)] == past]
+        return {words[len(past)] if len(words) > len(past) else EOS for words in fitting}
+
+
+def grammars() -> st.SearchStrategy[Grammar]:
+    """All of them; every other has hook tokens."""
+    words = st.lists(st.sampled_from([PROMISE, SYNC, *range(10, 18)]), min_size=1, max_size=4, unique=True).map(tuple)
+    backend = st.sampled_from(["xgrammar", "outlines"])
+    parts = st.lists(words, min_size=1, max_size=3)
+    regex = st.tuples(parts, st.lists(st.booleans(), min_size=3, max_size=3), backend).map(
+        lambda drawn: Grammar("regex", tuple(drawn[0]), tuple(drawn[1][: len(drawn[0])]), drawn[2])
+    )
+    texts = st.lists(words, min_size=1, max_size=3, unique=True).map(tuple)
+    return regex | st.builds(Grammar, st.sampled_from(["choice", "json"]), texts, st.just(()), backend)

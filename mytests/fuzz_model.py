@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fuzzer's model: a tiny random Llama, and a tokenizer by which grammars can be told from their tokens.
+
+A token is a word, and no word begins another: what a grammar allows next is a set of tokens.
+"""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.check_upstream.workload import VOCABULARY, save_model
+
+EOS, PROMISE, SYNC = 2, 3, 4
+OPEN_JSON, CLOSE_JSON = 5, 6
+_JSON = {OPEN_JSON: '{"x":"', CLOSE_JSON: '"}'}
+
+
+def word(token: int) -> str:
+    """The text of a token; between two there is a space."""
+    return _JSON.get(token, f"w{token:03}")
+
+
+@cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()
+    save_model(Path(folder.name))
+    words = {word(token): token for token in range(VOCABULARY)}
+    backend = Tokenizer(WordLevel(words, unk_token=word(0)))
+    backend.pre_tokenizer = WhitespaceSplit()
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=word(0), eos_token=word(EOS))
+    tokenizer.save_pretrained(folder.name)
+    return folder
+
+
+def model_folder() -> Path:
+    """The model, until the process ends."""
+    return Path(_temporary_folder().name)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of the fuzzer's requests: all that a client can ask for over HTTP."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mytests.fuzz_compact import Compact, named
+from mytests.fuzz_grammars import Grammar, Words
+from mytests.fuzz_model import EOS, PROMISE, SYNC, word
+from vllm import SamplingParams
+from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
+
+_BECOME_PROCESSORS = ("grammar", "logit_bias", "allowed_token_ids", "bad_words")
+_OF_HOOKS = ("hooks", "max_child_depth", "max_children", "max_tree_tokens")
+
+
+@dataclass(frozen=True, repr=False)
+class Params(Compact):
+    """Of a request, or what the engine sets for children. The defaults are those of the fuzzer's plain requests."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: Words = ()
+    bad_words: tuple[Words, ...] = ()
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: Words = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = 1
+    prompt_logprobs: int | None = None
+    n: int = 1
+    skip_special_tokens: bool = False
+    spaces_between_special_tokens: bool = True
+    detokenize: bool = True
+    truncate_prompt_tokens: int | None = None
+    stream: str = "CUMULATIVE"
+    grammar: Grammar | None = None
+    hooks: bool = True
+    max_child_depth: int | None = None
+    max_children: int | None = None
+    max_tree_tokens: int | None = None
+    has_plan: bool = True
+    """False for children whose parameters replace their parent's processors, the plan among them."""
+
+    def fields(self) -> dict[str, Any]:
+        """What is not the default, as `SamplingParams` takes it."""
+        given = named(self)
+        limits = {name: given.pop(name) for name in _OF_HOOKS if name in given}
+        fields: dict[str, Any] = {"extra_args": limits} if limits else {}
+        if "stream" in given:
+            fields["output_kind"] = RequestOutputKind[given.pop("stream")]
+        if "grammar" in given:
+            fields["guided_decoding"] = given.pop("grammar").fields()
+        if "logit_bias" in given:
+            fields["logit_bias"] = dict(given.pop("logit_bias"))
+        if "bad_words" in given:
+            fields["bad_words"] = [" ".join(map(word, words)) for words in given.pop("bad_words")]
+        return fields | {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+
+    def sampling(self, max_tokens: int, plan: Any) -> SamplingParams:
+        """What a request is added with."""
+        plain = {"temperature": 0.0, "logprobs": 1, "skip_special_tokens": False}
+        fields = plain | self.fields() | {"max_tokens": max_tokens, "logits_processors": [plan]}
+        if self.grammar is not None:
+            fields["guided_decoding"] = GuidedDecodingParams(**fields["guided_decoding"])
+        return SamplingParams(**fields)
+
+    def of_children(self, overrides: "Params") -> "Params":
+        """Those of a child: its parent's, less the prompt's logprobs, with what the engine sets for children."""
+        inherited, given = replace(self, prompt_logprobs=None, n=1), named(overrides)
+        if any(name in given for name in _BECOME_PROCESSORS):
+            none = {name: getattr(PLAIN, name) for name in _BECOME_PROCESSORS}
+            inherited = replace(inherited, has_plan=False, **none)
+        return replace(inherited, **given)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the best of the model's own tokens is sampled, but for the plan's."""
+        return {*named(self)} <= _WITHOUT_EFFECT_ON_LOGITS
+
+    def permits(self, token: int, past: Words) -> bool:
+        """Whether a sequence may sample a hook token or EOS at all, whatever the model thinks of it."""
+        if len(past) < self.min_tokens and token in {EOS, *self.stop_token_ids}:
+            return False
+        return self.grammar is None or token in self.grammar.allowed(past)
+
+    def hidden(self, past: Words) -> list[int]:
+        """The tokens that are a plan's alone: none where a grammar leaves no others."""
+        of_plans = {EOS, PROMISE, SYNC}
+        return [] if self.grammar is not None and self.grammar.allowed(past) <= of_plans else sorted(of_plans)
+
+
+PLAIN = Params()
+"""The defaults."""
+
+_WITHOUT_EFFECT_ON_LOGITS = {
+    *("seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "logprobs", "prompt_logprobs"),
+    *("n", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "truncate_prompt_tokens", "stream"),
+    *_OF_HOOKS,
+}

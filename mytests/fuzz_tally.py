@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the fuzzer has seen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from mytests.fuzz_run import Run
+from mytests.fuzz_tree import Node
+
+LEAST_HISTORIES, LEAST_JOINS = 20, 20
+"""Fewer mean nothing: a typical history has three joins."""
+
+
+@dataclass
+class Tally:
+    """What was seen."""
+
+    histories: int = 0
+    sequences: int = 0
+    joins: int = 0
+    preemptions: int = 0
+    discards: int = 0
+    """BLOCKED sequences that gave up KV; there is no swap space."""
+
+    tokens_given_up: int = 0
+    """By them and by the preempted, to be computed again."""
+
+    joins_after_loss: int = 0
+    """Of parents that had given up KV, some of it or all."""
+
+    aborted: int = 0
+    steps: int = 0
+    with_adapters: int = 0
+    """Requests, as all that follows; the aborted are not among them."""
+
+    with_grammars: int = 0
+    """Or whose children have one."""
+
+    sampled: int = 0
+    """Not greedily."""
+
+    with_other_parameters: int = 0
+    streams: int = 0
+    """Deltas."""
+
+    urgent: int = 0
+    """More than others of their history."""
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, f.name)} {f.name.replace('_', ' ')}" for f in fields(self))
+
+    @property
+    def shortage(self) -> str | None:
+        """What was seen too little of to mean anything; None where it is enough."""
+        if self.histories < LEAST_HISTORIES:
+            return f"{self.histories} histories are too few to mean anything: fewer than {LEAST_HISTORIES}"
+        if self.joins < LEAST_JOINS:
+            return f"{self.joins} joins are too few to mean anything: fewer than {LEAST_JOINS}"
+        return None
+
+
+def count(run: Run, roots: Sequence[Node]) -> Tally:
+    """What was seen in a run, and in its trees."""
+    (scheduler,), history = run.engine.scheduler, run.history
+    nodes = [node for root in roots for node in root.walk()]
+    joins = [join for node in nodes for join in node.output.joins]
+    done = [run.requests[name] for name in run.outputs if name not in run.aborted]
+    params = [(request.params, history.params_of_children(request)) for request in done]
+    lowest = max((request.priority for request in history.requests), default=0)
+    return Tally(
+        histories=1,
+        sequences=len(nodes),
+        joins=sum(join.num_merged > 0 for join in joins),
+        preemptions=scheduler.num_cumulative_preemption,
+        discards=scheduler.pressure.evictions["discard"],
+        tokens_given_up=scheduler.pressure.num_recomputed,
+        joins_after_loss=sum(join.num_prefill > join.num_merged + 1 for join in joins),
+        aborted=len(run.aborted),
+        steps=run.steps,
+        with_adapters=sum(request.adapter > 0 for request in done),
+        with_grammars=sum(any(each.grammar for each in both) for both in params),
+        sampled=sum(any(each.temperature > 0 for each in both) for both in params),
+        with_other_parameters=sum(not all(each.is_plain for each in both) for both in params),
+        streams=sum(request.params.stream == "DELTA" for request in done),
+        urgent=sum(request.priority < lowest for request in done),
+    )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sequences of a finished request of the fuzzer, as its output tells them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, piece
+from vllm import CompletionOutput, RequestOutput
+from vllm.hooks.results import ChildOutput, Segment
+
+
+@dataclass(frozen=True)
+class Node:
+    """One sequence of a finished request's tree."""
+
+    name: str
+    prompt: tuple[int, ...]
+    output: CompletionOutput | ChildOutput
+    depth: int
+    children: tuple["Node", ...]
+    params: Params = PLAIN
+    prompt_logprobs: list[Any] | None = None
+    """Of a root, where they were asked for."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(self.output.token_ids)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """As told; a sequence that never met a hook tells none."""
+        if not self.tokens:
+            return ()
+        return self.output.segments or (Segment(0, len(self.tokens), "sampled"),)
+
+    @property
+    def sampled(self) -> list[int]:
+        """The positions that it sampled itself."""
+        return [p for s in self.segments if s.origin == "sampled" for p in range(s.start, s.end)]
+
+    @property
+    def result(self) -> list[int]:
+        """The positions that its parent gets: all but what ended it, and none if it was aborted."""
+        if self.output.finish_reason == "abort":
+            return []
+        ending = self._ending() if self.output.finish_reason == "stop" else range(0)
+        return [position for position in range(len(self.tokens)) if position not in ending]
+
+    def walk(self) -> Iterator["Node"]:
+        """The node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def _ending(self) -> range:
+        """The last sampled token, or those that begin in the stop string."""
+        last = self.sampled[-1]
+        if ends_by_token(self.tokens[last], len(self.sampled), self.params):
+            return range(last, last + 1)
+        merged = [segment.end for segment in self.segments if segment.origin != "sampled" and segment.end <= last]
+        start = max(merged, default=0)
+        behind = self.tokens[start : last + 1]
+        text = "".join(piece(token, self.params) for token in behind)
+        found = find_stop(text, len(piece(behind[-1], self.params)), self.params)
+        assert found is not None, f"{self.name} stopped, and nothing at its end says so: {behind}"
+        return range(start + num_tokens_before(found[1], behind, self.params), last + 1)
+
+
+def trees_of(output: RequestOutput, params: Params, of_children: Params) -> list[Node]:
+    """Those of a finished request: one for each sample."""
+    prompt, told = tuple(output.prompt_token_ids or ()), output.prompt_logprobs
+    names = [f"{output.request_id}_parallel_sample_{index}" for index in range(params.n)]
+    names = names if params.n > 1 else [output.request_id]
+    return [
+        _node(name, prompt, completion, 0, (params, of_children), told)
+        for name, completion in zip(names, output.outputs, strict=True)
+    ]
+
+
+def tree_of(output: RequestOutput) -> Node:
+    """The only tree of a finished request with plain parameters."""
+    return trees_of(output, PLAIN, PLAIN)[0]
+
+
+def _node(
+    name: str,
+    prompt: tuple[int, ...],
+    output: CompletionOutput | ChildOutput,
+    depth: int,
+    params: tuple[Params, Params],
+    prompt_logprobs: list[Any] | None = None,
+) -> Node:
+    context = prompt + tuple(output.token_ids)
+    children = tuple(
+        _node(
+            child.request_id,
+            context[: len(prompt) + child.spawn_position] + child.prefix_token_ids,
+            child,
+            depth + 1,
+            params,
+        )
+        for child in output.children
+    )
+    return Node(name, prompt, output, depth, children, params[min(depth, 1)], prompt_logprobs)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters and chunked prefill on a real engine: each adapter's tokens are those of weights merged by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from mytests.fuzz import History, Request, Run, Setup, replay
+from mytests.fuzz_adapters import lora_request, with_adapter
+from mytests.fuzz_model import EOS, PROMISE, model_folder
+from mytests.injection_runs import Injecting, Scripted, run_and_check, samples
+from vllm import SamplingParams
+from vllm.hooks.config import BlockOn
+
+pytestmark = pytest.mark.model
+
+ROOMY = Setup(max_num_batched_tokens=256, spare_blocks=100, max_loras=3)
+
+
+def requests(*adapters: int, prompt_length: int = 100) -> tuple[Request, ...]:
+    """One for each adapter, with a plan of its own; two of a kind begin alike."""
+    return tuple(Request(prompt_length, plan_seed=index, adapter=adapter) for index, adapter in enumerate(adapters))
+
+
+def test_prompts_whose_chunks_do_not_sample() -> None:
+    """Three of 100 tokens in steps of 256."""
+    assert replay(History(ROOMY, requests(1, 2, 3))).histories == 1
+
+
+@pytest.mark.parametrize("max_num_batched_tokens", [16, 61, 130])
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_several_adapters_and_none(max_num_batched_tokens: int, prefix_caching: bool) -> None:
+    """Side by side, wherever a prompt is cut, and with a prompt's start in the cache."""
+    setup = replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens, prefix_caching=prefix_caching)
+    assert replay(History(setup, requests(1, 0, 2, 0, 3, 1, 1))).joins > 0
+
+
+@pytest.mark.parametrize("block_on", ["promise", "sync"])
+def test_children_and_resumed_parents(block_on: BlockOn) -> None:
+    """A child has its parent's adapter, and so has its parent behind its result."""
+    tree = replace(ROOMY, max_loras=2, block_on=block_on, max_child_depth=2, prefixes=((5,), (6,)), separator="w007")
+    tally = replay(History(tree, requests(2, 0, 1, prompt_length=33)))
+    assert tally.joins > 3
+
+
+def test_what_was_preempted_or_given_up() -> None:
+    """It is computed again, with the same adapter."""
+    tight = replace(ROOMY, max_loras=2, spare_blocks=0, max_num_seqs=4, blocked_kv_policy="discard", block_on="sync")
+    tally = replay(History(tight, requests(3, 1, 0, 3, 1, 0)))
+    assert tally.preemptions + tally.discards > 0
+    assert tally.tokens_given_up > 0
+
+
+@pytest.mark.parametrize("max_num_batched_tokens", [24, 256])
+def test_logprobs_of_the_prompt(max_num_batched_tokens: int) -> None:
+    """Each position has the row of its adapter, beside requests that ask for none."""
+    run = Run(History(replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens), requests(1)))
+    told: dict[str, Any] = {}
+    prompt = run.history.requests[0].prompt
+    for number in (1, 0, 2):
+        asked, plain = (SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=told) for told in (0, None))
+        adapter = lora_request(number)
+        run.engine.add_request(f"a{number}", {"prompt_token_ids": prompt}, asked, lora_request=adapter)
+        run.engine.add_request(f"p{number}", {"prompt_token_ids": prompt[:50]}, plain, lora_request=adapter)
+    while run.engine.has_unfinished_requests():
+        told |= {output.request_id: output.prompt_logprobs for output in run.engine.step() if output.finished}
+    for number in (1, 0, 2):
+        ours = [entry[token].logprob for entry, token in zip(told[f"a{number}"][1:], prompt[1:], strict=True)]
+        torch.testing.assert_close(torch.tensor(ours), prompt_logprobs(number, prompt), rtol=0, atol=1e-3)
+
+
+def prompt_logprobs(adapter: int, prompt: list[int]) -> torch.Tensor:
+    """Of all tokens but the first."""
+    model = LlamaForCausalLM.from_pretrained(model_folder()).eval()
+    model = with_adapter(model, adapter) if adapter else model
+    with torch.inference_mode():
+        rows = model(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+    return rows.gather(1, torch.tensor(prompt[1:]).unsqueeze(1)).squeeze(1)
+
+
+@pytest.mark.parametrize("adapters", [(1, 2), (3, 0)])
+def test_injected_results(adapters: tuple[int, int]) -> None:
+    """A resumed parent computes several runs of tokens, each with its adapter."""
+    setup = Injecting(
+        max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w007", prefixes=((5,), (6,))
+    )
+    root = samples(3, PROMISE) + samples(2, PROMISE) + samples(5, EOS)
+    children = {5: samples(4, EOS), 6: samples(3, EOS)}
+    both = tuple(Request(40, max_tokens=64, topic=0, adapter=adapter) for adapter in adapters)
+    _, layouts = run_and_check(Scripted(setup, both, (), root, children))
+    assert [layout.num_injected > 0 for layout in layouts] == [True, True]
