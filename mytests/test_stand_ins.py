@@ -58,7 +58,7 @@ def test_behind_the_asynchronous_engine(monkeypatch: pytest.MonkeyPatch) -> None
         engine.shutdown_background_loop()
         return told
 
-    assert asyncio.run(generate()) == ["r", "s"]
+    assert asyncio.run(asyncio.wait_for(generate(), 60)) == ["r", "s"]
 
 
 def test_in_a_process_of_its_own() -> None:
