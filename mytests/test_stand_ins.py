@@ -47,16 +47,18 @@ class AsyncOverStandIn(AsyncLLMEngine):
 
 
 def test_behind_the_asynchronous_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request goes through its background loop."""
+    """Requests go through its background loop, one after the other."""
     monkeypatch.setenv("VLLM_USE_V1", "0")
 
     async def generate() -> list[str]:
         engine = AsyncOverStandIn(log_requests=False)
-        outputs = [output async for output in engine.generate("a prompt", SamplingParams(), "r")]
+        told = []
+        for request_id in ("r", "s"):
+            told += [output.request_id async for output in engine.generate("a prompt", SamplingParams(), request_id)]
         engine.shutdown_background_loop()
-        return [output.request_id for output in outputs]
+        return told
 
-    assert asyncio.run(generate()) == ["r"]
+    assert asyncio.run(asyncio.wait_for(generate(), 60)) == ["r", "s"]
 
 
 def test_in_a_process_of_its_own() -> None:
