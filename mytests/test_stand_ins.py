@@ -43,7 +43,7 @@ class StandIn:
 class AsyncOverStandIn(AsyncLLMEngine):
     """Made as upstream's tests make theirs."""
 
-    _engine_class = StandIn
+    _engine_class: type = StandIn  # type: ignore[assignment]
 
 
 def test_behind_the_asynchronous_engine(monkeypatch: pytest.MonkeyPatch) -> None:
