@@ -135,8 +135,17 @@ def test_the_root_package_alone_imports_no_torch() -> None:
 @pytest.mark.parametrize("name", ["vllm.utils", "vllm.sampling_params", "vllm.engine.llm_engine"])
 def test_upstreams_root_package_comes_before_any_module_of_an_engine(name: str) -> None:
     """It sets environment variables that torch reads, whichever module is imported first."""
-    imported = run_python(f"import sys, {name}; print(*sys.modules)").splitlines()[-1].split()
-    assert imported.index("vllm.env_override") < imported.index("vllm._upstream") < imported.index(name)
+    printed = run_python(
+        "import sys, vllm\n"
+        "searched = []\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, *_): searched.append(name)\n"
+        "sys.meta_path.insert(1, Watch())\n"
+        f"import {name}\n"
+        "print(*searched)"
+    )
+    searched = printed.splitlines()[-1].split()
+    assert searched.index("vllm.env_override") < searched.index(name)
 
 
 @pytest.mark.parametrize("name", ["envs", "logger", "env_override"])
