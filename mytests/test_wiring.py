@@ -81,6 +81,7 @@ class TestLLMEngine:
         surgical.step({})
         assert engine.sequences_awaiting_resume() == ["r"]
         assert engine.is_waiting_for_callers()
+        assert engine.room_to_resume("r") == ResumeRoom(128 - len("prompt."), None)
         engine.resume_sequence("r", "tool")
         surgical.run(plan(r=".z"))
         surgical.assert_empty()
