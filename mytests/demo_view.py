@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from mytests.characters import CHILD
 from mytests.demo_input import TOKENS, CommandError
-from mytests.surgical import CHILD, SurgicalEngine
+from mytests.surgical import SurgicalEngine
 from vllm.hooks.branch import branch_of
 from vllm.hooks.forgotten import Forgotten
 from vllm.hooks.results import Segment

@@ -101,3 +101,11 @@ class PretendedKV:
         assert source != destination or not set(read) & set(written), pairs
         copied = {(destination, to): dict(self.blocks.get((source, block), {})) for block, to in pairs}
         self.blocks.update(copied)
+
+
+class SeenPrompts(dict[str, list[int]]):
+    """The prompt of each sequence that was scheduled, joined children included; a `SurgicalEngine.model`."""
+
+    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
+        for entry in outputs.scheduled_seq_groups:
+            self.setdefault(entry.seq_group.request_id, list(entry.seq_group.first_seq.prompt_token_ids))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.scheduler import SchedulerOutputs
@@ -34,37 +35,10 @@ from vllm.sequence import (
 )
 from vllm.utils import Counter
 
-EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
 SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
 
 Tokens = Mapping[str, int] | Callable[[SequenceGroup], int]
-
-
-def ids(text: str) -> list[int]:
-    """The token ids of a text: one a character."""
-    return [ord(character) for character in text]
-
-
-class CharTokenizer:
-    """One token a character, and one that begins a prompt."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return [BEGIN, *ids(text)] if add_special_tokens else ids(text)
-
-    def get_vocab(self) -> dict[str, int]:
-        return {chr(token_id): token_id for token_id in range(128)}
-
-
-class CharDetokenizer:
-    """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
-
-    def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
-        token_id = seq.get_last_token_id()
-        text = chr(token_id) if token_id > CHILD else ""
-        seq.output_logprobs[-1][token_id].decoded_token = text
-        seq.output_text += text
-        return len(text)
 
 
 @dataclass
@@ -74,14 +48,6 @@ class Scheduled:
     request_id: str
     num_tokens: int
     is_prefill: bool
-
-
-class SeenPrompts(dict[str, list[int]]):
-    """The prompt of each sequence that was scheduled, joined children included; a `SurgicalEngine.model`."""
-
-    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
-        for entry in outputs.scheduled_seq_groups:
-            self.setdefault(entry.seq_group.request_id, list(entry.seq_group.first_seq.prompt_token_ids))
 
 
 @dataclass

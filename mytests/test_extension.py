@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from mytests.pretended_kv import SeenPrompts
 from mytests.surgical import (
     HOOKS,
     PROMISE,
     SYNC_HOOKS,
     CharTokenizer,
-    SeenPrompts,
     SurgicalEngine,
     child_of,
     finished,

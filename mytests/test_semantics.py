@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from mytests.pretended_kv import SeenPrompts
 from mytests.surgical import (
     EOS,
     PROMISE,
     SYNC,
     SYNC_HOOKS,
-    SeenPrompts,
     SurgicalEngine,
     finished,
     ids,

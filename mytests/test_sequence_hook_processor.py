@@ -4,8 +4,8 @@
 import dataclasses
 from typing import Any
 
+from mytests.characters import CHILD
 from mytests.surgical import (
-    CHILD,
     EOS,
     HOOKS,
     PROMISE,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from mytests.characters import CHILD
 from mytests.surgical import (
-    CHILD,
     EOS,
     PROMISE,
     SYNC,

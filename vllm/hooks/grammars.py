@@ -18,8 +18,8 @@ from typing import Any
 
 import cloudpickle
 
-from vllm.hooks.plugins import one_line, told
-from vllm.hooks.shown import shortened
+from vllm.hooks.plugins import told
+from vllm.hooks.shown import one_line, shortened
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 

@@ -8,8 +8,6 @@ from typing import Any
 from vllm.hooks.shown import shortened, shortened_error
 from vllm.utils import resolve_obj_by_qualname
 
-_MOST_TOLD = 200
-
 FAULTS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
 """What a user's code may raise without ending more than its own work; an operator's Ctrl-C still ends the engine."""
 
@@ -18,16 +16,10 @@ def told(error: BaseException) -> str:
     """An exception in a short line, whatever its class does."""
     name = type(error).__name__
     try:
-        text = one_line(str(error))
+        text = shortened_error(error)
     except FAULTS:
         return name
     return f"{name}: {text}" if text else name
-
-
-def one_line(text: str) -> str:
-    """The beginning of a message, without line breaks."""
-    line = " ".join(text[: 2 * _MOST_TOLD].split())
-    return line if len(line) <= _MOST_TOLD else line[:_MOST_TOLD] + "..."
 
 
 def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:

@@ -37,11 +37,14 @@ def shortened(value: object) -> str:
 
 
 def shortened_error(error: BaseException) -> str:
-    """The message of ``error`` in at most 240 characters: libraries repeat what they were given."""
-    return _cut(str(error), 3 * _MOST)
+    """The message of ``error``, as `one_line`: libraries repeat what they were given."""
+    return one_line(str(error))
+
+
+def one_line(text: str) -> str:
+    """A message without line breaks, in at most 240 characters."""
+    return _cut(" ".join(text[: 6 * _MOST].split()), 3 * _MOST)
 
 
 def _cut(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    return text[: most - _TAIL - len(_CUT)] + _CUT + text[-_TAIL:]
+    return text if len(text) <= most else text[: most - _TAIL - len(_CUT)] + _CUT + text[-_TAIL:]

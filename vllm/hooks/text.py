@@ -9,7 +9,7 @@ from collections.abc import Sequence as Ids
 
 from vllm.hooks.merge import Span
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import SampleLogprobs, Sequence
+from vllm.sequence import SampleLogprobs, Sequence, SequenceStatus
 from vllm.transformers_utils.detokenizer import Detokenizer
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
@@ -33,6 +33,16 @@ def append_span(seq: Sequence, span: Span, params: SamplingParams, detokenizer: 
         _append(seq, Span([token_id], [logprobs]))
         # Decodes the last token alone.
         detokenizer.decode_sequence_inplace(seq, params)
+
+
+def ending_of(seq: Sequence) -> range:
+    """The output tokens that ended a finished sequence: the last one, or those of a stop string."""
+    length = seq.get_output_len()
+    if seq.status != SequenceStatus.FINISHED_STOPPED:
+        return range(0)
+    if isinstance(seq.stop_reason, str):
+        return range(num_tokens_within(seq), length)
+    return range(length - 1, length)
 
 
 def num_tokens_within(seq: Sequence) -> int:

@@ -19,7 +19,7 @@ from vllm.hooks.results import Join, Origin, Segment
 from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.shown import shortened
 from vllm.hooks.spawn import make_child
-from vllm.hooks.text import append_span, num_tokens_within
+from vllm.hooks.text import append_span, ending_of
 from vllm.logger import init_logger
 from vllm.outputs import note_processed
 from vllm.sequence import Sequence as DecodedSequence
@@ -98,7 +98,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if branch is None:
             return
         if sequence_group.is_finished():
-            branch.ending = self._ending_of(branch)
+            branch.ending = ending_of(branch.seq)
             self._scheduler_of(sequence_group).end(branch)
         elif decision is not None:
             self._carry_out(decision, branch)
@@ -248,15 +248,6 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             child = None if span.source is None else span.source.seq_group.request_id
             branch.merged.append(Segment(start, seq.get_output_len(), origin, child))
         branch.merged_text_end = len(seq.output_text)
-
-    def _ending_of(self, branch: Branch) -> range:
-        """The output tokens that ended a sequence: the last one, or those of a stop string."""
-        seq, length = branch.seq, branch.seq.get_output_len()
-        if seq.status != SequenceStatus.FINISHED_STOPPED:
-            return range(0)
-        if isinstance(seq.stop_reason, str):
-            return range(num_tokens_within(seq), length)
-        return range(length - 1, length)
 
     def _scheduler_of(self, seq_group: SequenceGroup) -> HookScheduler:
         if len(self.scheduler) == 1:

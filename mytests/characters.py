@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens of the surgical tests: one a character, and those that hooks take and give."""
+
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import Sequence
+
+EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
+
+
+def ids(text: str) -> list[int]:
+    """The token ids of a text: one a character."""
+    return [ord(character) for character in text]
+
+
+class CharTokenizer:
+    """One token a character, and one that begins a prompt."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [BEGIN, *ids(text)] if add_special_tokens else ids(text)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(token_id): token_id for token_id in range(128)}
+
+
+class CharDetokenizer:
+    """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
+
+    def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
+        token_id = seq.get_last_token_id()
+        text = chr(token_id) if token_id > CHILD else ""
+        seq.output_logprobs[-1][token_id].decoded_token = text
+        seq.output_text += text
+        return len(text)
