@@ -114,8 +114,10 @@ def test_a_planted_fault_is_found(
     monkeypatch.setattr(owner, name, fault)
     with pytest.raises(Failure) as failure:
         fuzz(SECONDS, 4, shrinks=False, among=among)
-    assert message in str(failure.value.__cause__)
-    with pytest.raises(type(failure.value.__cause__)):
+    cause = failure.value.__cause__
+    assert cause is not None
+    assert message in str(cause)
+    with pytest.raises(type(cause)):
         exec(failure.value.script)
 
 
