@@ -118,7 +118,7 @@ def fuzz(
     number = 0
     while time.monotonic() < deadline and total.histories < max_histories:
         try:
-            _round(attempt, among or histories(), first_seed * 1_000_003 + number, shrinks)
+            _round(attempt, histories() if among is None else among, first_seed * 1_000_003 + number, shrinks)
         except BaseException as error:
             raise (Failure(failed[-1]) if failed else error) from error
         number += 1

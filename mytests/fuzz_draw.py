@@ -65,7 +65,6 @@ _FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "text": {"skip_special_tokens": st.booleans(), "spaces_between_special_tokens": st.booleans()},
     "no_text": {"detokenize": st.just(False)},
     "truncate": {"truncate_prompt_tokens": st.integers(1, 50)},
-    "stream": {"stream": st.sampled_from(["DELTA", "FINAL_ONLY"])},
     "no_hooks": {"hooks": st.just(False)},
     "limits": {
         "max_child_depth": st.none() | st.integers(0, 1),
@@ -81,8 +80,8 @@ _FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text
 def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
     """Parameters of a few kinds, which do not contradict one another."""
     fields: dict[str, Any] = {}
-    kinds = st.lists(st.sampled_from(features), max_size=MOST_FEATURES, unique=True) if features else st.just([])
-    for feature in draw(kinds):
+    kinds = st.lists(st.sampled_from(features), min_size=1, max_size=MOST_FEATURES, unique=True)
+    for feature in draw(kinds) if features else []:
         drawn = draw(st.fixed_dictionaries(dict(_FEATURES[feature])))
         fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in drawn.items()}
     return _consistent(Params(**fields))
@@ -99,10 +98,10 @@ def _consistent(drawn: Params) -> Params:
     return drawn
 
 
-def _together(request: Request, setup: Setup) -> Request:
-    """The request in an engine whose children have parameters of their own."""
+def _together(request: Request, setup: Setup, stream: str) -> Request:
+    """The request in an engine whose children have parameters of their own, told in that way."""
     least = min(request.max_tokens, setup.child_max_tokens or LONGEST)
-    drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least))
+    drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least), stream=stream)
     if setup.prefix_caching:
         drawn = replace(drawn, prompt_logprobs=None)
     if setup.of_children.grammar is not None:
@@ -151,10 +150,11 @@ def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> 
         priority=st.integers(-1, 1),
         params=st.just(PLAIN) | params(features),
     )
-    requests = draw(st.lists(request, min_size=1, max_size=6))
+    streams = st.sampled_from(["CUMULATIVE", "DELTA", "FINAL_ONLY"])
+    requests = draw(st.lists(st.tuples(request, st.just(setup), streams), min_size=1, max_size=6))
     aborts = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
     return History(
         setup,
-        tuple(_together(each, setup) for each in requests),
+        tuple(_together(*each) for each in requests),
         draw(st.lists(aborts, max_size=3).map(tuple)),
     )

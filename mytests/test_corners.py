@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, ids, plan
-from vllm.sequence import CompletionSequenceGroupOutput, Logprob
+from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
@@ -80,7 +80,39 @@ def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
     engine.processor.detokenizer = None
     if is_appended:
         engine.step(plan(r="x"))
-    for token_id in ids("bcz"):
+    group.first_seq.reset_state_for_recompute()
+    take_prompt_logprobs(engine, group, "bcz")
+    assert group.prompt_logprobs == [None, {ord("b"): Logprob(-1.0)}, {ord("c"): Logprob(-1.0)}]
+
+
+@pytest.mark.parametrize("num_kept", [0, 1])
+def test_prompt_logprobs_of_a_prompt_that_was_preempted_between_its_chunks(num_kept: int) -> None:
+    """What is prefilled again has an entry once."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    group = engine.add(prompt="abcd", prompt_logprobs=0, detokenize=False)
+    engine.processor.detokenizer = None
+    take_prompt_logprobs(engine, group, "bc")
+    group.first_seq.reset_state_for_recompute()
+    group.first_seq.data.update_num_computed_tokens(num_kept)
+    take_prompt_logprobs(engine, group, "bcd"[num_kept:])
+    assert group.prompt_logprobs == [None, *({ord(token): Logprob(-1.0)} for token in "bcd")]
+
+
+def test_prompt_logprobs_are_asked_for_until_the_prompt_has_all() -> None:
+    """What is preempted later prefills more than its prompt, of which upstream's sampler can tell none."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    group = engine.add(prompt="abc", prompt_logprobs=2, detokenize=False)
+    engine.processor.detokenizer = None
+    asked = [group.sampling_params.prompt_logprobs]
+    for token in "bc":
+        take_prompt_logprobs(engine, group, token)
+        asked.append(group.sampling_params.prompt_logprobs)
+    assert asked == [2, 2, None]
+
+
+def take_prompt_logprobs(engine: SurgicalEngine, group: SequenceGroup, tokens: str) -> None:
+    """Of one more token of the prompt, for each of ``tokens`` that come next in it."""
+    for token_id in ids(tokens):
+        group.first_seq.data.update_num_computed_tokens(1)
         output = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{token_id: Logprob(-1.0)}])
         engine.processor.process_prompt_logprob(group, [output])
-    assert group.prompt_logprobs == [None, {ord("b"): Logprob(-1.0)}, {ord("c"): Logprob(-1.0)}]

@@ -9,6 +9,7 @@ from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.engine.resume import ResumeRoom, checked_ids, encode_within
+from vllm.hooks import prompt_logprobs
 from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
 from vllm.hooks.actions import Decision, is_within_limits, plain_actions
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
@@ -110,11 +111,13 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream, until the whole prompt has its logprobs: what is prefilled again later is no prompt."""
-        if outputs[0].prompt_logprobs is None:
+        new = outputs[0].prompt_logprobs
+        if new is None or not prompt_logprobs.are_missing(seq_group):
             return
-        taken = seq_group.prompt_logprobs
-        if taken is None or len(taken) < seq_group.first_seq.get_prompt_len():
-            super().process_prompt_logprob(seq_group, outputs)
+        prompt_logprobs.drop_what_comes_again(seq_group, len(new))
+        super().process_prompt_logprob(seq_group, outputs)
+        if not prompt_logprobs.are_missing(seq_group):
+            prompt_logprobs.stop_asking(seq_group)
 
     def resume(self, request_id: str, text_or_token_ids: str | Sequence[int] | None) -> None:
         """Let a sequence go on that waits for it; see `LLMEngine.resume_sequence`."""
