@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mytests.surgical import CharTokenizer, SurgicalEngine, child_of, finished, plan
+from mytests.pretended_kv import SeenPrompts
+from mytests.surgical import CharTokenizer, SurgicalEngine, finished, plan
 from mytests.test_extension import FORK, hooks_with
 from vllm.config import SpecialKwargs
 from vllm.engine.output_processor import sequence_hook
@@ -185,10 +186,10 @@ class TestFaults:
     def test_integers_of_any_type_are_tokens(self, prefix: Any) -> None:
         """What the child and its output have is plain."""
         Odd.made = staticmethod(with_prefix(prefix))
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
-        parent = engine.add()
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}), model=(prompts := SeenPrompts()))
+        engine.add()
         engine.run(plan(r="*z", r_child_0="a"))
-        assert {type(token_id) for token_id in child_of(parent).prompt_token_ids} == {int}
+        assert {type(token_id) for token_id in prompts["r_child_0"]} == {int}
         assert finished(engine).children[0].prefix_token_ids == (65, 66)
         engine.assert_empty()
 
