@@ -13,6 +13,7 @@ from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
 MODEL = ModelFacts(vocab_size=100, max_logprobs=20)
+CACHING = ModelFacts(vocab_size=100, max_logprobs=20, caches_prefixes=True)
 LEGAL: list[dict[str, Any]] = [
     {},
     {"stop_token_ids": [99], "min_tokens": 2},
@@ -111,3 +112,10 @@ def test_every_error_refuses_one_request() -> None:
         raise ValueError("as it is")
     with pytest.raises(KeyboardInterrupt), only_value_errors():
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("num_logprobs", [0, 2])
+def test_logprobs_of_a_prompt_that_may_be_cached_are_refused(num_logprobs: int) -> None:
+    """Upstream's sampler has no rows for what is found in the prefix cache, and fails in a step."""
+    with pytest.raises(ValueError, match=rf"^prompt_logprobs is {num_logprobs}; .*enable_prefix_caching=False"):
+        check_request(SamplingParams(prompt_logprobs=num_logprobs), CACHING)

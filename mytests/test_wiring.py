@@ -39,6 +39,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.scheduler, self.seq_counter = [surgical.scheduler], surgical.seq_counter
         self.tokenizer = SimpleNamespace(get_lora_tokenizer=lambda request: surgical.tokenizer)
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 128, max_logprobs=20, is_multimodal_model=False)
+        self.cache_config = SimpleNamespace(enable_prefix_caching=False)
         self.generation_config_fields = {"eos_token_id": [9]}
         self.log_stats, self.stat_loggers = stat_loggers is not None, stat_loggers
 

@@ -227,7 +227,7 @@ class LLMEngine(upstream.LLMEngine):
         return params
 
     def _model_facts(self) -> ModelFacts:
-        return ModelFacts(self.model_config.get_vocab_size(), self.model_config.max_logprobs)
+        return ModelFacts.of(self.model_config, self.cache_config)
 
 
 __getattr__ = fall_back_to("vllm._upstream.engine.llm_engine")

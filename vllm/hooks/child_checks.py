@@ -24,7 +24,7 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
     overrides = special_kwargs.child_sampling_params
     if overrides is None:
         return
-    model = ModelFacts(config.model_config.get_vocab_size(), config.model_config.max_logprobs)
+    model = ModelFacts.of(config.model_config, config.cache_config)
     params = params_of(overrides)
     try:
         check_request(params, model)

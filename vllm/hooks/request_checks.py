@@ -9,11 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from vllm.hooks.plugins import told
 from vllm.hooks.shown import shortened
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
+
+if TYPE_CHECKING:
+    from vllm.config import CacheConfig, ModelConfig
 
 MOST_SAMPLES = 16_384
 _SEEDS = range(-(2**63), 2**64)
@@ -28,6 +31,13 @@ class ModelFacts:
 
     vocab_size: int
     max_logprobs: int
+    caches_prefixes: bool = False
+    """Whether the engine finds prompts in its prefix cache."""
+
+    @classmethod
+    def of(cls, model_config: "ModelConfig", cache_config: "CacheConfig") -> "ModelFacts":
+        """Those of one engine."""
+        return cls(model_config.get_vocab_size(), model_config.max_logprobs, bool(cache_config.enable_prefix_caching))
 
 
 @contextmanager
@@ -61,6 +71,9 @@ def check_request(params: SamplingParams, model: ModelFacts) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         if (getattr(params, name) or 0) > model.max_logprobs:
             refuse(params, name, f"use at most {model.max_logprobs}, or raise the engine's max_logprobs")
+    if params.prompt_logprobs is not None and model.caches_prefixes:
+        # Upstream's sampler expects a row for each token of the prompt, and fails in a step where some were cached.
+        refuse(params, "prompt_logprobs", "leave it out, or start the engine with enable_prefix_caching=False")
     check_ids("allowed_token_ids", params.allowed_token_ids, model)
     check_ids("logit_bias", [int(token_id) for token_id in params.logit_bias or ()], model)
     if params.min_tokens:
