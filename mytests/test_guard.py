@@ -167,16 +167,15 @@ class TestSequence:
 
 class TestToldOnce:
     def test_a_request_with_its_samples_and_children_is_one(self) -> None:
-        """Of each topic."""
+        """The id of a child ends in a number."""
         told = ToldOnce()
-        assert told.is_first("r_parallel_sample_3_child_0_child_12", "length")
-        assert not told.is_first("r_child_1", "length")
-        assert told.is_first("r", "handler")
-        assert told.is_first("r_child_x", "length")
+        assert told.is_first("r_parallel_sample_3_child_0_child_12")
+        assert not told.is_first("r_child_1")
+        assert told.is_first("r_child_x")
 
     def test_only_the_latest_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server never ends."""
         monkeypatch.setattr("vllm.hooks.told_once._MOST", 2)
         told = ToldOnce()
-        assert all(told.is_first(name, "length") for name in ("a", "b", "c", "a"))
-        assert not told.is_first("c", "length")
+        assert all(told.is_first(name) for name in ("a", "b", "c", "a"))
+        assert not told.is_first("c")

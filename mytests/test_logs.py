@@ -43,7 +43,7 @@ def test_the_log_grows_by_a_line_a_request(hooks: SpecialKwargs, script: str, ca
         (
             SpecialKwargs(handlers={FORK: own("Failing")}),
             "*z",
-            f"r: token {FORK} spawns and blocks nothing, its hook failed",
+            f"r: token {FORK} spawns and blocks nothing, its hook failed: RuntimeError: broken",
         ),
         (SYNC_HOOKS, "!.z", None),
     ],
@@ -58,4 +58,24 @@ def test_what_is_missing_is_logged(
     engine.run(plan(r=script, r_child_0="B" * 9))
     logged = [record.getMessage() for record in caplog.records if "sequence_hook" in record.name]
     assert logged == ([] if message is None else [message])
+    engine.assert_empty()
+
+
+def test_a_traceback_is_logged_for_the_first_request_that_meets_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """The others have a line."""
+    engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Failing")}))
+    for name in "rs":
+        engine.add(name)
+    engine.run(plan(r="*z", s="*z"))
+    logged = [record.exc_info is not None for record in caplog.records if "sequence_hook" in record.name]
+    assert logged == [True, False]
+    engine.assert_empty()
+
+
+def test_several_faults_of_a_request_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever they are about."""
+    engine = SurgicalEngine(joined_by("fail"), max_model_len=24)
+    engine.add(prompt="p" * 8)
+    engine.run(plan(r="!.!aaaaaaaaaa.z", r_child_0="B", r_child_1="C" * 9))
+    assert len([record for record in caplog.records if "sequence_hook" in record.name]) == 1
     engine.assert_empty()

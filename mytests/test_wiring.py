@@ -129,10 +129,10 @@ class TestLLMEngine:
         """What is logged once a request is forgotten with it."""
         engine = bare_engine(monkeypatch, HOOKS)
         told = engine.output_processor.stop_checker.told
-        told.is_first("r", "length")
+        told.is_first("r")
         monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: None)
         engine._add_processed_request("r", {}, SamplingParams())
-        assert told.is_first("r", "length")
+        assert told.is_first("r")
 
     @pytest.mark.parametrize("hooks", [None, HOOKS])
     def test_a_request_with_limits_that_cannot_be_is_refused(

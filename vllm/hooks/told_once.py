@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is logged once a request, however many promises, children or samples have it."""
+"""The log grows by at most a line a request, however many promises, children or samples it has."""
 
 import re
 from collections import OrderedDict
@@ -10,17 +10,17 @@ _OF_A_SEQUENCE = re.compile(r"(_parallel_sample_\d+)?(_child_\d+)*$")
 
 
 class ToldOnce:
-    """What was logged about the latest few thousand requests, by topic."""
+    """The latest few thousand requests that something was logged about."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[str, set[str]] = OrderedDict()
+        self._told: OrderedDict[str, None] = OrderedDict()
 
-    def is_first(self, request_id: str, topic: str) -> bool:
-        """Whether nothing on this topic was logged yet for the request of a sequence; from now on it was."""
-        topics = self._told.setdefault(request_of(request_id), set())
-        if topic in topics:
+    def is_first(self, request_id: str) -> bool:
+        """Whether nothing was logged yet about the request of a sequence; from now on it was."""
+        name = request_of(request_id)
+        if name in self._told:
             return False
-        topics.add(topic)
+        self._told[name] = None
         if len(self._told) > _MOST:
             self._told.popitem(last=False)
         return True

@@ -15,7 +15,7 @@ from vllm.hooks.actions import Decision, is_within_limits, plain_actions
 from vllm.hooks.branch import Branch, branch_of, ensure_branch
 from vllm.hooks.handlers import Actions, TokenEvent, TokenHandler, make_handlers
 from vllm.hooks.merge import Span, inserted, merge
-from vllm.hooks.plugins import FAULTS
+from vllm.hooks.plugins import FAULTS, told
 from vllm.hooks.results import Join, Origin, Segment
 from vllm.hooks.sampling import Complete, child_params, params_after_join
 from vllm.hooks.shown import shortened
@@ -73,6 +73,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self.handlers = make_handlers(special_kwargs, facts.tokenizer)
         self._facts = facts
         self._told = stop_checker.told
+        self._failed_tokens: set[int] = set()
+        """Hook tokens whose handlers have failed."""
+
         for each in scheduler:
             each.attach(self.join, special_kwargs)
 
@@ -164,7 +167,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         name = branch.seq_group.request_id
         if join.num_cut:
             self._tell_of_length(branch, f"{join.num_cut} merged tokens are cut to fit the model's length")
-        if join.error is not None and self._told.is_first(name, "join function"):
+        if join.error is not None and self._told.is_first(name):
             logger.error("%s: a join function failed, and its children are merged as nothing: %s", name, join.error)
         self._splice(branch, fitting.spans)
         if branch.end_status is None and len(fitting) == room:
@@ -200,8 +203,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 child_params(branch, spawn.sampling_params, index, self._facts.complete_params)
                 for index, spawn in enumerate(actions.spawn, len(branch.children))
             )
-        except FAULTS:
-            self._tell_of_fault(event.request_id, token_id)
+        except FAULTS as error:
+            self._tell_of_fault(event.request_id, token_id, error)
             return None
         return Decision(token_id, handler, actions, params)
 
@@ -228,8 +231,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 make_child(branch, number, next(self.seq_counter), spawn, decision.handler, params)
                 for number, (spawn, params) in wanted
             ]
-        except Exception:
-            self._tell_of_fault(branch.seq_group.request_id, decision.token_id)
+        except Exception as error:
+            self._tell_of_fault(branch.seq_group.request_id, decision.token_id, error)
             return
         branch.children += children
         for child in children:
@@ -263,12 +266,14 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     def _encode(self, seq: DecodedSequence, text: str) -> Sequence[int]:
         return self.stop_checker.get_tokenizer_for_seq(seq).encode(text, add_special_tokens=False)
 
-    def _tell_of_fault(self, name: str, token_id: int) -> None:
-        """Of the exception that is handled."""
-        if self._told.is_first(name, "handler"):
-            logger.exception("%s: token %d spawns and blocks nothing, its hook failed", name, token_id)
+    def _tell_of_fault(self, name: str, token_id: int, error: BaseException) -> None:
+        """With its traceback for the first request that meets it."""
+        if self._told.is_first(name):
+            log = logger.error if token_id in self._failed_tokens else logger.exception
+            self._failed_tokens.add(token_id)
+            log("%s: token %d spawns and blocks nothing, its hook failed: %s", name, token_id, told(error))
 
     def _tell_of_length(self, branch: Branch, what: str) -> None:
-        """One line a request: its client chose how long its prompt is."""
-        if self._told.is_first(branch.seq_group.request_id, "length"):
+        """Its client chose how long its prompt is."""
+        if self._told.is_first(branch.seq_group.request_id):
             logger.warning("%s: %s", branch.seq_group.request_id, what)

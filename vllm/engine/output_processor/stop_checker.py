@@ -35,7 +35,7 @@ class StopChecker(upstream.StopChecker):
         if failed is None:
             super().maybe_stop_sequence(seq, new_char_count, sampling_params, lora_req)
             return
-        if self.told.is_first(failed.request_id, "logits processor"):
+        if self.told.is_first(failed.request_id):
             name = request_of(failed.request_id)
             logger.warning("%s: a logits processor failed, and its sequence ends: %s", name, failed.fault)
         # Its last token was not the model's choice.
