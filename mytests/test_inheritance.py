@@ -71,6 +71,16 @@ class TestInheritance:
         assert engine.samples == {}
         engine.assert_empty()
 
+    @pytest.mark.parametrize("kind", list(RequestOutputKind))
+    def test_the_end_of_a_request_is_told_once(self, kind: RequestOutputKind) -> None:
+        """Though two samples end in the same step."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        add_samples(engine, n=2, output_kind=kind, max_tokens=1)
+        engine.step({})
+        assert [output.finished for output in engine.handed_out] == [True]
+        assert [completion.text for completion in engine.handed_out[0].outputs] == ["x", "x"]
+        engine.assert_empty()
+
     @pytest.mark.parametrize("texts", [("!", "!"), ("!", "zzzzzzzzzzzz"), ("zzzzzzzzzzzz", "!")])
     @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY])
     def test_a_sample_may_end_at_its_join(self, texts: tuple[str, str], kind: RequestOutputKind) -> None:

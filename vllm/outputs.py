@@ -72,14 +72,23 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
             # Where two samples hand out in one step, the second would overwrite the first one's object.
             use_cache = False
         output = upstream.RequestOutputFactory.create(seq_group, seq_id_to_seq_group, use_cache)
-        if isinstance(output, RequestOutput):
-            _let_go_of_empty_logprobs(output)
-        if isinstance(output, RequestOutput) and (branch is not None or samples is not None):
-            assembled = seq_group if samples is None else samples.assembled_seq_group
-            _attach_trees(output, assembled)
-            if samples is not None:
-                _hold_back_unprocessed(output, assembled)
+        if not isinstance(output, RequestOutput):
+            return output
+        _let_go_of_empty_logprobs(output)
+        if samples is not None:
+            _attach_trees(output, samples.assembled_seq_group)
+            _hold_back_unprocessed(output, samples.assembled_seq_group)
+            return output if _is_first_end(output, samples) else None
+        if branch is not None:
+            _attach_trees(output, seq_group)
         return output
+
+
+def _is_first_end(output: RequestOutput, samples: SequenceGroupBase) -> bool:
+    """False where the request's end was told before: upstream tells it for each sample that ends in the last step."""
+    was_told = getattr(samples, "end_was_told", False)
+    samples.end_was_told = output.finished
+    return not was_told
 
 
 def _let_go_of_empty_logprobs(output: RequestOutput) -> None:
