@@ -109,7 +109,7 @@ class TestInheritance:
         engine.assert_empty()
 
     def test_samples_that_end_together_lose_nothing(self) -> None:
-        """Each hands out its request's output, where outputs are used again and again, too."""
+        """Where outputs are used again and again, too."""
         engine = SurgicalEngine(SYNC_HOOKS, use_cached_outputs=True)
         add_samples(engine, n=2, output_kind=RequestOutputKind.DELTA)
         script = plan(r_parallel_sample_0="ab", r_parallel_sample_1="cd")
@@ -117,7 +117,8 @@ class TestInheritance:
             engine.step(script)
             assert "".join(each.text for output in engine.handed_out for each in output.outputs) == expected
         engine.run(script)
-        assert len(engine.handed_out) == 2 and engine.handed_out[0].outputs[0].token_ids == [EOS]
+        (output,) = engine.handed_out
+        assert [completion.token_ids for completion in output.outputs] == [[EOS], [EOS]]
         engine.assert_empty()
 
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
