@@ -48,11 +48,15 @@ class PriorityScheduler(ParkingScheduler):
             self.running = deque(self._urgency.sorted(self.running))
 
     def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
+        if not self._urgency.differs:
+            return False
         return self._urgency.of(forked) > self._urgency_of_first(in_use, self.swapped, self.waiting)
 
     def _schedule_swapped(
         self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
     ) -> SchedulerSwappedInOutputs:
+        if not self._urgency.differs:
+            return super()._schedule_swapped(budget, curr_loras, enable_chunking)
         limit = self._urgency_of_first(curr_loras or set(), self.forked, self.waiting)
         behind = self._split_off(self.swapped, lambda urgency: urgency > limit)
         scheduled = super()._schedule_swapped(budget, curr_loras, enable_chunking)
@@ -62,6 +66,8 @@ class PriorityScheduler(ParkingScheduler):
     def _schedule_prefills(
         self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
     ) -> SchedulerPrefillOutputs:
+        if not self._urgency.differs:
+            return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
         swapped, forked = (self._urgency_of_first(curr_loras, queue) for queue in (self.swapped, self.forked))
         behind = self._split_off(self.waiting, lambda urgency: urgency > swapped or urgency >= forked)
         scheduled = super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
@@ -81,7 +87,7 @@ class PriorityScheduler(ParkingScheduler):
 
     def _split_off(self, queue: deque[SequenceGroup], is_behind: Callable[[float], bool]) -> list[SequenceGroup]:
         """Take those out of a queue that ``is_behind`` holds of, by their urgency."""
-        behind = [group for group in queue if is_behind(self._urgency.of(group))] if self._urgency.differs else []
+        behind = [group for group in queue if is_behind(self._urgency.of(group))]
         for _ in behind:
             queue.pop()
         return behind
