@@ -103,6 +103,13 @@ def with_prefix(prefix: Any) -> Callable[[], Any]:
     return spawning(Spawn(prefix))
 
 
+class Anew:
+    """Can be iterated over again and again; is no sequence."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([65, 66])
+
+
 def without_end() -> Any:
     """What a handler returns that spawns for ever."""
     spawn: Any = map(Spawn, itertools.repeat(()))
@@ -180,7 +187,7 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         "prefix",
-        [np.array([65, 66]), (np.int64(65), 66), [65, 66], iter([65, 66])],
+        [np.array([65, 66]), (np.int64(65), 66), [65, 66], Anew()],
         ids=["array", "numpy", "list", "iterator"],
     )
     def test_integers_of_any_type_are_tokens(self, prefix: Any) -> None:

@@ -198,3 +198,11 @@ def test_the_servers_own_options_alone_have_no_special_kwargs() -> None:
     """Upstream asks for them where the engine's stand already."""
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(), async_args_only=True)
     assert "special_kwargs" not in vars(parser.parse_args([]))
+
+
+def test_the_root_package_passes_on_upstreams_names() -> None:
+    """Its public ones, and the modules that upstream's root package imports."""
+    assert {"LLM", "SamplingParams", "__version__"} <= set(vllm.__getattr__("__all__"))
+    assert vllm.__getattr__("utils") is importlib.import_module("vllm.utils")
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        vllm.__getattr__("no_such_name")

@@ -9,7 +9,6 @@ from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.hooks.branch import Branch, branch_of
 from vllm.hooks.results import ChildDelta, ChildOutput, Join, Origin, Segment, TreeTokens
-from vllm.sampling_params import RequestOutputKind
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
 COUNT_TREE = "count_tree"
@@ -109,7 +108,10 @@ def note_processed(seq: Sequence) -> None:
 
 
 def _hold_back_unprocessed(output: RequestOutput, assembled: SequenceGroup) -> None:
-    """Leave out the tokens that have no text yet: one sample's output is handed out while others' are pending."""
+    """Leave out the tokens that have no text yet: one sample's output is handed out while others' are pending.
+
+    Only with deltas; of other kinds upstream hands out nothing before all samples have ended.
+    """
     for completion, seq in zip(output.outputs, assembled.seqs, strict=True):
         if not getattr(seq, "has_unprocessed", False) or seq.is_finished():
             continue
@@ -117,8 +119,7 @@ def _hold_back_unprocessed(output: RequestOutput, assembled: SequenceGroup) -> N
         if completion.logprobs is not None:
             completion.logprobs = completion.logprobs[:-1] or None
             completion.cumulative_logprob -= seq.output_logprobs[-1][seq.get_last_token_id()].logprob
-        if assembled.sampling_params.output_kind == RequestOutputKind.DELTA:
-            seq._last_output_token_ids_offset -= 1
+        seq._last_output_token_ids_offset -= 1
 
 
 def _pass_turn(samples: SequenceGroupBase) -> None:

@@ -49,7 +49,7 @@ class PriorityScheduler(ParkingScheduler):
 
     def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
         if not self._urgency.differs:
-            return False
+            return super()._must_wait(forked, in_use)
         return self._urgency.of(forked) > self._urgency_of_first(in_use, self.swapped, self.waiting)
 
     def _schedule_swapped(
@@ -75,9 +75,12 @@ class PriorityScheduler(ParkingScheduler):
         return scheduled
 
     def _victims_before(self, running: SequenceGroup) -> Iterator[SequenceGroup]:
+        victims = super()._victims_before(running)
+        if not self._urgency.differs:
+            return victims
         # Who runs is in order here, the least urgent last: upstream preempts from there.
         least = self._urgency.of(self.running[-1] if self.running else running)
-        return (group for group in self._parked() if self._urgency.of(group) >= least)
+        return (group for group in victims if self._urgency.of(group) >= least)
 
     def _sort_queues(self) -> None:
         self.forked.sort(self._urgency.of)
