@@ -79,9 +79,9 @@ def trees_of(output: RequestOutput, params: Params, of_children: Params) -> list
     ]
 
 
-def tree_of(output: RequestOutput) -> Node:
+def tree_of(output: RequestOutput, of_children: Params = PLAIN) -> Node:
     """The only tree of a finished request with plain parameters."""
-    return trees_of(output, PLAIN, PLAIN)[0]
+    return trees_of(output, PLAIN, of_children)[0]
 
 
 def _node(

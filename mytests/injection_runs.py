@@ -15,6 +15,7 @@ from mytests import fuzz_history
 from mytests.fuzz import History, Request, Run, Setup
 from mytests.fuzz_history import BLOCK_SIZE
 from mytests.fuzz_model import model_folder
+from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
@@ -122,8 +123,10 @@ class InjectedRun(Run):
         """What the oracle says of the finished requests, in their order."""
         setup = self.history.setup
         rule = setup.position_rule if isinstance(setup, Injecting) else "sequential"
+        stops = setup.child_stop_token_ids if isinstance(setup, Injecting) else ()
+        of_children = Params(stop_token_ids=stops)
         return [
-            (Layout(tree_of(self.outputs[name]), rule, self.losses), self.history.plan(request))
+            (Layout(tree_of(self.outputs[name], of_children), rule, self.losses), self.history.plan(request))
             for name, request in self.requests.items()
             if name not in self.aborted
         ]

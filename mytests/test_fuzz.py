@@ -24,8 +24,8 @@ from vllm.sequence import SequenceStatus
 
 pytestmark = pytest.mark.model
 
-SECONDS = 240
-"""More than any of these takes."""
+SECONDS = 1_800
+"""More than any of these takes on a busy machine; a fault that is not found ends with the number of histories."""
 
 
 def test_a_short_run_finds_no_fault_in_trees_with_joins() -> None:
@@ -113,7 +113,7 @@ def test_a_planted_fault_is_found(
     """And told as a history that fails again."""
     monkeypatch.setattr(owner, name, fault)
     with pytest.raises(Failure) as failure:
-        fuzz(SECONDS, 4, shrinks=False, among=among)
+        fuzz(SECONDS, 4, max_histories=1_000, shrinks=False, among=among)
     cause = failure.value.__cause__
     assert cause is not None
     assert message in str(cause)
