@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
 
 import mytests.fuzz as fuzzer
 import vllm.core.hook_scheduler as hook_scheduler
@@ -117,8 +118,10 @@ def test_a_planted_fault_is_found(
     cause = failure.value.__cause__
     assert cause is not None
     assert message in str(cause)
-    with pytest.raises(type(cause)):
-        exec(failure.value.script)
+    # Grammars that are shared keep their state from history to history, so one may fail but once.
+    if not isinstance(cause, FlakyFailure):
+        with pytest.raises(type(cause)):
+            exec(failure.value.script)
 
 
 class TestTheCommand:
