@@ -99,7 +99,7 @@ train: setup ## train examples/forkjoin-tiny anew
 
 trace-demo: setup ## record a run of the tiny model, and make pictures of it in build/trace
 	@$(BIN)/python examples/record_run.py build/trace/run.jsonl
-	@$(BIN)/python -m vllm.hooks.trace build/trace/run.jsonl
+	@$(BIN)/python -m sequence_hooks.trace build/trace/run.jsonl
 
 trace-picture: trace-demo browser ## renew docs/images/trace.png
 	@$(BIN)/python -m mytests.trace_picture build/trace/run.html docs/images/trace.png

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few requests to the tiny fork-join model, recorded for `python -m vllm.hooks.trace`.
+"""A few requests to the tiny fork-join model, recorded for `python -m sequence_hooks.trace`.
 
 Usage: `python examples/record_run.py RUN.jsonl`
 """

@@ -5,6 +5,8 @@ from hypothesis import HealthCheck, settings
 
 import mytests.environment  # noqa: F401
 
-# No test fails because the machine has something else to do.
-settings.register_profile("at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No test fails because the machine has something else to do, nor when mutmut runs it a second time in its process.
+settings.register_profile(
+    "at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
+)
 settings.load_profile("at any speed")

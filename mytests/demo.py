@@ -29,7 +29,7 @@ from mytests.demo_input import (
 )
 from mytests.demo_view import Seen, copies, one_line, readable, seen_in, table_of
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, num_sampled, plan
-from vllm.hooks.branch import branch_of
+from vllm.core.hooked_sequence import branch_of
 from vllm.sequence import SequenceGroup
 
 MAX_STEPS = 200
@@ -189,7 +189,7 @@ class Demo(cmd.Cmd):
             group = todo.pop(0)
             groups[group.request_id] = group
             branch = branch_of(group)
-            todo[:0] = [child.seq_group for child in branch.children] if branch else []
+            todo[:0] = [child.sequence.group for child in branch.children] if branch else []
         return groups
 
     def _seen(self) -> Seen:
@@ -204,7 +204,7 @@ class Demo(cmd.Cmd):
             self.console.print(table_of(self.engine, self._groups(), before, seen))
         self._say(f"free blocks: {self.engine.num_free_blocks()} of {self.engine.num_blocks}")
         for branch in self.engine.processor.awaiting_resume():
-            self._say(f"{branch.seq_group.request_id} waits for its caller: resume {branch.seq_group.request_id}")
+            self._say(f"{branch.request_id} waits for its caller: resume {branch.request_id}")
 
     def _say(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style))

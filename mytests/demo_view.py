@@ -9,9 +9,9 @@ from rich.text import Text
 from mytests.characters import CHILD
 from mytests.demo_input import TOKENS, CommandError
 from mytests.surgical import SurgicalEngine
-from vllm.hooks.branch import branch_of
-from vllm.hooks.forgotten import Forgotten
-from vllm.hooks.results import Segment
+from sequence_hooks.results import Segment
+from vllm.core.forgotten import Forgotten
+from vllm.core.hooked_sequence import branch_of
 from vllm.sequence import SequenceGroup
 
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
@@ -85,7 +85,7 @@ def _context(group: SequenceGroup) -> Text:
     # A joined child has let go of its own.
     text = Text("…", "dim") if isinstance(prompt, Forgotten) else readable(prompt, "dim")
     text.append("|", "dim")
-    for segment in branch.segments() if branch else [Segment(0, len(output), "sampled")]:
+    for segment in branch.segments if branch else [Segment(0, len(output), "sampled")]:
         shown = readable(output[segment.start : segment.end])
         text += shown if segment.origin == "sampled" else Text.assemble(("[", "green"), shown, ("]", "green"))
     return text

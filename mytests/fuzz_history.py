@@ -18,11 +18,11 @@ from mytests.fuzz_compact import Compact
 from mytests.fuzz_model import PROMISE, SYNC, model_folder, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
+from sequence_hooks.config import BlockedKVPolicy
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
 from vllm.entrypoints.openai.logits_processors import _get_allowed_token_ids_logits_processor
-from vllm.hooks.config import BlockedKVPolicy
 
 BLOCK_SIZE = 16
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}

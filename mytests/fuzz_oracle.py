@@ -8,8 +8,8 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
+from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm.config import SpecialKwargs
-from vllm.hooks.results import ChildOutput, Join, Segment
 
 
 @dataclass(frozen=True)

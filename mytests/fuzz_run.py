@@ -63,6 +63,9 @@ class Run:
                 self.engine.abort_request(self.aborted[-1])
         for output in self.engine.step():
             self.streams[output.request_id].take(output)
+        if not self.engine.scheduler_contexts[0].output_queue:
+            # No token is left to be processed.
+            self.engine.scheduler[0].check_integrity()
         self.steps += 1
 
     def _check_progress(self) -> None:
@@ -99,7 +102,9 @@ def assert_empty(engine: LLMEngine) -> None:
     queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
     assert [list(queue) for queue in queues] == [[]] * 5
     assert manager.block_tables == {}, f"blocks are left of sequences {list(manager.block_tables)}"
-    assert (engine.seq_id_to_seq_group, scheduler._unsettled) == ({}, {})
+    assert (engine.seq_id_to_seq_group, scheduler.trees.has_unsettled) == ({}, False)
+    scheduler.check_integrity()
+    assert list(scheduler.trees.branches) == []
     assert (tracker._seq_id_to_blocks_hashes, tracker._seq_id_to_num_tokens_computed) == ({}, {})
     assert scheduler._finished_at_join == []
     assert not any(context.output_queue for context in engine.scheduler_contexts)

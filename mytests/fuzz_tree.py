@@ -7,8 +7,8 @@ from typing import Any
 
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, piece
+from sequence_hooks.results import ChildOutput, Segment
 from vllm import CompletionOutput, RequestOutput
-from vllm.hooks.results import ChildOutput, Segment
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tokens import Model
 from mytests.fuzz_tree import Node
-from vllm.hooks.config import PositionRule
-from vllm.hooks.results import Join
+from sequence_hooks.config import PositionRule
+from sequence_hooks.results import Join
 
 
 class Token:

@@ -19,11 +19,11 @@ from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
+from sequence_hooks.config import PositionRule
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
-from vllm.hooks.config import PositionRule
 from vllm.sequence import Sequence
 from vllm.worker.kv_slots import Places, open_cache, read
 
@@ -145,7 +145,7 @@ class InjectedRun(Run):
 
 
 def _name(seq: Sequence) -> str:
-    return seq.branch.seq_group.request_id if hasattr(seq, "branch") else NO_HOOK
+    return seq.branch.request_id if hasattr(seq, "branch") else NO_HOOK
 
 
 def read_kv(engine: LLMEngine, blocks: list[int], num_tokens: int) -> list[KV]:

@@ -3,8 +3,8 @@
 
 from typing import NamedTuple
 
+from vllm.core.hooked_metadata import HookedMetadata
 from vllm.core.scheduler import SchedulerOutputs
-from vllm.hooks.splice import HookedMetadata
 from vllm.sequence import SequenceGroupMetadata
 
 

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mytests.surgical import HOOKS, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from sequence_hooks.trace import recorder
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.lanes import Lane, Picture
+from sequence_hooks.trace.reader import Recording, read
 from vllm.config import SpecialKwargs
-from vllm.core.recording_scheduler import RecordingScheduler
-from vllm.hooks import recording
-from vllm.hooks.recording import Recorder
-from vllm.hooks.trace.build import picture_of
-from vllm.hooks.trace.lanes import Lane, Picture
-from vllm.hooks.trace.reader import Recording, read
+from vllm.core.hook_scheduler import HookScheduler
 
 
-class TickingScheduler(RecordingScheduler):
+class TickingScheduler(HookScheduler):
     """Each look at the clock takes a second."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -27,7 +26,7 @@ class TickingScheduler(RecordingScheduler):
 def engine_recorded_to(path: Path, hooks: SpecialKwargs = HOOKS, **fields: Any) -> SurgicalEngine:
     """An engine whose run is recorded to ``path``, which begins anew."""
     hooks = dataclasses.replace(hooks, record_to=str(path))
-    recording.begin(str(path), "a model", hooks)
+    recorder.begin(str(path), "a model", hooks)
     return SurgicalEngine(hooks, scheduler_cls=TickingScheduler, **fields)
 
 
@@ -57,10 +56,10 @@ def under_pressure(path: Path, policy: Any = "discard", num_cpu_blocks: int = 0)
 
 def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
     """A recording with these events of one stream."""
-    recording.begin(str(path), "a model", SYNC_HOOKS)
-    recorder = Recorder(str(path), lambda: 0.0)
+    recorder.begin(str(path), "a model", SYNC_HOOKS)
+    noted = recorder.Recorder(str(path), lambda: 0.0)
     for kind, fields in events:
-        recorder.note(kind, **fields)
+        noted.note(kind, **fields)
     return path
 
 

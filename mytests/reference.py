@@ -3,7 +3,7 @@
 
 from mytests.surgical import EOS, SYNC, ids
 from vllm.config import SpecialKwargs
-from vllm.hooks.branch import Branch, branch_of
+from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.sequence import SequenceGroup
 
 SEPARATOR = ids("\n")
@@ -28,11 +28,11 @@ class Reference:
         """The tokens of a finished sequence, with or without the EOS that ended it."""
         fed, given = self.fed.get(group.request_id, []), iter(self.given.get(group.request_id, []))
         out: list[int] = []
-        pending: list[Branch] = []
+        pending: list[V0Branch] = []
         children = list(getattr(branch_of(group), "children", ()))
         for position, token in enumerate(fed):
             out.append(token)
-            while children and children[0].spawn_position == len(out):
+            while children and children[0].origin is not None and children[0].origin.position == len(out):
                 pending.append(children.pop(0))
             end = len(out)
             is_last = position == len(fed) - 1
@@ -45,8 +45,8 @@ class Reference:
         assert not children and not pending
         return out
 
-    def _merged(self, children: list[Branch]) -> list[int]:
+    def _merged(self, children: list[V0Branch]) -> list[int]:
         if self.hooks.child_merge_strategy == "none":
             return []
-        results = [[] if child.has_failed else self.output(child.seq_group, False) for child in children]
+        results = [[] if child.has_failed else self.output(child.sequence.group, False) for child in children]
         return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]

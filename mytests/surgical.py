@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
+from sequence_hooks.kv.step_costs import StepCosts
+from sequence_hooks.results import ChildDelta
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.hooked_sequence import branch_of
 from vllm.core.scheduler import SchedulerOutputs
-from vllm.core.step_costs import StepCosts
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.hooks.branch import Branch, branch_of
-from vllm.hooks.results import ChildDelta
 from vllm.inputs import token_inputs
 from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput, RequestOutputFactory
@@ -228,9 +228,11 @@ class SurgicalEngine:
     def assert_empty(self) -> None:
         """No group in any queue, no entry in any map, every block free."""
         manager = self.scheduler.block_manager
+        self.scheduler.check_integrity()
         assert self.queued() == []
         assert not self.scheduler.has_unfinished_seqs()
-        assert not self.scheduler._unsettled
+        assert not self.scheduler.trees.has_unsettled
+        assert not list(self.scheduler.trees.branches)
         assert not self.scheduler._kept
         assert manager.block_tables == {}
         assert manager._computed_blocks_tracker._seq_id_to_blocks_hashes == {}
@@ -250,7 +252,7 @@ def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
     """The group of a child, by its order of spawn."""
     branch = branch_of(group)
     assert branch is not None
-    return branch.children[index].seq_group
+    return branch.children[index].sequence.group
 
 
 def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
@@ -277,6 +279,6 @@ def plan(**texts: str) -> Callable[[SequenceGroup], int]:
 
 def num_sampled(group: SequenceGroup) -> int:
     """Output tokens that the group sampled itself."""
-    branch: Branch | None = branch_of(group)
+    branch = branch_of(group)
     merged = 0 if branch is None else sum(segment.end - segment.start for segment in branch.merged)
     return group.first_seq.get_output_len() - merged

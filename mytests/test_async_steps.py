@@ -13,9 +13,9 @@ import pytest
 from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, plan
 from mytests.test_extension import FORK, Seeing, own
 from mytests.test_inheritance import SAMPLES, add_samples
+from sequence_hooks.handlers import TokenEvent
 from vllm.config import SpecialKwargs
 from vllm.engine.llm_engine import LLMEngine, SchedulerContext
-from vllm.hooks.handlers import TokenEvent
 from vllm.outputs import RequestOutput
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup, SequenceOutput
 

@@ -9,7 +9,7 @@ import torch
 
 from mytests.test_processor_factory import config_of
 from vllm.config import SpecialKwargs
-from vllm.hooks import child_checks, compatibility
+from vllm.engine import child_checks, compatibility
 from vllm.sampling_params import SamplingParams
 
 

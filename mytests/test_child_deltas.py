@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
-from vllm.hooks.results import ChildDelta
+from sequence_hooks.results import ChildDelta
 from vllm.sampling_params import RequestOutputKind
 
 STREAMED = {"stream_children": True}

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mytests.surgical import SYNC_HOOKS
-from vllm.hooks.request_checks import SET_BY_THE_ENGINE, ModelFacts, check_request
-from vllm.hooks.sampling import inherit
+from vllm.engine.child_params import inherit
+from vllm.engine.request_checks import SET_BY_THE_ENGINE, ModelFacts, check_request
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [

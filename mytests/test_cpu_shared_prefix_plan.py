@@ -65,7 +65,7 @@ class TestPlan:
         assert prefixes(plan) == ([([0, 1], blocks)] if blocks else [])
 
     def test_rows_of_one_sequence_are_no_group(self) -> None:
-        """Nobody but it may have those blocks, and a splice may write to them; beside another's they are in one."""
+        """Nobody but it may have those blocks, and an injection may write to them; beside another's they are in one."""
         tables, lens = [[1, 2, 9], [1, 2, 9], [1, 2, 8]], [40, 41, 40]
         none = torch.tensor([], dtype=torch.long)
         for owners, rows in (([0, 0, 0], []), ([0, 0, 1], [[0, 1, 2]])):

@@ -6,9 +6,9 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, plan
+from sequence_hooks.rules import ChildPlan, Effects
 from vllm.core.shared_blocks import last_copy_into_each
 from vllm.core.transitions import IllegalTransition
-from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
@@ -229,17 +229,21 @@ class TestTransitions:
         engine = SurgicalEngine()
         group = engine.add()
         with pytest.raises(IllegalTransition, match="r cannot go from WAITING to BLOCKED"):
-            engine.scheduler.block(ensure_branch(group, HOOKS))
+            engine.scheduler.block(engine.scheduler.branch_for(group), "children")
 
     def test_a_spawn_without_a_block_table_is_refused(self) -> None:
         """Upstream's fork would return silently, and the child would have no KV."""
         engine = SurgicalEngine()
         parent = engine.add()
         engine.step({"r": PROMISE})
-        child = ensure_branch(parent, HOOKS).children[0]
+        branch = engine.scheduler.branch_for(parent)
+        child = branch.children[0]
+        assert child.origin is not None
+        plan = ChildPlan("r_child_1", 1, (), 1, child.origin.handler)
         engine.scheduler.block_manager.free(parent.first_seq)
         with pytest.raises(IllegalTransition, match="r spawns without a block table"):
-            engine.scheduler.spawn(child)
+            engine.scheduler.spawn(branch, Effects((plan,), None), [child.sequence])
+        assert branch.children == [child]
 
     def test_a_blocked_sequence_is_not_finished(self) -> None:
         """Upstream takes every status above SWAPPED for finished."""

@@ -11,8 +11,8 @@ import pytest
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
+from sequence_hooks.results import ChildOutput
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
-from vllm.hooks.results import ChildOutput
 
 pytestmark = pytest.mark.model
 

@@ -61,7 +61,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     ("module", "option"),
     [
-        ("vllm.hooks.trace", "RUN"),
+        ("sequence_hooks.trace", "RUN"),
         ("benchmarks.forkjoin", "--quick"),
         ("benchmarks.bench_pressure", "--repeats"),
         ("benchmarks.inject_agreement", "--help"),

@@ -19,10 +19,10 @@ from mytests.surgical import (
     ids,
     plan,
 )
+from sequence_hooks.handlers import Actions, Merged, PromiseHandler, Spawn, SyncHandler, TokenEvent, TokenHandler
+from sequence_hooks.results import ChildOutput
 from vllm.config import SpecialKwargs
 from vllm.engine.output_processor.sequence_hook import EngineFacts
-from vllm.hooks.handlers import Actions, Merged, PromiseHandler, Spawn, SyncHandler, TokenEvent, TokenHandler
-from vllm.hooks.results import ChildOutput
 
 FORK = ord("*")
 

@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure
 
 import mytests.fuzz as fuzzer
+import sequence_hooks.rules as rules
 import vllm.core.hook_scheduler as hook_scheduler
 import vllm.core.parking_scheduler as parking_scheduler
+import vllm.engine.child_params as sampling
 import vllm.engine.output_processor.sequence_hook as sequence_hook
-import vllm.hooks.sampling as sampling
 from mytests.fuzz import Failure, Tally, fuzz
 from mytests.fuzz_draw import histories
 from mytests.fuzz_tally import LEAST_HISTORIES, LEAST_JOINS
+from sequence_hooks.merge import merge
+from vllm.core.merged_data import MergedSequenceData
+from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.hooks.accounting import HookStopChecker, MergedSequenceData
-from vllm.hooks.merge import merge
 from vllm.model_executor.guided_decoding.xgrammar_decoding import XGrammarLogitsProcessor
 from vllm.sequence import SequenceStatus
 
@@ -62,7 +64,7 @@ _make_child = sequence_hook.make_child
 
 def _forget_the_adapter(*args: Any) -> Any:
     child = _make_child(*args)
-    child.seq_group.lora_request = child.seq.lora_request = None
+    child.group.lora_request = child.seq.lora_request = None
     return child
 
 
@@ -87,7 +89,7 @@ class _All(MergedSequenceData):
 
 ALL = histories(())
 FAULTS = [
-    pytest.param(sequence_hook, "merge", _merge_backwards, ALL, "should be", id="merged-backwards"),
+    pytest.param(rules, "merge", _merge_backwards, ALL, "should be", id="merged-backwards"),
     pytest.param(parking_scheduler, "last_copy_into_each", _copy_no_block, ALL, "the model has", id="kv-not-copied"),
     pytest.param(hook_scheduler.HookScheduler, "free_seq", _leave_blocks, ALL, "blocks are left", id="blocks-leaked"),
     pytest.param(sequence_hook, "make_child", _forget_the_adapter, ALL, "the model has", id="childs-adapter"),

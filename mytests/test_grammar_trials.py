@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import pytest
 
 from mytests.test_guided_grammars import FORK_JOIN, MODEL, Answering, allowing, made_as, regex
-from vllm.hooks import grammar_trials
-from vllm.hooks.grammars import ACCEPTED, LEARN, TRY, GrammarTrials, shown_grammar
+from vllm.model_executor.guided_decoding import grammar_trials
+from vllm.model_executor.guided_decoding.grammars import ACCEPTED, LEARN, TRY, GrammarTrials, shown_grammar
 from vllm.sampling_params import GuidedDecodingParams
 
 
@@ -189,7 +189,7 @@ class TestProcess:
 class TestTrials:
     def test_a_grammar_is_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whether it works or not; only the latest are remembered."""
-        monkeypatch.setattr("vllm.hooks.grammars._MOST_REMEMBERED", 2)
+        monkeypatch.setattr("vllm.model_executor.guided_decoding.grammars._MOST_REMEMBERED", 2)
         trials = Answering("", "no", "", "again")
         trials.check(regex("a"), "t", MODEL)
         for _ in range(2):

@@ -9,8 +9,8 @@ import pytest
 from grammars import multiverse, npr, pasta
 
 from mytests.surgical import EOS, SurgicalEngine, finished, num_sampled
+from sequence_hooks.tokens import with_token_ids
 from vllm.engine.output_processor.sequence_hook import EngineFacts
-from vllm.hooks.tokens import with_token_ids
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup
 

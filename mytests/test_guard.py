@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from mytests.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from vllm.hooks.guard import GuardedProcessor, guard_processors
-from vllm.hooks.told_once import ToldOnce
+from sequence_hooks.told_once import ToldOnce
+from vllm.engine.guard import GuardedProcessor, guard_processors
+from vllm.engine.output_processor.stop_checker import request_of
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import SequenceGroup
@@ -168,14 +169,14 @@ class TestSequence:
 class TestToldOnce:
     def test_a_request_with_its_samples_and_children_is_one(self) -> None:
         """The id of a child ends in a number."""
-        told = ToldOnce()
+        told = ToldOnce(request_of)
         assert told.is_first("r_parallel_sample_3_child_0_child_12")
         assert not told.is_first("r_child_1")
         assert told.is_first("r_child_x")
 
     def test_only_the_latest_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server never ends."""
-        monkeypatch.setattr("vllm.hooks.told_once._MOST", 2)
-        told = ToldOnce()
+        monkeypatch.setattr("sequence_hooks.told_once._MOST", 2)
+        told = ToldOnce(request_of)
         assert all(told.is_first(name) for name in ("a", "b", "c", "a"))
         assert not told.is_first("c")

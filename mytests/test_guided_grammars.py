@@ -9,9 +9,9 @@ import pytest
 import torch
 from forkjoin_engine import MODEL_FOLDER
 
-from vllm.hooks.grammars import GrammarTrials
 from vllm.model_executor import guided_decoding
 from vllm.model_executor.guided_decoding import upstream
+from vllm.model_executor.guided_decoding.grammars import GrammarTrials
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.transformers_utils.tokenizer import get_tokenizer
 

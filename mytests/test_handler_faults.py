@@ -12,11 +12,11 @@ import pytest
 from mytests.pretended_kv import SeenPrompts
 from mytests.surgical import CharTokenizer, SurgicalEngine, finished, plan
 from mytests.test_extension import FORK, hooks_with
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from sequence_hooks.results import ChildOutput
 from vllm.config import SpecialKwargs
 from vllm.engine.output_processor import sequence_hook
-from vllm.hooks.handlers import Actions, Merged, Spawn, TokenEvent
-from vllm.hooks.results import ChildOutput
-from vllm.hooks.spawn import make_child
+from vllm.engine.spawn import make_child
 
 
 def owned(name: str) -> str:

@@ -12,11 +12,11 @@ import pytest
 
 from mytests.pretended_kv import PretendedKV
 from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks.kv.plan import InjectedKV, Positions
+from sequence_hooks.kv.transfer import Run
 from vllm.config import SpecialKwargs
+from vllm.core.hooked_metadata import HookedMetadata
 from vllm.core.scheduler import SchedulerOutputs
-from vllm.hooks.branch import ensure_branch
-from vllm.hooks.injection import Positions, SplicedKV
-from vllm.hooks.splice import HookedMetadata, Run
 from vllm.sequence import SequenceGroupMetadata
 
 INJECT = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
@@ -184,12 +184,12 @@ class TestPositions:
         script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 40)
         engine.run(script)
         assert engine.scheduler.num_cumulative_preemption > 0
-        assert ensure_branch(group, OVERLAP).spliced is None
+        assert engine.scheduler.branch_for(group).injected is None
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()
 
 
-class TestSplicedKV:
+class TestInjectedKV:
     def test_positions_go_on_from_where_they_were_put(self) -> None:
         """Each by the latest run that begins before it."""
         positions = Positions()
@@ -203,8 +203,8 @@ class TestSplicedKV:
         """In index and position."""
         positions = Positions()
         positions.put(8, 7)
-        spliced = SplicedKV(5, 10, positions, glue=[3, 4, 7, 8, 9])
-        taken = spliced.take_runs(num_tokens)
+        injected = InjectedKV(5, 10, positions, glue=[3, 4, 7, 8, 9])
+        taken = injected.take_runs(num_tokens)
         assert [(run.start, run.end) for run in taken] == list(runs)
         assert [run.position_offset for run in taken] == [0, 0, -1][: len(taken)]
-        assert len(spliced.glue) == 5 - num_tokens
+        assert len(injected.glue) == 5 - num_tokens

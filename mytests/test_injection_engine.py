@@ -15,7 +15,7 @@ from mytests.fuzz import History, Request
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, NO_HOOK, InjectedRun, Injecting, Scripted, run_and_check, samples
-from vllm.hooks.config import BlockOn, PositionRule
+from sequence_hooks.config import BlockOn, PositionRule
 
 pytestmark = pytest.mark.model
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from mytests.surgical import EOS, SurgicalEngine, finished, ids, plan
-from mytests.test_injection import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, prefilled, recorded
-from vllm.hooks.branch import ensure_branch
+from mytests.test_injection import INJECT, SYNC_INJECT, engine_with_kv, prefilled, recorded
 from vllm.utils import Device
 
 
@@ -19,7 +18,7 @@ class TestPressure:
         group = engine.add(prompt="prompt")
         script = plan(r="!.z", r_child_0="ABCDE")
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
-        engine.scheduler.pressure.give_up_all(group.first_seq)
+        engine.scheduler.pressure.give_up_all(group)
         engine.run(script)
         assert (finished(engine).text, prefilled(engine)) == ("ABCDEz", [6 + 2 + 5])
         assert recorded(engine).num_injected == 0
@@ -48,7 +47,7 @@ class TestPressure:
         engine.scheduler._settle()
         assert list(engine.scheduler.forked) == [group]
         assert engine.scheduler._give_up_kv_of_one()
-        assert (bool(engine.scheduler._kept), ensure_branch(group, OVERLAP).spliced) == (False, None)
+        assert (bool(engine.scheduler._kept), engine.scheduler.branch_for(group).injected) == (False, None)
         engine.run(script)
         assert finished(engine).text == "ABCDEz"
         engine.assert_empty()
@@ -77,10 +76,10 @@ class TestPressure:
         engine.processor.resume("r", "")
         engine.step(script)
         engine.run_until(engine.scheduler.is_waiting_for_callers, script)
-        branch = ensure_branch(group, hooks)
-        assert branch.spliced is not None
-        engine.scheduler.pressure.give_up(group.first_seq, 2)
-        assert (group.first_seq.get_num_computed_tokens(), branch.spliced) == (0, None)
+        branch = engine.scheduler.branch_for(group)
+        assert branch.injected is not None
+        engine.scheduler.pressure.give_up(group, 2)
+        assert (group.first_seq.get_num_computed_tokens(), branch.injected) == (0, None)
         engine.processor.resume("r", "")
         engine.run(script)
         assert finished(engine).text == "ABCDEFGHaz"
@@ -117,7 +116,7 @@ class TestEnds:
 
 
 class TestPrefixCaching:
-    def test_a_spliced_block_is_found_by_nobody(self) -> None:
+    def test_a_injected_block_is_found_by_nobody(self) -> None:
         """A request with the same tokens finds what stands before the injection."""
         engine = engine_with_kv(prefix_caching=True)
         engine.add(prompt="promptprompt")

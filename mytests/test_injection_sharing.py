@@ -14,7 +14,7 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import InjectedRun, Injecting, Script, Scripted, model, run_and_check, samples
-from vllm.hooks.config import BlockedKVPolicy, BlockOn, PositionRule
+from sequence_hooks.config import BlockedKVPolicy, BlockOn, PositionRule
 from vllm.utils import Device
 
 pytestmark = pytest.mark.model

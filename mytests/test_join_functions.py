@@ -11,10 +11,10 @@ import pytest
 
 from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, CharTokenizer, SurgicalEngine, finished, plan
 from mytests.test_extension import hooks_with
+from sequence_hooks.handlers import Merged
+from sequence_hooks.results import ChildOutput, Segment
 from vllm.config import SpecialKwargs
 from vllm.engine.output_processor.sequence_hook import EngineFacts
-from vllm.hooks.handlers import Merged
-from vllm.hooks.results import ChildOutput, Segment
 
 
 def joined_by(name: str) -> SpecialKwargs:
@@ -131,7 +131,7 @@ class TestFaults:
         self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nothing of them is merged, others go on, and the log is told once a request."""
-        monkeypatch.setattr("vllm.hooks.merge._MOST_PIECES", 1000)
+        monkeypatch.setattr("sequence_hooks.merge._MOST_PIECES", 1000)
         engine = SurgicalEngine(joined_by(name))
         engine.add()
         engine.add("s")

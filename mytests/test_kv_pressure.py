@@ -9,9 +9,9 @@ import pytest
 
 from mytests.pretended_kv import PretendedKV
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from sequence_hooks.config import BlockedKVPolicy
 from vllm.config import SpecialKwargs
-from vllm.hooks.branch import branch_of
-from vllm.hooks.config import BlockedKVPolicy
+from vllm.core.hooked_sequence import branch_of
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 POLICIES = get_args(BlockedKVPolicy)

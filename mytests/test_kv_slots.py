@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mytests.splices import RotaryShape, TinyModel
+from mytests.kv_copies import RotaryShape, TinyModel
 from vllm.attention.ops.ipex_attn import PagedAttention
 from vllm.worker.kv_slots import Places, open_cache, read, write
 

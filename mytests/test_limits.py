@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks import near_names
+from sequence_hooks.limits import Limits, limits_of
 from vllm.config import SpecialKwargs
-from vllm.hooks import near_names
-from vllm.hooks.limits import Limits, limits_of
-from vllm.sampling_params import SamplingParams
 
 DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
 
@@ -91,7 +90,7 @@ class TestLimits:
         """Never looser than the engine's; the error names field, value and way out."""
         hooks = dataclasses.replace(DEEP, max_tree_tokens=100)
         with pytest.raises(ValueError, match=message):
-            limits_of(hooks, SamplingParams(extra_args=extra_args))
+            limits_of(hooks, extra_args)
 
     @pytest.mark.parametrize(
         ("name", "meant"),
@@ -115,7 +114,7 @@ class TestLimits:
         """It would be ignored, as others' names are; the error says what was meant, and the way out."""
         message = f"extra_args: '{name}' is not a field, and nearly '{meant}'; write '{meant}', or give an argument of"
         with pytest.raises(ValueError, match=re.escape(message)):
-            limits_of(DEEP, SamplingParams(extra_args={"somebody": "else's", name: 1}))
+            limits_of(DEEP, {"somebody": "else's", name: 1})
 
     @pytest.mark.parametrize(
         "name",
@@ -126,7 +125,7 @@ class TestLimits:
     )
     def test_what_is_plainly_somebody_elses_is_not(self, name: Any) -> None:
         """Though it has a word of ours."""
-        assert limits_of(DEEP, SamplingParams(extra_args={name: 1})) == Limits(True, 3, 16, None)
+        assert limits_of(DEEP, {name: 1}) == Limits(True, 3, 16, None)
 
     def test_what_a_client_sends_is_compared_for_a_moment_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many and however long its names are: all others wait for that."""
@@ -138,11 +137,11 @@ class TestLimits:
 
         monkeypatch.setattr(near_names, "_likeness", likeness)
         names = ["max_children" * 1000, *(f"max_{number}" for number in range(100_000))]
-        limits_of(DEEP, SamplingParams(extra_args=dict.fromkeys(names, 1)))
+        limits_of(DEEP, dict.fromkeys(names, 1))
         assert 0 < len(compared) < 5000
         assert max(map(len, compared)) <= 30
 
     def test_the_engines_own_limits_are_as_tight_as_can_be_asked_for(self) -> None:
         """The same value is no looser."""
         same = {"max_child_depth": 3, "max_children": 16, "max_tree_tokens": 7}
-        assert limits_of(DEEP, SamplingParams(extra_args=same)) == Limits(True, 3, 16, 7)
+        assert limits_of(DEEP, same) == Limits(True, 3, 16, 7)

@@ -26,7 +26,7 @@ def test_the_log_grows_by_a_line_a_request(hooks: SpecialKwargs, script: str, ca
         engine.add(name, prompt="p" * 8)
     children = {f"{name}_child_{k}": "B" * 9 for name in ("r_parallel_sample_0", "r_parallel_sample_1") for k in (0, 1)}
     engine.run(plan(r_parallel_sample_0=script, r_parallel_sample_1=script, **children))
-    assert len([record for record in caplog.records if "sequence_hook" in record.name]) == 1
+    assert len([record for record in caplog.records if "output_processor" in record.name]) == 1
     engine.assert_empty()
 
 
@@ -56,7 +56,7 @@ def test_what_is_missing_is_logged(
     engine = SurgicalEngine(hooks, max_model_len=24)
     engine.add(prompt="p" * 8)
     engine.run(plan(r=script, r_child_0="B" * 9))
-    logged = [record.getMessage() for record in caplog.records if "sequence_hook" in record.name]
+    logged = [record.getMessage() for record in caplog.records if "output_processor" in record.name]
     assert logged == ([] if message is None else [message])
     engine.assert_empty()
 
@@ -67,7 +67,7 @@ def test_a_traceback_is_logged_for_the_first_request_that_meets_a_fault(caplog: 
     for name in "rs":
         engine.add(name)
     engine.run(plan(r="*z", s="*z"))
-    logged = [record.exc_info is not None for record in caplog.records if "sequence_hook" in record.name]
+    logged = [record.exc_info is not None for record in caplog.records if "output_processor" in record.name]
     assert logged == [True, False]
     engine.assert_empty()
 
@@ -77,5 +77,5 @@ def test_several_faults_of_a_request_are_one_line(caplog: pytest.LogCaptureFixtu
     engine = SurgicalEngine(joined_by("fail"), max_model_len=24)
     engine.add(prompt="p" * 8)
     engine.run(plan(r="!.!aaaaaaaaaa.z", r_child_0="B", r_child_1="C" * 9))
-    assert len([record for record in caplog.records if "sequence_hook" in record.name]) == 1
+    assert len([record for record in caplog.records if "output_processor" in record.name]) == 1
     engine.assert_empty()

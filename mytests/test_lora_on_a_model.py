@@ -12,8 +12,8 @@ from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_adapters import lora_request, with_adapter
 from mytests.fuzz_model import EOS, PROMISE, model_folder
 from mytests.injection_runs import Injecting, Scripted, run_and_check, samples
+from sequence_hooks.config import BlockOn
 from vllm import SamplingParams
-from vllm.hooks.config import BlockOn
 
 pytestmark = pytest.mark.model
 

@@ -53,7 +53,7 @@ class TestMetrics:
         log(logger)
         names = ("children_spawned", "children_failed", "merged_tokens", "resume_prefill_tokens", "resume_saved_tokens")
         assert [told(f"{name}_total") for name in names] == [2, 0, 9, 10, 8]
-        assert (told("request_blocked_time_seconds_count"), len(engine.scheduler.stats.blocked_times)) == (1, 0)
+        assert (told("request_blocked_time_seconds_count"), len(engine.scheduler.trees.stats.blocked_times)) == (1, 0)
         assert told("num_requests_blocked") == 0
 
     def test_who_is_blocked_and_what_they_hold(self) -> None:

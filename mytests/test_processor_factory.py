@@ -12,12 +12,12 @@ from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.scheduler import Scheduler
 from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.compatibility import prepare_args, resolve
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.multi_step import MultiStepOutputProcessor
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.hooks.compatibility import prepare_args, resolve
 from vllm.utils import Counter
 
 

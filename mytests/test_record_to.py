@@ -6,7 +6,6 @@ import errno
 import gc
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +13,13 @@ from forkjoin_engine import MODEL_FOLDER
 
 from mytests.recorded import TickingScheduler, engine_recorded_to, fork_and_join
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks.trace import events, recorder
+from sequence_hooks.trace.reader import read
+from sequence_hooks.trace.recorder import Recorder
 from vllm.config import SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
-from vllm.core.recording_scheduler import RecordingScheduler, start_recording
 from vllm.engine.arg_utils import EngineArgs
-from vllm.hooks import recording
-from vllm.hooks.recording import Recorder
-from vllm.hooks.trace.reader import read
+from vllm.engine.record import begin_recording
 from vllm.utils import resolve_obj_by_qualname
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
@@ -31,9 +30,9 @@ class TestRecorder:
     def test_it_appends(self, tmp_path: Path) -> None:
         """Two schedulers of one engine write to one file, each under a name of its own."""
         path = tmp_path / "run.jsonl"
-        recording.begin(str(path), "a model", HOOKS)
+        recorder.begin(str(path), "a model", HOOKS)
         for _ in range(2):
-            Recorder(str(path), lambda: 1.5).note(recording.SwappedIn, seq=3)
+            Recorder(str(path), lambda: 1.5).note(events.SwappedIn, sequence="r")
         first, second = read(path).events
         assert first.stream != second.stream
         assert (first.time, second.time) == (1.5, 1.5)
@@ -41,8 +40,8 @@ class TestRecorder:
     def test_a_line_is_there_as_soon_as_it_is_written(self, tmp_path: Path) -> None:
         """A crash loses nothing."""
         recorder = Recorder(str(tmp_path / "run.jsonl"), lambda: 0.0)
-        recorder.note(recording.SwappedIn, seq=3)
-        assert (tmp_path / "run.jsonl").read_bytes().endswith(b'"seq":3}\n')
+        recorder.note(events.SwappedIn, sequence="r")
+        assert (tmp_path / "run.jsonl").read_bytes().endswith(b'"sequence":"r"}\n')
 
     def test_it_closes_the_file(self, tmp_path: Path) -> None:
         """When its scheduler is gone."""
@@ -67,9 +66,9 @@ class TestHeader:
     def test_it_tells_of_model_and_hooks(self, tmp_path: Path) -> None:
         """Of those fields alone that were given."""
         hooks = dataclasses.replace(HOOKS, child_sampling_params={"max_tokens": 3}, record_to=str(tmp_path / "r"))
-        recording.begin(str(tmp_path / "r"), "a model", hooks)
+        recorder.begin(str(tmp_path / "r"), "a model", hooks)
         run = read(tmp_path / "r").run
-        assert (run.version, run.model) == (1, "a model")
+        assert (run.version, run.model) == (2, "a model")
         assert run.hooks == {
             "sync_token_id": SYNC,
             "promise_token_id": PROMISE,
@@ -79,7 +78,7 @@ class TestHeader:
     def test_it_begins_the_file_anew(self, tmp_path: Path) -> None:
         """A second engine's run is not the first one's."""
         fork_and_join(tmp_path / "run.jsonl")
-        recording.begin(str(tmp_path / "run.jsonl"), "a model", HOOKS)
+        recorder.begin(str(tmp_path / "run.jsonl"), "a model", HOOKS)
         assert read(tmp_path / "run.jsonl").events == ()
 
 
@@ -99,35 +98,13 @@ class TestField:
 
 
 class TestStart:
-    def config(self, scheduler: Any) -> Any:
-        """What `start_recording` looks at of a `VllmConfig`."""
-        model, scheduler_config = SimpleNamespace(model="a model"), SimpleNamespace(scheduler_cls=scheduler)
-        return SimpleNamespace(model_config=model, scheduler_config=scheduler_config)
-
     def hooks(self, path: Path) -> SpecialKwargs:
         return dataclasses.replace(HOOKS, record_to=str(path))
 
-    def test_it_chooses_the_scheduler_that_records(self, tmp_path: Path) -> None:
-        """By its qualified name, as upstream does."""
-        config = self.config("vllm.core.hook_scheduler.HookScheduler")
-        start_recording(self.hooks(tmp_path / "run.jsonl"), config)
-        assert config.scheduler_config.scheduler_cls == "vllm.core.recording_scheduler.RecordingScheduler"
+    def test_it_begins_with_the_model(self, tmp_path: Path) -> None:
+        """Whatever scheduler runs, its events follow."""
+        begin_recording(self.hooks(tmp_path / "run.jsonl"), "a model")
         assert read(tmp_path / "run.jsonl").run.model == "a model"
-
-    def test_one_of_your_own_that_records_stays(self, tmp_path: Path) -> None:
-        """It was chosen with open eyes."""
-        config = self.config(TickingScheduler)
-        start_recording(self.hooks(tmp_path / "run.jsonl"), config)
-        assert config.scheduler_config.scheduler_cls is TickingScheduler
-
-    def test_one_of_your_own_that_does_not_is_refused(self, tmp_path: Path) -> None:
-        """By name, with the way out."""
-
-        class Own(HookScheduler):
-            pass
-
-        with pytest.raises(ValueError, match=r"record_to is .*Own.*doesn't record; .*derive it from .*RecordingSched"):
-            start_recording(self.hooks(tmp_path / "run.jsonl"), self.config(Own))
 
     def test_a_file_that_cannot_be_written_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Before a model is loaded."""
@@ -135,21 +112,20 @@ class TestStart:
         def refuse(*args: Any) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr(recording, "begin", refuse)
-        config = self.config("vllm.core.hook_scheduler.HookScheduler")
+        monkeypatch.setattr(recorder, "begin", refuse)
         with pytest.raises(ValueError, match=r"record_to is .*can be written \(.*Permission denied"):
-            start_recording(self.hooks(tmp_path / "run.jsonl"), config)
+            begin_recording(self.hooks(tmp_path / "run.jsonl"), "a model")
 
 
 class TestNothingElse:
     @pytest.mark.parametrize("is_recorded", [True, False])
-    def test_without_it_another_scheduler_runs(self, is_recorded: bool, tmp_path: Path) -> None:
-        """So it costs nothing: there is no line of it to run."""
+    def test_a_file_is_made_if_it_is_asked_for(self, is_recorded: bool, tmp_path: Path) -> None:
+        """With the engine's configuration; the scheduler is the same."""
         path = str(tmp_path / "run.jsonl")
         hooks = SpecialKwargs(sync_token_id=SYNC, record_to=path if is_recorded else None)
         config = EngineArgs(str(MODEL_FOLDER), special_kwargs=hooks).create_engine_config()
         chosen = resolve_obj_by_qualname(config.scheduler_config.scheduler_cls)
-        assert chosen is (RecordingScheduler if is_recorded else HookScheduler)
+        assert chosen is HookScheduler
         assert Path(path).exists() is is_recorded
 
     def test_the_run_is_the_same(self, tmp_path: Path) -> None:

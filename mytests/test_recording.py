@@ -7,8 +7,8 @@ from typing import Any
 
 from mytests.recorded import engine_recorded_to, fork_and_join, under_pressure
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, plan
-from vllm.hooks import recording
-from vllm.hooks.trace.reader import Recording, read
+from sequence_hooks.trace import events
+from sequence_hooks.trace.reader import Recording, read
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
@@ -16,34 +16,34 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 def only(recorded: Recording, kind: type, **fields: Any) -> list[Any]:
     """The events of one kind, and with these values."""
-    events = [event for event in recorded.events if isinstance(event, kind)]
-    return [event for event in events if all(getattr(event, name) == value for name, value in fields.items())]
+    found = [event for event in recorded.events if isinstance(event, kind)]
+    return [event for event in found if all(getattr(event, name) == value for name, value in fields.items())]
 
 
-def ends(recorded: Recording) -> dict[int, str]:
+def ends(recorded: Recording) -> dict[str, str]:
     """Why each sequence ended."""
-    return {event.seq: event.reason for event in only(recorded, recording.Finished)}
+    return {event.sequence: event.reason for event in only(recorded, events.Finished)}
 
 
 class TestEvents:
     def test_a_fork_and_its_join(self, tmp_path: Path) -> None:
         """All that happens but the steps, in order."""
         recorded = fork_and_join(tmp_path / "run.jsonl")
-        steps = only(recorded, recording.Step)
+        steps = only(recorded, events.Step)
         others = [type(event).__name__ for event in recorded.events if event not in steps]
         spawns, ends = ["Spawned", "Spawned", "Blocked"], ["Finished", "Finished", "Joined", "Finished"]
         assert others == ["Stream", "Arrived", *spawns, *ends]
 
     def test_a_child_is_spawned_from_its_parent(self, tmp_path: Path) -> None:
         """Behind the promise, with the parent's context as its prompt."""
-        first, second = only(fork_and_join(tmp_path / "run.jsonl"), recording.Spawned)
-        assert (first.request_id, first.parent, first.position, first.num_prompt_tokens) == ("r_child_0", 0, 2, 8)
-        assert (second.request_id, second.parent, second.position, second.num_prompt_tokens) == ("r_child_1", 0, 4, 10)
+        first, second = only(fork_and_join(tmp_path / "run.jsonl"), events.Spawned)
+        assert (first.sequence, first.parent, first.position, first.num_prompt_tokens) == ("r_child_0", "r", 2, 8)
+        assert (second.sequence, second.parent, second.position, second.num_prompt_tokens) == ("r_child_1", "r", 4, 10)
 
     def test_a_join_counts_tokens(self, tmp_path: Path) -> None:
         """Six merged and a separator; these and the sync token are prefilled."""
-        (join,) = only(fork_and_join(tmp_path / "run.jsonl"), recording.Joined)
-        assert (join.children, join.num_merged, join.num_prefill, join.num_cut) == ([1, 2], 7, 8, 0)
+        (join,) = only(fork_and_join(tmp_path / "run.jsonl"), events.Joined)
+        assert (join.children, join.num_merged, join.num_prefill, join.num_cut) == (["r_child_0", "r_child_1"], 7, 8, 0)
         assert join.num_injected == 0
 
     def test_a_join_counts_what_came_with_its_kv(self, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ class TestEvents:
         engine = engine_recorded_to(tmp_path / "run.jsonl", INJECT)
         engine.add()
         engine.run(plan(r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
-        (join,) = only(read(tmp_path / "run.jsonl"), recording.Joined)
+        (join,) = only(read(tmp_path / "run.jsonl"), events.Joined)
         assert (join.num_merged, join.num_injected, join.num_prefill) == (11, 9, 3)
 
     def test_a_step_has_its_tokens(self, tmp_path: Path) -> None:
@@ -59,15 +59,15 @@ class TestEvents:
         engine = engine_recorded_to(tmp_path / "run.jsonl")
         engine.add(prompt="prompt")
         engine.run(plan(r="ab"))
-        steps = only(read(tmp_path / "run.jsonl"), recording.Step)
-        assert [(step.prefill, step.decode) for step in steps] == [([(0, 6)], []), ([], [0]), ([], [0]), ([], [])]
+        steps = only(read(tmp_path / "run.jsonl"), events.Step)
+        assert [(step.prefill, step.decode) for step in steps] == [([("r", 6)], []), ([], ["r"]), ([], ["r"]), ([], [])]
 
     def test_a_step_counts_blocks_and_sequences(self, tmp_path: Path) -> None:
         """Two children share all full blocks of their parent; each has its own copy of the last one."""
         engine = engine_recorded_to(tmp_path / "run.jsonl")
         engine.add(prompt="p" * 9)
         engine.run(plan(r="!z", r_child_0="AB"))
-        step = only(read(tmp_path / "run.jsonl"), recording.Step)[1]
+        step = only(read(tmp_path / "run.jsonl"), events.Step)[1]
         assert (step.num_used_blocks, step.num_unshared_blocks) == (4, 6)
         assert (step.num_blocked, step.num_waiting) == (1, 0)
 
@@ -79,19 +79,19 @@ class TestEvents:
         for _ in range(5):
             engine.step({})
         recorded = read(tmp_path / "run.jsonl")
-        assert [event.until for event in only(recorded, recording.Blocked)] == ["caller"]
-        assert len(only(recorded, recording.Step)) == 2
+        assert [event.until for event in only(recorded, events.Blocked)] == ["caller"]
+        assert len(only(recorded, events.Step)) == 2
 
     def test_requests_arrive_with_their_prompt(self, tmp_path: Path) -> None:
         """Which fake ones have as tokens alone."""
-        (event,) = only(fork_and_join(tmp_path / "run.jsonl"), recording.Arrived)
-        assert (event.request_id, event.num_prompt_tokens, event.prompt) == ("r", 6, None)
+        (event,) = only(fork_and_join(tmp_path / "run.jsonl"), events.Arrived)
+        assert (event.sequence, event.num_prompt_tokens, event.prompt) == ("r", 6, None)
 
 
 class TestEnds:
     def test_with_text(self, tmp_path: Path) -> None:
         """Merged tokens stand in it."""
-        event = only(fork_and_join(tmp_path / "run.jsonl"), recording.Finished, seq=0)[0]
+        event = only(fork_and_join(tmp_path / "run.jsonl"), events.Finished, sequence="r")[0]
         assert (event.reason, event.text, event.num_output_tokens) == ("stopped", "abAB\nCDEFz", 14)
 
     def test_by_length(self, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ class TestEnds:
         engine = engine_recorded_to(tmp_path / "run.jsonl")
         engine.add(max_tokens=2)
         engine.run({})
-        assert ends(read(tmp_path / "run.jsonl")) == {0: "length_capped"}
+        assert ends(read(tmp_path / "run.jsonl")) == {"r": "length_capped"}
 
     def test_by_an_abort(self, tmp_path: Path) -> None:
         """The whole tree, and then nothing runs."""
@@ -110,8 +110,8 @@ class TestEnds:
         engine.scheduler.abort_seq_group("r")
         engine.assert_empty()
         recorded = read(tmp_path / "run.jsonl")
-        assert ends(recorded) == {0: "aborted", 1: "aborted"}
-        assert isinstance(recorded.events[-1], recording.Step)
+        assert ends(recorded) == {"r": "aborted", "r_child_0": "aborted"}
+        assert isinstance(recorded.events[-1], events.Step)
         assert (recorded.events[-1].decode, recorded.events[-1].num_used_blocks) == ([], 0)
 
     def test_of_what_can_never_fit(self, tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ class TestEnds:
         engine.add(prompt="p" * 20)
         engine.step({})
         recorded = read(tmp_path / "run.jsonl")
-        assert ends(recorded) == {0: "ignored"}
-        assert only(recorded, recording.Step) == []
+        assert ends(recorded) == {"r": "ignored"}
+        assert only(recorded, events.Step) == []
 
     def test_with_a_join(self, tmp_path: Path) -> None:
         """It had ended before its child did."""
@@ -129,39 +129,39 @@ class TestEnds:
         engine.add()
         engine.run(plan(r="!", r_child_0="ABC"))
         recorded = read(tmp_path / "run.jsonl")
-        assert ends(recorded) == {0: "stopped", 1: "stopped"}
-        assert only(recorded, recording.Finished, seq=0)[0].text == "ABC"
-        assert only(recorded, recording.Joined)[0].num_prefill == 0
+        assert ends(recorded) == {"r": "stopped", "r_child_0": "stopped"}
+        assert only(recorded, events.Finished, sequence="r")[0].text == "ABC"
+        assert only(recorded, events.Joined)[0].num_prefill == 0
 
 
 class TestPressure:
     def test_who_is_blocked_gives_up_kv(self, tmp_path: Path) -> None:
         """A block each time that one was missing."""
-        events = only(under_pressure(tmp_path / "run.jsonl"), recording.GaveUp)
-        assert [(event.seq, event.means, event.num_recomputed) for event in events] == [(0, "recompute", 4)] * 2
+        given_up = only(under_pressure(tmp_path / "run.jsonl"), events.GaveUp)
+        assert [(event.sequence, event.means, event.num_recomputed) for event in given_up] == [("r", "discard", 4)] * 2
 
     def test_it_may_be_swapped_out(self, tmp_path: Path) -> None:
         """And comes back."""
         recorded = under_pressure(tmp_path / "run.jsonl", policy="swap", num_cpu_blocks=8)
-        assert [(event.seq, event.means) for event in only(recorded, recording.GaveUp)] == [(0, "swap")]
-        assert [event.seq for event in only(recorded, recording.SwappedIn)] == [0]
+        assert [(event.sequence, event.means) for event in only(recorded, events.GaveUp)] == [("r", "swap")]
+        assert [event.sequence for event in only(recorded, events.SwappedIn)] == ["r"]
 
     def test_blocks_in_swap_space_are_not_counted(self, tmp_path: Path) -> None:
         """Nothing is shared here."""
         recorded = under_pressure(tmp_path / "run.jsonl", policy="swap", num_cpu_blocks=8)
-        for step in only(recorded, recording.Step):
+        for step in only(recorded, events.Step):
             assert step.num_unshared_blocks == step.num_used_blocks
 
     def test_a_running_sequence_is_preempted(self, tmp_path: Path) -> None:
         """Its tokens are computed again; nobody gave up anything else."""
         recorded = under_pressure(tmp_path / "run.jsonl", policy="preserve")
-        (event,) = only(recorded, recording.Preempted)
-        assert (event.means, event.num_recomputed) == ("recompute", 12)
-        assert only(recorded, recording.GaveUp) == []
+        (event,) = only(recorded, events.Preempted)
+        assert (event.means, event.num_recomputed) == ("discard", 12)
+        assert only(recorded, events.GaveUp) == []
 
     def test_a_running_sequence_is_swapped_out(self, tmp_path: Path) -> None:
         """And comes back."""
         recorded = under_pressure(tmp_path / "run.jsonl", policy="preserve", num_cpu_blocks=8)
-        (event,) = only(recorded, recording.Preempted)
+        (event,) = only(recorded, events.Preempted)
         assert (event.means, event.num_recomputed) == ("swap", 0)
-        assert [back.seq for back in only(recorded, recording.SwappedIn)] == [event.seq]
+        assert [back.sequence for back in only(recorded, events.SwappedIn)] == [event.sequence]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vllm.hooks.admission import admit
-from vllm.hooks.config import SpecialKwargs
-from vllm.hooks.request_checks import ModelFacts, check_request, only_value_errors
+from sequence_hooks.config import SpecialKwargs
+from vllm.engine.admission import admit
+from vllm.engine.request_checks import ModelFacts, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 

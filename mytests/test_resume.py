@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
-from vllm.hooks.results import Segment
+from sequence_hooks.results import Segment
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
 
@@ -26,7 +26,7 @@ class TestResume:
     def test_it_waits_without_an_end(self) -> None:
         """Unfinished, and nothing to schedule: a caller is awaited."""
         engine = waiting_engine()
-        assert [branch.seq_group.request_id for branch in engine.processor.awaiting_resume()] == ["r"]
+        assert [branch.request_id for branch in engine.processor.awaiting_resume()] == ["r"]
         assert engine.scheduler.is_waiting_for_callers()
         assert engine.step({}) == []
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spliced keys: what upstream's forward pass would have made at the new position, up to rounding."""
+"""Injected keys: what upstream's forward pass would have made at the new position, up to rounding."""
+
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mytests.splices import NUM_POSITIONS, ROTARIES, RotaryShape, TinyModel
-from vllm.worker.rotary import Rotation
+from mytests.kv_copies import NUM_POSITIONS, ROTARIES, RotaryShape, TinyModel
+from sequence_hooks.kv.rotary import Rotation
 
 ROUNDING = {torch.float32: 2**-24, torch.bfloat16: 2**-8}
 """The greatest relative error of rounding to a type."""
@@ -16,6 +18,11 @@ NUM_ROUNDINGS = {torch.float32: 8, torch.bfloat16: 4}
 LAST = NUM_POSITIONS - 1
 BEFORE = [0, 1, 7, 30, 100, 500, LAST, 250]
 AFTER = [LAST, 0, 7, 31, 499, 90, 0, 251]
+
+
+def rotation(rotary: Any, before: torch.Tensor, after: torch.Tensor) -> Rotation:
+    """With the table of one of upstream's modules."""
+    return Rotation.between(rotary.cos_sin_cache, before, after, rotary.is_neox_style)
 
 
 def lengths_of_pairs(keys: torch.Tensor, shape: RotaryShape) -> torch.Tensor:
@@ -35,17 +42,17 @@ class TestEveryRotaryEmbedding:
     def model(self, name: str, is_neox_style: bool, rotary_dim: int, dtype: torch.dtype) -> TinyModel:
         return TinyModel(rotary=ROTARIES[name], shape=RotaryShape(32, rotary_dim, is_neox_style, dtype))
 
-    def test_a_spliced_key_is_the_key_of_its_new_position(self, model: TinyModel) -> None:
-        """Rotated for p, written, spliced from p to q: as rotated for q, within a few roundings of a pair."""
+    def test_a_injected_key_is_the_key_of_its_new_position(self, model: TinyModel) -> None:
+        """Rotated for p, written, copied from p to q: as rotated for q, within a few roundings of a pair."""
         shape = model.shape
         keys = torch.randn(len(BEFORE), 2, 32, generator=torch.Generator().manual_seed(1)).to(shape.dtype)
         sources, targets = list(range(8)), list(range(12, 20))
         model.write_keys(sources, model.rotate(keys, torch.tensor(BEFORE)))
-        model.splice(*zip(sources, targets, BEFORE, AFTER, strict=True))
+        model.copy_kv(*zip(sources, targets, BEFORE, AFTER, strict=True))
         expected = model.rotate(keys, torch.tensor(AFTER))
         bound = NUM_ROUNDINGS[shape.dtype] * ROUNDING[shape.dtype] * lengths_of_pairs(expected, shape)
-        for spliced in model.keys(targets):
-            rotated, rest = spliced.split([shape.rotary_dim, 32 - shape.rotary_dim], -1)
+        for injected in model.keys(targets):
+            rotated, rest = injected.split([shape.rotary_dim, 32 - shape.rotary_dim], -1)
             error = (rotated.double() - expected[..., : shape.rotary_dim].double()).abs()
             assert bool((error <= bound).all()), float((error / bound).max())
             assert torch.equal(rest, expected[..., shape.rotary_dim :])
@@ -54,10 +61,10 @@ class TestEveryRotaryEmbedding:
         """Whatever its bits mean."""
         keys = torch.tensor([-0.0, float("nan"), float("inf"), 1e-40]).to(model.shape.dtype).repeat(1, 2, 8)
         model.write_keys([0], keys)
-        model.splice((0, 9, 100, 100), (1, 2, 3, 4))
+        model.copy_kv((0, 9, 100, 100), (1, 2, 3, 4))
         bits = torch.int32 if model.shape.dtype == torch.float32 else torch.int16
-        for spliced in model.keys([9]):
-            assert torch.equal(spliced.view(bits), keys.view(bits))
+        for injected in model.keys([9]):
+            assert torch.equal(injected.view(bits), keys.view(bits))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -70,7 +77,7 @@ def test_moves_add_up(name: str, start: int, between: int, end: int, is_neox_sty
     keys = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2))
 
     def move(keys: torch.Tensor, before: int, after: int) -> torch.Tensor:
-        return Rotation.between(rotary, torch.tensor([before]), torch.tensor([after])).apply(keys)
+        return rotation(rotary, torch.tensor([before]), torch.tensor([after])).apply(keys)
 
     twice = move(move(keys, start, between), between, end)
     torch.testing.assert_close(twice, move(keys, start, end), rtol=0, atol=4e-6)
@@ -82,7 +89,7 @@ def test_bfloat16_keys_are_computed_in_float32_and_rounded_once() -> None:
     rotary = ROTARIES["yarn"](shape)
     keys = torch.randn(64, 2, 32, generator=torch.Generator().manual_seed(3)).bfloat16()
     before, after = torch.arange(64) * 7, torch.arange(64) * 3 + 11
-    moved = Rotation.between(rotary, before, after).apply(keys)
+    moved = rotation(rotary, before, after).apply(keys)
     rows = [rotary.cos_sin_cache[positions].double()[:, None] for positions in (before, after)]
     turns = [torch.complex(*row.chunk(2, -1)) for row in rows]
     exact = torch.view_as_real(torch.complex(*keys.double().chunk(2, -1)) / turns[0] * turns[1])
@@ -96,6 +103,6 @@ def test_the_table_of_the_moment_is_used() -> None:
     rotary = ROTARIES["plain"](RotaryShape(dtype=torch.bfloat16))
     rotary.cos_sin_cache = rotary._compute_cos_sin_cache()
     keys = torch.randn(1, 2, 32)
-    there = Rotation.between(rotary, torch.tensor([3]), torch.tensor([300])).apply(keys)
-    back = Rotation.between(rotary, torch.tensor([300]), torch.tensor([3])).apply(there)
+    there = rotation(rotary, torch.tensor([3]), torch.tensor([300])).apply(keys)
+    back = rotation(rotary, torch.tensor([300]), torch.tensor([3])).apply(there)
     torch.testing.assert_close(back, keys, rtol=0, atol=2e-6)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, ids, plan
+from vllm.engine.child_params import derive_seed
 from vllm.engine.output_processor.sequence_hook import EngineFacts
-from vllm.hooks.sampling import derive_seed
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.model_executor.layers.sampler import _apply_min_tokens_penalty
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams

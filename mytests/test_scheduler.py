@@ -7,7 +7,6 @@ import pytest
 
 from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from vllm.core.transitions import IllegalTransition
-from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
@@ -164,4 +163,4 @@ class TestQueues:
         group = engine.add()
         group.first_seq.status = SequenceStatus[status]
         with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
-            engine.scheduler.block(ensure_branch(group, SYNC_HOOKS))
+            engine.scheduler.block(engine.scheduler.branch_for(group), "children")

@@ -18,7 +18,7 @@ from mytests.surgical import (
     ids,
     plan,
 )
-from vllm.hooks.branch import branch_of
+from vllm.core.hooked_sequence import branch_of
 from vllm.sequence import SequenceGroup
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)

@@ -16,9 +16,9 @@ from mytests.surgical import (
     ids,
     plan,
 )
+from sequence_hooks.handlers import Actions, PromiseHandler, TokenEvent
+from sequence_hooks.results import Join, Segment
 from vllm.config import SpecialKwargs
-from vllm.hooks.handlers import Actions, PromiseHandler, TokenEvent
-from vllm.hooks.results import Join, Segment
 
 
 def with_fields(base: SpecialKwargs = HOOKS, **fields: Any) -> SpecialKwargs:
@@ -166,7 +166,7 @@ class TestMerge:
         engine.assert_empty()
 
     def test_merged_tokens_are_the_childs_own_without_its_eos(self) -> None:
-        """Token ids are spliced as they are; the EOS that ended the child is not."""
+        """Token ids are merged as they are; the EOS that ended the child is not."""
         engine = SurgicalEngine()
         engine.add()
         engine.run(plan(r="a!z", r_child_0="BC"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mytests.test_trees import DELTA, completion, output
+from sequence_hooks.results import Segment
 from vllm.entrypoints.openai import api_server
 from vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
@@ -20,7 +21,6 @@ from vllm.entrypoints.openai.protocol import (
 )
 from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
-from vllm.hooks.results import Segment
 
 RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
 LINE = 'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\n'

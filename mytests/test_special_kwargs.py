@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mytests.surgical import HOOKS
+from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.config import SpecialKwargs
-from vllm.hooks.checks import sampling_fields
-from vllm.hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from vllm.engine.child_overrides import sampling_fields
 from vllm.sampling_params import SamplingParams
 
 JOIN = "mytests.test_join_functions.shout"
@@ -250,7 +250,7 @@ class TestTokens:
 def test_resolving_asks_the_models_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where a token is given by its text."""
     from mytests.test_processor_factory import config_of
-    from vllm.hooks import compatibility
+    from vllm.engine import compatibility
 
     group = SimpleNamespace(tokenizer=WordTokenizer())
     monkeypatch.setattr(compatibility, "init_tokenizer_from_configs", lambda *args: group)

@@ -2,14 +2,11 @@
 """What the scheduler counts of hooks."""
 
 import dataclasses
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
-from vllm.core import hook_scheduler
-from vllm.hooks.stats import HookStats
+from sequence_hooks.stats import HookStats
 
 
 def stats_of(strategy: str = "concatenate", abort: str | None = None) -> HookStats:
@@ -22,7 +19,7 @@ def stats_of(strategy: str = "concatenate", abort: str | None = None) -> HookSta
         engine.scheduler.abort_seq_group(abort)
     engine.run(script)
     engine.assert_empty()
-    return engine.scheduler.stats
+    return engine.scheduler.trees.stats
 
 
 @pytest.mark.parametrize(("strategy", "num_prefilled"), [("concatenate", 10), ("kv_inject", 3)])
@@ -38,16 +35,10 @@ def test_a_child_that_fails_is_counted() -> None:
     assert (stats_of(abort="r_child_1").num_spawned, stats_of(abort="r_child_1").num_failed) == (2, 1)
 
 
-def test_the_time_blocked_is_of_each_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In seconds, by a clock that nothing on the machine can set."""
-    monkeypatch.setattr(hook_scheduler, "time", SimpleNamespace(monotonic=count(100.0, 2.5).__next__))
-    assert list(stats_of().blocked_times) == [2.5]
-
-
 def test_a_sequence_that_ends_at_its_join_saves_nothing() -> None:
     """It prefills nothing either."""
     engine = SurgicalEngine(SYNC_HOOKS)
     engine.add(prompt="prompt")
     engine.run(plan(r="!a", r_child_0="ABCDE"))
-    assert (engine.scheduler.stats.num_prefilled, engine.scheduler.stats.num_saved) == (0, 0)
-    assert engine.scheduler.stats.num_merged == 5
+    assert (engine.scheduler.trees.stats.num_prefilled, engine.scheduler.trees.stats.num_saved) == (0, 0)
+    assert engine.scheduler.trees.stats.num_merged == 5

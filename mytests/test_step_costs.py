@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vllm.core.step_costs import StepCosts
+from sequence_hooks.kv.step_costs import StepCosts
 
 CONSTANT, PER_TOKEN, PER_BLOCK = 2e-3, 3e-5, 4e-4
 Step = tuple[float, int, int]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading a recorded run, and its lanes."""
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -10,11 +11,11 @@ import pytest
 
 from mytests.recorded import bars_of, engine_recorded_to, fork_and_join, lane_of, under_pressure, written
 from mytests.surgical import SYNC_HOOKS, plan
-from vllm.hooks import recording
-from vllm.hooks.trace.build import picture_of
-from vllm.hooks.trace.page import to_html
-from vllm.hooks.trace.perfetto import to_json
-from vllm.hooks.trace.reader import TraceError, read
+from sequence_hooks.trace import events, reader
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.page import to_html
+from sequence_hooks.trace.perfetto import to_json
+from sequence_hooks.trace.reader import TraceError, read
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ class TestReader:
         with pytest.raises(TraceError, match=rf"run\.jsonl, line 4: .*(?i:{problem}).*; delete the line, or record"):
             read(path)
 
-    @pytest.mark.parametrize("data", [b"", b'{"type":"swappedin","stream":"1","time":0,"seq":1}\n'])
+    @pytest.mark.parametrize("data", [b"", b'{"type":"swappedin","stream":"1","time":0,"sequence":"r"}\n'])
     def test_a_file_without_a_header_is_refused(self, data: bytes, path: Path) -> None:
         """It is no recorded run."""
         path.write_bytes(data)
@@ -66,9 +67,9 @@ class TestReader:
 
     def test_another_version_is_refused(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """With the way out."""
-        monkeypatch.setattr(recording, "FORMAT_VERSION", 2)
+        monkeypatch.setattr(reader, "FORMAT_VERSION", 3)
         fork = written(path)
-        with pytest.raises(TraceError, match="version 2 of the format, and this reads version 1; read it with"):
+        with pytest.raises(TraceError, match="version 2 of the format, and this reads version 3; read it with"):
             read(fork)
 
 
@@ -107,10 +108,11 @@ class TestLanes:
     def test_trees_may_be_deep(self, path: Path) -> None:
         """Deeper than Python's stack: what an engine records can be drawn."""
         depth = sys.getrecursionlimit() + 100
-        stream = (recording.Stream, {"block_size": 4, "num_blocks": 8})
-        parent = (recording.Arrived, {"seq": 0, "request_id": "r", "num_prompt_tokens": 1, "prompt": None})
-        fields = {"request_id": "c", "position": 1, "num_prompt_tokens": 2, "prefix_token_ids": ()}
-        chain = [(recording.Spawned, {**fields, "seq": seq, "parent": seq - 1}) for seq in range(1, depth)]
+        stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
+        parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
+        fields = {"position": 1, "num_prompt_tokens": 2, "prefix_token_ids": ()}
+        names = ["r", *(f"c{number}" for number in range(1, depth))]
+        chain = [(events.Spawned, {**fields, "sequence": c, "parent": p}) for p, c in itertools.pairwise(names)]
         picture = picture_of(read(written(path, stream, parent, *chain)))
         assert [lane.depth for lane in picture.lanes] == list(range(depth))
         assert json.loads(to_json(picture))["traceEvents"]
@@ -128,11 +130,10 @@ class TestLanes:
     def test_a_preempted_sequence_waits(self, path: Path) -> None:
         """And computes its tokens again."""
         recorded = under_pressure(path, policy="preserve")
-        (preempted,) = [event for event in recorded.events if isinstance(event, recording.Preempted)]
-        name = {1: "s", 2: "t"}[preempted.seq]
-        assert [state for state, _ in bars_of(recorded, name)][2:5] == ["decode", "waiting", "prefill"]
-        notes = [note.text for note in lane_of(picture_of(recorded), name).notes]
-        assert notes == ["preempted: 12 tokens to compute again", "finished: stopped"]
+        (preempted,) = [event for event in recorded.events if isinstance(event, events.Preempted)]
+        assert [state for state, _ in bars_of(recorded, preempted.sequence)][2:5] == ["decode", "waiting", "prefill"]
+        notes = [note.text for note in lane_of(picture_of(recorded), preempted.sequence).notes]
+        assert notes == ["preempted: 12 tokens to recompute", "finished: stopped"]
 
     def test_notes_say_what_became_of_kv(self, path: Path) -> None:
         """Out to swap space, and back."""
@@ -176,26 +177,28 @@ class TestLanes:
         assert [lane.end for lane in picture.lanes] == [None] * 3
 
     def test_a_sequence_that_ends_with_its_join_has_its_arrow(self, path: Path) -> None:
-        """To where it ends."""
+        """To where it is BLOCKED no more, and ends."""
         engine = engine_recorded_to(path, SYNC_HOOKS)
         engine.add()
         engine.run(plan(r="!", r_child_0="ABC"))
         picture = picture_of(read(path))
-        assert picture.arrows[1].end == lane_of(picture).end == lane_of(picture).bars[-1].end
+        (*_, blocked, last), merge = lane_of(picture).bars, picture.arrows[1]
+        assert (blocked.state, merge.end) == ("blocked", blocked.end)
+        assert last.end == lane_of(picture).end
 
     def test_a_merge_begins_where_a_child_that_has_not_ended_is(self, path: Path) -> None:
         """Asynchronously its end may be noted later than the join."""
-        stream = (recording.Stream, {"block_size": 4, "num_blocks": 8})
-        parent = (recording.Arrived, {"seq": 0, "request_id": "r", "num_prompt_tokens": 1, "prompt": None})
-        fields = {"seq": 1, "request_id": "c", "parent": 0, "position": 1, "num_prompt_tokens": 2}
-        child = (recording.Spawned, {**fields, "prefix_token_ids": ()})
+        stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
+        parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
+        fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
+        child = (events.Spawned, {**fields, "prefix_token_ids": ()})
         counts = {"num_merged": 1, "num_prefill": 1, "num_cut": 0, "num_injected": 0}
-        join = (recording.Joined, {"seq": 0, "children": [1], **counts, "at": 3.0})
+        join = (events.Joined, {"sequence": "r", "children": ["c"], **counts, "at": 3.0})
         assert picture_of(read(written(path, stream, parent, child, join))).arrows[1].start == 3.0
 
     @pytest.mark.parametrize(
         ("lines", "missing"),
-        [(slice(1, 2), "stream"), (slice(2, 3), "sequence 0 of stream"), (slice(4, 5), "sequence 1 of stream")],
+        [(slice(1, 2), "stream"), (slice(2, 3), "sequence r of stream"), (slice(4, 5), "sequence r_child_0 of stream")],
     )
     def test_what_has_no_beginning_is_named(self, lines: slice, missing: str, path: Path) -> None:
         """Another engine began the file anew."""

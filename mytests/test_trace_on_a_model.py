@@ -12,10 +12,10 @@ from forkjoin_task import MODES, Mode, held_out_prompts
 
 from mytests.async_output import allowed, call_back
 from mytests.recorded import lane_of
+from sequence_hooks.trace.__main__ import main
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.reader import read
 from vllm import LLM
-from vllm.hooks.trace.__main__ import main
-from vllm.hooks.trace.build import picture_of
-from vllm.hooks.trace.reader import read
 
 pytestmark = pytest.mark.model
 

@@ -10,10 +10,10 @@ from playwright.sync_api import Browser
 
 from mytests.browser import Opened, chromium
 from mytests.recorded import fork_and_join, lane_of, under_pressure
-from vllm.hooks.recording import Run
-from vllm.hooks.trace.build import picture_of
-from vllm.hooks.trace.lanes import Arrow, Bar, Lane, Picture, Sample, StreamSamples
-from vllm.hooks.trace.page import to_html
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.events import Header
+from sequence_hooks.trace.lanes import Arrow, Bar, Lane, Picture, Sample, StreamSamples
+from sequence_hooks.trace.page import to_html
 
 EVIL = "</script><script>console.log('run')</script><b>bold</b>"
 
@@ -89,7 +89,7 @@ def test_hovering_tells_of_what_happened(browser: Browser, tmp_path: Path, path:
     opened = Opened.of(browser, path)
     note = lane_of(picture).notes[1]
     opened.page.mouse.move(*opened.place(0, note.time / picture.end))
-    assert f"{note.time:.0f} s: gave up KV: 4 tokens to compute again" in opened.tip()
+    assert f"{note.time:.0f} s: gave up KV: 4 tokens to recompute" in opened.tip()
     assert opened.color(*opened.place(0, note.time / picture.end)) == opened.style("note")
 
 
@@ -169,7 +169,7 @@ def with_lanes(count: int) -> Picture:
     arrows = [Arrow("spawn", above, 50.0, below, 50.0) for above, below in pairwise(lanes)]
     samples = [Sample(second / 100, second % 64, 64, count, 0, 0) for second in range(10_000)]
     streams = (StreamSamples(16, 64, samples),)
-    return Picture("run.jsonl", Run(1, "a model", {}, 0.0), tuple(lanes), tuple(arrows), streams, 100.0)
+    return Picture("run.jsonl", Header(1, "a model", {}, 0.0), tuple(lanes), tuple(arrows), streams, 100.0)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -16,14 +16,14 @@ from setuptools.config.pyprojecttoml import read_configuration
 
 from mytests.recorded import fork_and_join, lane_of, under_pressure, written
 from mytests.surgical import SYNC_HOOKS
-from vllm.hooks import recording
-from vllm.hooks.recording import Run
-from vllm.hooks.trace.__main__ import main
-from vllm.hooks.trace.build import picture_of
-from vllm.hooks.trace.lanes import Arrow, Bar, Lane, Picture
-from vllm.hooks.trace.page import to_html
-from vllm.hooks.trace.perfetto import events_of, to_json
-from vllm.hooks.trace.reader import read
+from sequence_hooks.trace import events, recorder
+from sequence_hooks.trace.__main__ import main
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.events import Header
+from sequence_hooks.trace.lanes import Arrow, Bar, Lane, Picture
+from sequence_hooks.trace.page import to_html
+from sequence_hooks.trace.perfetto import events_of, to_json
+from sequence_hooks.trace.reader import read
 
 ROOT = Path(__file__).parent.parent
 
@@ -107,10 +107,10 @@ class TestPerfetto:
 
     def test_a_flow_without_a_bar_is_left_out(self, path: Path) -> None:
         """A child that was aborted at once has none."""
-        stream = (recording.Stream, {"block_size": 4, "num_blocks": 8})
-        parent = (recording.Arrived, {"seq": 0, "request_id": "r", "num_prompt_tokens": 1, "prompt": None})
-        fields = {"seq": 1, "request_id": "c", "parent": 0, "position": 1, "num_prompt_tokens": 2}
-        child = (recording.Spawned, {**fields, "prefix_token_ids": ()})
+        stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
+        parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
+        fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
+        child = (events.Spawned, {**fields, "prefix_token_ids": ()})
         picture = picture_of(read(written(path, stream, parent, child)))
         assert len(picture.arrows) == 1
         assert [event for event in events_of(picture) if event["ph"] in "sf"] == []
@@ -121,7 +121,7 @@ class TestPerfetto:
         parent.bars = watched = WatchedBars(Bar("decode", second, second + 1, 1) for second in range(1024))
         child.bars = [Bar("decode", 0.0, 1024.0, 1)]
         arrows = tuple(Arrow("spawn", parent, second, child, second) for second in range(1000))
-        picture = Picture("", Run(1, "", {}, 0.0), (parent, child), arrows, (), 1024.0)
+        picture = Picture("", Header(1, "", {}, 0.0), (parent, child), arrows, (), 1024.0)
         assert sum(event["ph"] in "sf" for event in events_of(picture)) == 2000
         assert watched.num_looks <= 1024 + 1000 * 12
 
@@ -133,7 +133,7 @@ class TestPerfetto:
         parent.bars = [Bar("prefill", start, end, 1) for start, end in ends]
         child.bars = [Bar("decode", 0.0, 9.0, 1)]
         arrows = (Arrow("spawn", parent, time, child, time),)
-        picture = Picture("", Run(1, "", {}, 0.0), (parent, child), arrows, (), 9.0)
+        picture = Picture("", Header(1, "", {}, 0.0), (parent, child), arrows, (), 9.0)
         assert [event["ts"] for event in events_of(picture) if event["ph"] == "s"] == [bound] * (bound is not None)
 
 
@@ -167,14 +167,16 @@ class TestPage:
     @pytest.mark.parametrize(("model", "shown"), [("org/model", "org/model"), ("/srv/models/tiny", "tiny")])
     def test_a_model_in_a_folder_is_shown_by_its_name(self, model: str, shown: str, path: Path) -> None:
         """Where it lies is nobody's business."""
-        recording.begin(str(path), model, SYNC_HOOKS)
+        recorder.begin(str(path), model, SYNC_HOOKS)
         assert f"<p>{shown} · " in to_html(picture_of(read(path)))
 
 
 def test_the_page_is_packed() -> None:
     """What is no module is named to setuptools."""
-    packed = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]["package-data"]["vllm.hooks.trace"]
-    others = [file.name for file in (ROOT / "vllm/hooks/trace").iterdir() if file.is_file() and file.suffix != ".py"]
+    packed = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]["package-data"]["sequence_hooks.trace"]
+    others = [
+        file.name for file in (ROOT / "sequence_hooks/trace").iterdir() if file.is_file() and file.suffix != ".py"
+    ]
     assert len(others) == 4
     assert all(any(fnmatch(name, pattern) for pattern in packed) for name in others)
 
@@ -185,15 +187,13 @@ class TestCommand:
         fork_and_join(path)
         code = (
             "import runpy, sys\n"
-            "try: runpy.run_module('vllm.hooks.trace', run_name='__main__')\n"
+            "try: runpy.run_module('sequence_hooks.trace', run_name='__main__')\n"
             "finally: print(*sys.modules)"
         )
         command = [sys.executable, "-c", code, str(path)]
         result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         imported = result.stdout.splitlines()[-1].split()
-        ours = [name for name in imported if name.startswith("vllm.") and not name.startswith("vllm.hooks.trace")]
-        assert ours == ["vllm._overlay", "vllm._version", "vllm.hooks", "vllm.hooks.recording"]
-        assert not {"torch", "transformers", "numpy"}.intersection(imported)
+        assert not {"vllm", "torch", "transformers", "numpy"}.intersection(imported)
 
     def test_it_writes_both_beside_the_recording(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """And says so."""
@@ -231,19 +231,19 @@ class TestCommand:
         assert wrong.startswith("error: ") and "line 1" in wrong
 
     def test_it_is_a_module_to_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`python -m vllm.hooks.trace`."""
+        """`python -m sequence_hooks.trace`."""
         fork_and_join(path)
         monkeypatch.setattr(sys, "argv", ["trace", str(path)])
-        monkeypatch.delitem(sys.modules, "vllm.hooks.trace.__main__")
+        monkeypatch.delitem(sys.modules, "sequence_hooks.trace.__main__")
         with pytest.raises(SystemExit) as exit:
-            runpy.run_module("vllm.hooks.trace", run_name="__main__")
+            runpy.run_module("sequence_hooks.trace", run_name="__main__")
         assert exit.value.code == 0
 
 
 def test_the_header_is_a_line_of_its_own(path: Path) -> None:
     """An empty run has a picture too."""
-    recording.begin(str(path), "a model", SYNC_HOOKS)
+    recorder.begin(str(path), "a model", SYNC_HOOKS)
     recorded = read(path)
-    assert isinstance(recorded.run, Run)
+    assert isinstance(recorded.run, Header)
     assert picture_of(recorded).lanes == ()
     assert main([str(path)]) == 0

@@ -82,7 +82,7 @@ class TestSpans:
         group = finished_group(r="!z", r_child_0="A")
         (child,) = group.first_seq.branch.children
         child.spawn_time, child.finished_time = 2.0, 3.5
-        child.seq_group.metrics.first_scheduled_time = 2.25
+        child.sequence.group.metrics.first_scheduled_time = 2.25
         span = traced.trace(group)["r_child_0"]
         assert (span.start_time, span.end_time) == (2_000_000_000, 3_500_000_000)
         assert (span.attributes or {})[SpanAttributes.GEN_AI_LATENCY_TIME_IN_QUEUE] == 0.25
@@ -95,7 +95,7 @@ class TestSpans:
 
     def test_a_childs_own_end_makes_none(self, traced: Traced) -> None:
         """Its request's makes it."""
-        child = finished_group(r="!z", r_child_0="A").first_seq.branch.children[0].seq_group
+        child = finished_group(r="!z", r_child_0="A").first_seq.branch.children[0].sequence.group
         child.metrics.finished_time = 5.0
         assert traced.trace(child) == {}
 

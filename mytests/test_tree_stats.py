@@ -17,7 +17,6 @@ from vllm.engine.tree_stats import (
     requests_alone,
     still_skipped,
 )
-from vllm.hooks.branch import ensure_branch
 from vllm.sequence import SequenceStatus
 
 LISTS = (
@@ -94,7 +93,7 @@ class TestEnds:
         assert still_skipped([0, 1], outputs, {group}) == [1]
         (mine, other) = (entry.seq_group for entry in requests_alone(outputs, {group}).scheduled_seq_groups)
         assert (mine.is_prefill(), other.is_prefill()) == (False, True)
-        ensure_branch(group, SYNC_HOOKS).has_ended_at_join = True
+        engine.scheduler.branch_for(group).ended_at_join = True
         group.first_seq.status = SequenceStatus.FINISHED_STOPPED
         assert group.is_finished() and not mine.is_finished()
 

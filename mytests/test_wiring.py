@@ -16,11 +16,11 @@ from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.engine.guard import GuardedProcessor
 from vllm.engine.llm_engine import LLMEngine
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
 from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.llm import LLM
-from vllm.hooks.guard import GuardedProcessor
 from vllm.inputs import token_inputs
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, _check_members
@@ -53,7 +53,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
 def parent_sequence() -> Any:
     """A sequence that has met a hook."""
     seq: Any = Sequence(0, token_inputs([1]), 4, 1)
-    seq.branch = SimpleNamespace(seq_group=SimpleNamespace(request_id="r"))
+    seq.branch = SimpleNamespace(request_id="r")
     return seq
 
 
@@ -62,7 +62,7 @@ class TestLLMEngine:
         """And the scheduler joins through it."""
         engine = bare_engine(monkeypatch, HOOKS)
         assert type(engine.output_processor) is SequenceHookOutputProcessor
-        assert engine.scheduler[0]._join == engine.output_processor.join
+        assert engine.scheduler[0]._merger is engine.output_processor.merger
 
     def test_without_hooks_nothing_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Upstream's processor stays, and nothing can be resumed."""
@@ -244,11 +244,11 @@ class TestLLM:
         def run(self: Any, use_tqdm: Any) -> list[Any]:
             if callable(use_tqdm):
                 with use_tqdm(total=1, postfix="speed", file=io.StringIO()) as bar:
-                    scheduler.stats.num_spawned += 3
+                    scheduler.trees.stats.num_spawned += 3
                     shown.append(bar.format_dict["postfix"])
             return []
 
-        scheduler = SimpleNamespace(stats=SimpleNamespace(num_spawned=2))
+        scheduler = SimpleNamespace(trees=SimpleNamespace(stats=SimpleNamespace(num_spawned=2)))
         monkeypatch.setattr(LLM.__bases__[0], "_run_engine", run)
         llm: Any = LLM.__new__(LLM)
         llm.llm_engine = SimpleNamespace(vllm_config=SimpleNamespace(special_kwargs=hooks), scheduler=[scheduler])

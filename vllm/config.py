@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from vllm._overlay import fall_back_to
 from vllm._upstream import config as upstream
-from vllm.hooks.config import SpecialKwargs
+from vllm.engine.child_overrides import SpecialKwargs
 
 __all__ = ["SpecialKwargs", "VllmConfig"]
 

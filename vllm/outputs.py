@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's ``vllm.outputs``, where a finished completion carries its tree."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, TreeTokens
+from sequence_hooks.transcript import output_of, tokens_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
-from vllm.hooks.branch import Branch, branch_of
-from vllm.hooks.results import ChildDelta, ChildOutput, Join, Origin, Segment, TreeTokens
+from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
 COUNT_TREE = "count_tree"
@@ -130,39 +130,47 @@ def _pass_turn(samples: SequenceGroupBase) -> None:
         samples.to_be_finished[request_id] = samples.to_be_finished.pop(request_id)
 
 
-def _of_child(child: Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
-    root_id = child.root.seq_group.request_id
+def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
+    root_id = child.root.request_id
     samples = seq_id_to_seq_group.get(root_id)
-    delta = child.take_delta(0 if samples is None else samples.seq_id_to_index[root_id])
+    delta = _delta_of(child, 0 if samples is None else samples.seq_id_to_index[root_id])
     request_id = root_id if samples is None else samples.group_id
     output = RequestOutput(request_id, None, None, None, [], finished=False)
     output.child_deltas = (delta,)
     return output
 
 
+def _delta_of(child: V0Branch, index: int) -> ChildDelta:
+    """What a child's sequence has that no delta had yet. ``index`` is that of its tree's completion."""
+    seq, params = child.sequence.seq, child.sequence.sampling_params
+    assert child.parent is not None and child.origin is not None
+    token_ids = seq.get_output_token_ids_to_return(delta=True)
+    return ChildDelta(
+        request_id=child.request_id,
+        parent_id=child.parent.request_id,
+        index=index,
+        spawn_position=child.origin.position,
+        text=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
+        token_ids=(token_ids,) if isinstance(token_ids, int) else tuple(token_ids),
+        finish_reason=child.sequence.finish_reason,
+    )
+
+
 def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> None:
     for completion, seq in zip(output.outputs, seq_group.seqs, strict=True):
-        branch = getattr(seq, "branch", None)
+        branch = branch_of_seq(seq)
         if branch is None:
             continue
         if not seq.is_finished():
             # It may have stopped, and wait for its children: what they bring comes behind.
             completion.stop_reason = None
-            if (branch.sampling_params.extra_args or {}).get(COUNT_TREE):
-                completion.tree_tokens = _tree_tokens(branch)
+            if (branch.sequence.sampling_params.extra_args or {}).get(COUNT_TREE):
+                completion.tree_tokens = tokens_of(branch)
         elif branch.limits.hooks:
-            completion.tree_tokens = _tree_tokens(branch)
-            completion.children = tuple(child.to_output() for child in branch.children)
-            completion.segments = branch.segments()
+            completion.tree_tokens = tokens_of(branch)
+            completion.children = tuple(output_of(child) for child in branch.children)
+            completion.segments = branch.segments
             completion.joins = tuple(branch.joins)
-
-
-def _tree_tokens(branch: Branch) -> TreeTokens:
-    num_by_origin = Counter[Origin]()
-    for segment in branch.merged:
-        num_by_origin[segment.origin] += segment.end - segment.start
-    sampled_below = sum(child.num_sampled_below for child in branch.children)
-    return TreeTokens(sampled_below, num_by_origin["merged"], num_by_origin["inserted"])
 
 
 __getattr__ = fall_back_to("vllm._upstream.outputs")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.bench_pressure.workload import MAX_CHILDREN, MAX_MODEL_LEN, PROMISE, SYNC, Request
+from sequence_hooks.config import BlockedKVPolicy
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
-from vllm.hooks.config import BlockedKVPolicy
 
 OFF = "hooks off"
 POLICIES: tuple[BlockedKVPolicy, ...] = get_args(BlockedKVPolicy)

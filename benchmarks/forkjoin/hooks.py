@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.forkjoin.plans import FIRST_MARK
-from vllm.hooks.handlers import Actions, Merged, Spawn, TokenEvent
-from vllm.hooks.results import ChildOutput
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from sequence_hooks.results import ChildOutput
 
 
 class FanOut:

@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm.hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
-from vllm.hooks.results import ChildOutput
+from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
+from sequence_hooks.results import ChildOutput
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 

@@ -11,9 +11,9 @@ closes a promise is the promise token.
 
 from collections.abc import Sequence
 
+from sequence_hooks.handlers import Merged
+from sequence_hooks.results import ChildOutput
 from vllm.config import SpecialKwargs
-from vllm.hooks.handlers import Merged
-from vllm.hooks.results import ChildOutput
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler of an engine with sequence hooks: it owns what upstream's queues don't know.
+"""The scheduler of an engine with sequence hooks: it moves sequences as the rules and the trees say.
 
-A child comes in with its parent's block table forked. A BLOCKED parent is not scheduled, and keeps its
+A child is queued with its parent's block table forked. A BLOCKED parent is not scheduled, and keeps its
 blocks unless others need them; once its children have finished it is joined and scheduled again:
 
     spawn              WAITING (forked) ──► RUNNING
@@ -16,107 +16,139 @@ blocks unless others need them; once its children have finished it is joined and
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from itertools import chain, groupby
-from typing import Any
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, Protocol
 
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.kv.plan import InjectedKV
+from sequence_hooks.limits import limits_of
+from sequence_hooks.rules import Effects, Merge, ready
+from sequence_hooks.trace.events import Until
+from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.recorder import Recorder
+from sequence_hooks.tree import DependencyManager
+from vllm.core.hooked_sequence import (
+    V0Branch,
+    V0Sequence,
+    attach,
+    branch_of,
+    branch_of_seq,
+    injected_into,
+    is_below,
+    status_of,
+)
+from vllm.core.injection import Injection
 from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.core.transitions import IllegalTransition
-from vllm.hooks.branch import Branch, branch_of
-from vllm.hooks.config import SpecialKwargs
-from vllm.hooks.injection import KVCopy, inject, spliced_of
-from vllm.hooks.merge import Span
-from vllm.hooks.results import Join
-from vllm.hooks.splice import HookedMetadata, SlotCopy
-from vllm.hooks.stats import HookStats
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
+class Merges(Protocol):
+    """Who appends to a parent what its join brings."""
+
+    def merge(self, branch: V0Branch) -> Merge:
+        """Append what `sequence_hooks.rules.join` returns for ``branch`` to its sequence, and return it."""
+
+
 class HookScheduler(PriorityScheduler):
-    """The life of BLOCKED parents and of children.
+    """Moves BLOCKED parents and children between the queues.
 
     Children are noticed as ended at the next `schedule`, whatever ended them, so a join never changes a
     running step.
     """
 
+    clock = staticmethod(time.monotonic)
+    """Of a recording; seconds."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._unsettled: dict[Branch, bool] = {}
-        """An ordered set: parents to look at in the next `schedule`."""
-
-        self.stats = HookStats()
+        self.trees: DependencyManager[V0Sequence] = DependencyManager()
         self._finished_at_join: list[SequenceGroup] = []
         self._told_later: deque[list[str]] = deque([[], [], []])
-        self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
-        """Of this step."""
-
-        self._join: Callable[[Branch], tuple[Join, list[Span]]]
+        self._merger: Merges
         self._special_kwargs: SpecialKwargs
 
-    def attach(self, join: Callable[[Branch], tuple[Join, list[Span]]], special_kwargs: SpecialKwargs) -> None:
-        """Set what the hooks know.
-
-        Args:
-            join: Appends the results of a branch's children to it, just before it resumes.
-        """
-        self._join, self._special_kwargs = join, special_kwargs
+    def attach(self, merger: Merges, special_kwargs: SpecialKwargs) -> None:
+        """Set what the hooks know, before the first request."""
+        self._merger, self._special_kwargs = merger, special_kwargs
+        path = special_kwargs.record_to
+        observer = SILENT if path is None else Recorder(path, self.clock)
+        self.trees = DependencyManager(observer)
+        self.observe(observer)
         self.set_policy(special_kwargs.blocked_kv_policy)
+        self._injection = Injection(self._blocks, self._kept, special_kwargs.position_rule)
 
-    def spawn(self, child: Branch) -> None:
-        """Take in a child of a running parent; it runs as soon as there is a slot and room.
+    def branch_for(self, group: SequenceGroup) -> V0Branch:
+        """The group's branch; the root of a new tree if it has none yet."""
+        branch = branch_of(group)
+        if branch is None:
+            limits = limits_of(self._special_kwargs, group.sampling_params.extra_args)
+            branch = self.trees.plant(V0Sequence(group), limits)
+            attach(branch)
+        return branch
+
+    def spawn(self, parent: V0Branch, effects: Effects, made: Iterable[V0Sequence]) -> None:
+        """Queue the children that ``effects`` plans and that were ``made``; they run as soon as there is room.
 
         Raises:
             IllegalTransition: the parent has no block table to share.
         """
-        assert child.parent is not None
-        if not self._has_blocks(child.parent.seq_group):
-            raise IllegalTransition(f"{child.parent.seq_group.request_id} spawns without a block table")
-        self._blocks.fork(child.parent.seq, child.seq)
-        self.forked.append(child.seq_group)
-        self.stats.num_spawned += 1
+        if effects.children and not self._has_blocks(parent.sequence.group):
+            raise IllegalTransition(f"{parent.request_id} spawns without a block table")
+        for plan, sequence in zip(effects.children, made, strict=True):
+            child = self.trees.spawn(parent, plan, sequence)
+            attach(child)
+            sequence.group.metrics.last_token_time = child.spawn_time
+            self.notes.lives(sequence.group)
+            self._blocks.fork(parent.sequence.seq, sequence.seq)
+            self.forked.append(sequence.group)
 
-    def block(self, branch: Branch) -> None:
-        """Set a running parent aside until all its children have finished."""
-        self._move(branch.seq_group, SequenceStatus.BLOCKED)
-        branch.blocked_since = time.monotonic()
-        self._look_at(branch)
+    def block(self, branch: V0Branch, until: Until) -> None:
+        """Set a running parent aside until its children have finished, or also until a caller resumes it."""
+        self._move(branch.sequence.group, SequenceStatus.BLOCKED)
+        self.trees.block(branch, until)
 
-    def resume(self, branch: Branch) -> None:
-        """Let a parent go on that was blocked until a caller resumes it, once its children have finished."""
-        branch.awaits_resume = False
-        self._look_at(branch)
+    def end(self, branch: V0Branch, ending: range | None = None) -> None:
+        """Note that a sequence has finished. With unjoined children it is BLOCKED until they have too.
 
-    def end(self, branch: Branch) -> None:
-        """Note that a sequence has finished. With unjoined children it is BLOCKED until they have too."""
-        branch.note_end()
-        if branch.unjoined:
-            self._kept.release(branch)
-            branch.end_status = branch.seq.status
-            self.block(branch)
-        elif branch.parent is not None:
-            self._admission.note_end(branch.seq)
-            self._look_at(branch.parent)
+        Args:
+            ending: See `DependencyManager.end`.
+        """
+        if self.trees.end(branch, ending):
+            if branch.parent is not None:
+                self._admission.note_end(branch.sequence.seq)
+            return
+        self._kept.release(branch)
+        self._move(branch.sequence.group, SequenceStatus.BLOCKED)
 
     def free_seq(self, seq: Sequence) -> None:
         """Give back the blocks of a sequence, unless they are kept for its parent."""
-        branch: Branch | None = getattr(seq, "branch", None)
+        branch = branch_of_seq(seq)
         if branch is not None and self._is_wanted(branch):
             self._kept.keep(branch)
         elif not self._kept.holds(seq):
             super().free_seq(seq)
+        if seq.is_finished():
+            self.notes.ended(seq)
 
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
         """Upstream's `schedule`, after joining the parents and admitting the children that can go on."""
+        start = self.notes.now()
         self._settle()
         metadata, outputs, allow_async_output_proc = super().schedule()
+        groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
         if self._special_kwargs.injects_kv:
-            groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
             metadata = list(map(self._with_injection, metadata, groups))
         outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._end_ignored(group)]
         outputs.ignored_seq_groups += self._finished_at_join
         self._finished_at_join = []
+        if self.notes.is_recording:
+            for group in outputs.ignored_seq_groups:
+                self.notes.ended(group.first_seq)
+            self.note_step(start, list(zip(metadata, groups, strict=True)))
         return metadata, outputs, allow_async_output_proc
 
     def get_and_reset_finished_requests_ids(self) -> list[str]:
@@ -136,133 +168,106 @@ class HookScheduler(PriorityScheduler):
         samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
         queues = chain(self.waiting, self.running, self.swapped, self.blocked, self.forked)
         branches = [branch for branch in map(branch_of, queues) if branch is not None]
-        doomed = [branch for branch in branches if branch.is_below(request_ids, samples)]
+        doomed = [branch for branch in branches if is_below(branch, request_ids, samples)]
         for branch in doomed:
-            group = branch.seq_group
+            group = branch.sequence.group
             if group in self.blocked or group in self.forked:
                 self._move(group, SequenceStatus.FINISHED_ABORTED)
                 self.free_seq(group.first_seq)
                 self._finished_requests_ids.append(group.request_id)
-        aborted_ids = request_ids | {branch.seq_group.request_id for branch in doomed}
+        aborted_ids = request_ids | {branch.request_id for branch in doomed}
         # The others finish their request without it, and upstream finds it by its own id.
         for request_id in aborted_ids & samples.keys():
             samples.pop(request_id).to_be_finished.pop(request_id, None)
         super().abort_seq_group(aborted_ids, samples)
         for branch in doomed:
-            branch.note_end()
+            self.trees.abort(branch)
             self._kept.release(branch)
-            self._unsettled.pop(branch, None)
-            if branch.parent is not None and not branch.parent.seq.is_finished():
-                self._look_at(branch.parent)
+        self.note_if_idle()
+
+    def check_integrity(self) -> None:
+        """Raise an `IntegrityError` with the whole arithmetic, unless trees, queues and blocks add up."""
+        super().check_integrity()
+        self.trees.check_integrity()
+        blocked = {group.request_id for group in self.blocked}
+        waiting = {branch.request_id for branch in self.trees.branches if branch.phase == "blocked"}
+        if blocked != waiting:
+            raise IntegrityError(f"{sorted(blocked ^ waiting)} are BLOCKED by one account alone\n{self.trees.report()}")
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""
-        can_go_on = self.waiting or self.running or self.swapped or self.forked or self._unsettled
+        can_go_on = self.waiting or self.running or self.swapped or self.forked or self.trees.has_unsettled
         return bool(self.blocked) and not can_go_on
 
-    def _look_at(self, branch: Branch) -> None:
-        """Have the next `schedule` see whether ``branch`` can go on."""
-        self._unsettled[branch] = True
-
     def _settle(self) -> None:
-        unsettled, self._unsettled = self._unsettled, {}
-        for branch in unsettled:
-            waits = branch.awaits_resume or branch.has_unfinished_children
-            if branch.seq.status == SequenceStatus.BLOCKED and not waits:
-                self._resume(branch)
+        for branch in ready(self.trees.take_unsettled()):
+            self._resume(branch)
 
-    def _resume(self, branch: Branch) -> None:
-        group = branch.seq_group
-        # A child that ended in the same round may have asked for another look.
-        self._unsettled.pop(branch, None)
-        children = branch.unjoined
-        join, spans = self._join(branch)
-        if branch.end_status is None:
-            self._make_ready(branch, spans)
-            join = replace(join, num_prefill=group.get_num_uncomputed_tokens())
-        if not self._kept.has_children_of(branch):
-            branch.forget_joined()
-        branch.joins.append(join)
-        self.stats.note_join(join, children, time.monotonic() - branch.blocked_since)
-        if branch.end_status is not None:
-            self._finish(branch, branch.end_status)
+    def _resume(self, branch: V0Branch) -> None:
+        group = branch.sequence.group
+        merge = self._merger.merge(branch)
+        ends = branch.ended_as is not None or merge.ends_at_length
+        injected = None if ends or not self._special_kwargs.injects_kv else self._injection.plan(branch, merge)
+        num_prefill = 0 if ends else self._make_prefill(branch, injected)
+        self.trees.join(branch, merge, num_prefill, 0 if injected is None else len(injected.copies))
+        if injected is None:
+            self._kept.release(branch)
+        if branch.ended_as is not None:
+            self._finish(branch)
             return
-        is_swapped = self._has_blocks(group) and not self._blocks.is_on_device(branch.seq)
+        is_swapped = self._has_blocks(group) and not self._blocks.is_on_device(branch.sequence.seq)
         self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
 
-    def _make_ready(self, branch: Branch, spans: list[Span]) -> None:
-        """Make a prefill of what a parent has to compute, once ``spans`` were appended to it."""
-        spliced = None
-        if self._special_kwargs.injects_kv and self._blocks.is_on_device(branch.seq):
-            spliced = inject(branch, spans, self._special_kwargs.position_rule, self._kept.num_computed)
-        if spliced is not None:
-            branch.spliced = spliced
-            _make_prefill(branch.seq, len(spliced.glue))
-            return
-        self._kept.release(branch)
-        if self._has_blocks(branch.seq_group):
-            _make_prefill(branch.seq, branch.seq.data.get_num_uncomputed_tokens())
+    def _make_prefill(self, branch: V0Branch, injected: InjectedKV | None) -> int:
+        """Make a prefill of what a parent has to compute; the number of its tokens."""
+        seq = branch.sequence.seq
+        num_uncomputed = seq.data.get_num_uncomputed_tokens()
+        if injected is not None:
+            branch.inject(injected)
+            num_uncomputed = len(injected.glue)
+        if self._has_blocks(branch.sequence.group) and num_uncomputed > 1:
+            seq.reset_state_for_recompute()
+            seq.data.update_num_computed_tokens(seq.get_len() - num_uncomputed)
+        return num_uncomputed
 
     def _append_slots(
         self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
     ) -> None:
-        spliced = spliced_of(seq_group.first_seq)
-        if spliced is not None and spliced.copies:
+        injected = injected_into(seq_group.first_seq)
+        if injected is not None and injected.copies:
             self._blocks.leave_cache(seq_group.first_seq)
         super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
-        if spliced is not None and spliced.copies:
-            self._slot_copies[seq_group] = tuple(self._to_slots(seq_group.first_seq, spliced.copies))
-            spliced.copies = []
-
-    def _to_slots(self, seq: Sequence, copies: list[KVCopy]) -> Iterator[SlotCopy]:
-        destinations = self._blocks.slots(seq, (copy.parent_index for copy in copies))
-        for source, group in groupby(zip(copies, destinations, strict=True), key=lambda pair: pair[0].source):
-            pairs = list(group)
-            slots = self._blocks.slots(source.seq, (copy.source_index for copy, _ in pairs))
-            for (copy, destination), slot in zip(pairs, slots, strict=True):
-                yield SlotCopy(slot, destination, copy.source_position, copy.position)
+        if injected is not None and injected.copies:
+            self._injection.place(seq_group, injected.take_copies())
 
     def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:
-        """``metadata`` with what its worker has to know of injected KV."""
-        spliced = spliced_of(group.first_seq)
-        if spliced is None:
-            return metadata
-        copies = self._slot_copies.pop(group, ())
-        if copies:
+        hooked, are_copied = self._injection.metadata(metadata, group)
+        if are_copied:
             # The step is scheduled: what is freed now is not written before it has run.
             self._kept.release(group.first_seq.branch)
-        runs = spliced.take_runs(metadata.token_chunk_size)
-        if not copies and not runs and not spliced.position_offset:
-            return metadata
-        return HookedMetadata.of(metadata, slot_copies=copies, runs=runs, position_offset=spliced.position_offset)
+        return hooked
 
-    def _finish(self, branch: Branch, status: SequenceStatus) -> None:
-        branch.end_status, branch.has_ended_at_join = None, True
-        self._kept.release(branch)
-        self._move(branch.seq_group, status)
+    def _finish(self, branch: V0Branch) -> None:
+        group, outcome = branch.sequence.group, branch.ended_as
+        assert outcome is not None
+        self._move(group, status_of(outcome))
         # Upstream emits the output of a group that ends outside a step by this list.
-        self._finished_at_join.append(branch.seq_group)
+        self._finished_at_join.append(group)
         self.end(branch)
-        self.free_seq(branch.seq_group.first_seq)
-        self._told_later[-1].append(branch.seq_group.request_id)
+        self.free_seq(group.first_seq)
+        self._told_later[-1].append(branch.request_id)
 
     def _end_ignored(self, group: SequenceGroup) -> bool:
-        """Note the end of a group that can never fit; False where it waits for its children first."""
+        """Note the end of a group that can never fit; False if it waits for its children first."""
         branch = branch_of(group)
         if branch is not None:
             self.end(branch)
         return group.is_finished()
 
-    def _is_wanted(self, branch: Branch) -> bool:
+    def _is_wanted(self, branch: V0Branch) -> bool:
         """Whether a sequence has ended with KV that its parent will get."""
-        if not self._special_kwargs.injects_kv or branch.parent is None or self._kept.holds(branch.seq):
+        sequence, parent = branch.sequence, branch.parent
+        if not self._special_kwargs.injects_kv or parent is None or self._kept.holds(sequence.seq):
             return False
-        has_result = branch.seq.is_finished() and not branch.has_failed and self._has_blocks(branch.seq_group)
-        return has_result and branch.parent.end_status is None and not branch.parent.seq.is_finished()
-
-
-def _make_prefill(seq: Sequence, num_uncomputed: int) -> None:
-    """Let a sequence that has decoded prefill so many tokens; the others have their KV."""
-    if num_uncomputed > 1:
-        seq.reset_state_for_recompute()
-        seq.data.update_num_computed_tokens(seq.get_len() - num_uncomputed)
+        has_result = sequence.outcome in ("stopped", "length") and self._has_blocks(sequence.group)
+        return has_result and parent.ended_as is None and parent.sequence.outcome is None

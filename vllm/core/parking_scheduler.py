@@ -1,74 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's scheduler with two more queues: who is BLOCKED, and who waits with a block table.
+"""Who has room among sequences that are set aside with their KV, and who gives KV up when there is too little.
 
-It says who has room, and who gives up KV when there is too little. Why a sequence is BLOCKED, and when it goes
-on, is the `HookScheduler`'s.
+Why a sequence is BLOCKED, and when it goes on, is for the `HookScheduler` to say.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain
 from typing import Any
 
+from sequence_hooks.config import BlockedKVPolicy
 from vllm.core.adapter_slots import AdapterSlots
-from vllm.core.group_queue import GroupQueue
+from vllm.core.hook_queues import HookQueues
 from vllm.core.kept_children import KeptChildren
 from vllm.core.kv_pressure import Admission, KVPressure
 from vllm.core.scheduler import (
     PreemptionMode,
-    Scheduler,
     SchedulerOutputs,
     SchedulerPrefillOutputs,
     SchedulerRunningOutputs,
     SchedulerSwappedInOutputs,
     SchedulingBudget,
 )
-from vllm.core.shared_blocks import SharedBlocks, last_copy_into_each
-from vllm.core.transitions import check_transition
+from vllm.core.shared_blocks import last_copy_into_each
 from vllm.core.urgency import Rank, Urgency
-from vllm.hooks.config import BlockedKVPolicy
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
 
-class ParkingScheduler(Scheduler):
-    """Upstream's scheduler, and sequences that are set aside with their KV.
-
-    `_move` alone changes the status and the queue of a sequence, but for upstream's own transitions.
-    """
+class ParkingScheduler(HookQueues):
+    """Upstream's scheduler, and sequences that are set aside with their KV."""
 
     pressure: KVPressure
     waiting: deque[SequenceGroup]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._blocks = SharedBlocks(self.block_manager)
         self._admission = Admission(self._blocks)
         self._urgency = Urgency(self.scheduler_config.policy)
         self._adapters = AdapterSlots(self.lora_config)
-        self.blocked = GroupQueue()
-        self.forked = GroupQueue()
-        """WAITING with a block table: for a free slot among the running, and for room."""
-
         self._kept = KeptChildren(self._blocks)
         self._preempted: list[SequenceGroup] = []
-        """In this step, and with a block table; upstream puts them into `waiting`."""
+        """Groups preempted in this step that have a block table; upstream puts them into `waiting`."""
 
     def set_policy(self, policy: BlockedKVPolicy) -> None:
-        """Set what becomes of a BLOCKED sequence's KV, before the first step."""
-        self.pressure = KVPressure(self._blocks, self._kept, policy, self._urgency)
-
-    def has_unfinished_seqs(self) -> bool:
-        return super().has_unfinished_seqs() or bool(self.blocked or self.forked)
-
-    def get_num_unfinished_seq_groups(self) -> int:
-        return super().get_num_unfinished_seq_groups() + len(self.blocked) + len(self.forked)
-
-    def num_blocks_of_blocked(self) -> int:
-        """Blocks on the device that BLOCKED sequences hold, each counted once."""
-        tables = (self.block_manager.block_tables.get(group.first_seq.seq_id) for group in self.blocked)
-        held = {block for table in tables if table is not None for block in table.physical_block_ids}
-        return sum(map(self._blocks.is_device_block, held))
+        """Set what happens to a BLOCKED sequence's KV under pressure, before the first step."""
+        self.pressure = KVPressure(self._blocks, self._kept, policy, self._urgency, self._observer)
 
     def free_seq(self, seq: Sequence) -> None:
         """Give back the blocks of a sequence."""
@@ -201,8 +177,10 @@ class ParkingScheduler(Scheduler):
         return super()._preempt(seq_group, blocks_to_swap_out)
 
     def _preempt_by_recompute(self, seq_group: SequenceGroup) -> None:
-        """Upstream's; what a sequence shares costs nothing to keep."""
-        self.pressure.give_up(seq_group.first_seq)
+        """Upstream's; the blocks that a sequence shares cost nothing to keep."""
+        num_before = self.pressure.num_recomputed
+        self.pressure.give_up(seq_group)
+        self.notes.preempted(seq_group, "discard", self.pressure.num_recomputed - num_before)
         if self._has_blocks(seq_group):
             self._preempted.append(seq_group)
         else:
@@ -233,41 +211,10 @@ class ParkingScheduler(Scheduler):
 
     def _give_up_all(self, group: SequenceGroup) -> None:
         self.pressure.evictions["discard"] += 1
-        self.pressure.give_up_all(group.first_seq)
+        self.pressure.give_up_all(group)
         if group in self.forked:
             self._move(group, SequenceStatus.WAITING)
 
     def _parked(self) -> Iterator[SequenceGroup]:
         """Whose KV nobody works with."""
         return chain(self.blocked, self._kept.groups())
-
-    def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """Change the status of a group's sequence and its queue, together."""
-        check_transition(group, status)
-        self._leave_queue(group)
-        group.first_seq.status = status
-        if status == SequenceStatus.RUNNING:
-            self.running.append(group)
-        elif status == SequenceStatus.BLOCKED:
-            self.blocked.append(group)
-        elif status == SequenceStatus.SWAPPED:
-            self.swapped.append(group)
-        elif status == SequenceStatus.WAITING:
-            (self.forked if self._has_blocks(group) else self.waiting).appendleft(group)
-
-    def _leave_queue(self, group: SequenceGroup) -> None:
-        if group in self.forked:
-            self.forked.remove(group)
-        elif group in self.blocked:
-            self.blocked.remove(group)
-        else:
-            # Upstream's queues have to be searched; who waits was preempted just now, and stands first.
-            queue = self.running if group in self.running else self.waiting
-            with suppress(ValueError):
-                queue.remove(group)
-
-    def _has_blocks(self, group: SequenceGroup) -> bool:
-        return group.first_seq.seq_id in self.block_manager.block_tables
-
-    def _has_free_slot(self) -> bool:
-        return len(self.running) < self.scheduler_config.max_num_seqs

@@ -7,11 +7,13 @@ it. Nothing here decides; the scheduler does.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 
+from sequence_hooks.integrity import Pool
+from sequence_hooks.kv.transfer import slots_of
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
-from vllm.hooks.injection import num_computed_alike
+from vllm.core.hooked_sequence import num_alike
 from vllm.sequence import Sequence, SequenceStatus
 from vllm.utils import Device
 
@@ -59,6 +61,25 @@ class SharedBlocks:
     def num_free(self) -> int:
         """Free blocks."""
         return self._manager.block_allocator.get_num_free_blocks(Device.GPU)
+
+    def pools(self) -> Iterator[Pool]:
+        """The blocks of the device and those of swap space, and which sequence holds which."""
+        tables = {
+            f"sequence {seq_id}": table.physical_block_ids for seq_id, table in self._manager.block_tables.items()
+        }
+        for device, num_total in (
+            (Device.GPU, self._manager.num_total_gpu_blocks),
+            (Device.CPU, self._manager.num_total_cpu_blocks),
+        ):
+            allocator = self._manager.block_allocator._allocators[device]
+            held = {name: [block for block in ids if block in allocator.all_block_ids] for name, ids in tables.items()}
+            owners = {block: allocator._refcounter.get(block) for blocks in held.values() for block in blocks}
+            yield Pool(device.name, num_total, allocator.get_num_free_blocks(), held, owners)
+
+    def num_unshared(self) -> int:
+        """Blocks on the device that all sequences together would hold if they shared none."""
+        tables = (table.physical_block_ids for table in self._manager.block_tables.values())
+        return sum(len(block_ids) for block_ids in tables if self.is_device_block(block_ids[0]))
 
     def num_blocks(self, seq: Sequence) -> int:
         """All blocks of ``seq``."""
@@ -131,7 +152,7 @@ class SharedBlocks:
         """
         uncomputed: list[int] = []
         if self._cache is not None and seq.seq_id in self._manager.block_tables:
-            num_computed = num_computed_alike(seq) // self._manager.block_size
+            num_computed = num_alike(seq) // self._manager.block_size
             uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_computed:]
             self._manager._last_access_blocks_tracker.update_last_access(seq.seq_id, time.time())
         self._manager.free(seq)
@@ -161,8 +182,7 @@ class SharedBlocks:
 
     def slots(self, seq: Sequence, indices: Iterable[int]) -> list[int]:
         """The slots of tokens by their index in the context of ``seq``."""
-        block_ids, size = self._manager.block_tables[seq.seq_id].physical_block_ids, self._manager.block_size
-        return [block_ids[index // size] * size + index % size for index in indices]
+        return slots_of(self._manager.block_tables[seq.seq_id].physical_block_ids, self._manager.block_size, indices)
 
     def note_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """Remember blocks that this step copies from."""

@@ -6,7 +6,7 @@ A child has its request's priority, so a tree has one. As upstream has it, a low
 
 from collections.abc import Iterable
 
-from vllm.hooks.branch import branch_of
+from vllm.core.hooked_sequence import root_group
 from vllm.sequence import SequenceGroup
 
 Rank = tuple[int, float, int]
@@ -26,8 +26,7 @@ class Urgency:
 
     def rank(self, group: SequenceGroup) -> Rank:
         """The rank of the tree that ``group`` belongs to: the same for all of its sequences."""
-        branch = branch_of(group)
-        root = group if branch is None else branch.root.seq_group
+        root = root_group(group)
         return self.of(group), root.arrival_time, root.first_seq.seq_id
 
     def sorted(self, groups: Iterable[SequenceGroup]) -> list[SequenceGroup]:

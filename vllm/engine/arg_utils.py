@@ -9,7 +9,7 @@ from typing import Any
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import arg_utils as upstream
 from vllm.config import ModelConfig, SpecialKwargs, VllmConfig
-from vllm.hooks.compatibility import prepare_args, resolve
+from vllm.engine.compatibility import prepare_args, resolve
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser
 

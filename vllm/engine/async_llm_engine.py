@@ -8,8 +8,8 @@ from typing import Any
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
 from vllm.engine.hooked import has_hooks
+from vllm.engine.request_checks import only_value_errors
 from vllm.engine.resume import ids_of
-from vllm.hooks.request_checks import only_value_errors
 from vllm.sampling_params import SamplingParams
 
 _IDLE_SECONDS = 0.001

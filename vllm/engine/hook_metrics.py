@@ -84,13 +84,13 @@ class HookStatLogger(StatLoggerBase):
         num_blocked = sum(len(scheduler.blocked) for scheduler in self._schedulers)
         self._blocked.set(num_blocked)
         for field, counter in self._counters.items():
-            counter.inc(self._new((field,), sum(getattr(each.stats, field) for each in self._schedulers)))
+            counter.inc(self._new((field,), sum(getattr(each.trees.stats, field) for each in self._schedulers)))
         for means in ("swap", "discard"):
             total = sum(each.pressure.evictions[means] for each in self._schedulers)
             self._evictions.labels(**self._labels, means=means).inc(self._new(("evictions", means), total))
         for scheduler in self._schedulers:
-            while scheduler.stats.blocked_times:
-                self._seconds.observe(scheduler.stats.blocked_times.popleft())
+            while scheduler.trees.stats.blocked_times:
+                self._seconds.observe(scheduler.trees.stats.blocked_times.popleft())
         if local_interval_elapsed(stats.now, self.last_local_log, self.local_interval):
             self.last_local_log = stats.now
             self._log_held(num_blocked)

@@ -9,8 +9,11 @@ from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import VllmConfig
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
+from vllm.engine.admission import admit
+from vllm.engine.guard import guard_processors
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
+from vllm.engine.request_checks import ModelFacts, check_request, only_value_errors
 from vllm.engine.resume import ResumeRoom
 from vllm.engine.tree_spans import trace_tree
 from vllm.engine.tree_stats import (
@@ -21,9 +24,6 @@ from vllm.engine.tree_stats import (
     requests_alone,
     still_skipped,
 )
-from vllm.hooks.admission import admit
-from vllm.hooks.guard import guard_processors
-from vllm.hooks.request_checks import ModelFacts, check_request, only_value_errors
 from vllm.outputs import RequestOutputFactory, note_unprocessed
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
@@ -99,7 +99,7 @@ class LLMEngine(upstream.LLMEngine):
 
     def sequences_awaiting_resume(self) -> list[str]:
         """The request ids of the sequences that go on only after `resume_sequence`, in the order they wait."""
-        return [branch.seq_group.request_id for branch in self._hooks().awaiting_resume()]
+        return [branch.request_id for branch in self._hooks().awaiting_resume()]
 
     def is_waiting_for_callers(self, virtual_engine: int = 0) -> bool:
         """Whether steps do nothing until a sequence is resumed, or a request comes in."""
@@ -223,7 +223,7 @@ class LLMEngine(upstream.LLMEngine):
         check_request(params, self._model_facts())
         params = self._build_logits_processors(params, seq.lora_request)
         params.update_from_generation_config(self.generation_config_fields, seq.eos_token_id)
-        guard_processors(params, seq.branch.seq_group.request_id, seq.eos_token_id)
+        guard_processors(params, seq.branch.request_id, seq.eos_token_id)
         return params
 
     def _model_facts(self) -> ModelFacts:

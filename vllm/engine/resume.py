@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from vllm.hooks.merge import inserted
-from vllm.hooks.shown import shortened, shortened_error
+from sequence_hooks.merge import inserted
+from sequence_hooks.shown import shortened, shortened_error
 from vllm.lora.request import LoRARequest
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from vllm.hooks.branch import Branch, branch_of
+from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.sequence import SequenceGroup
 
 
@@ -52,7 +52,11 @@ def trace_tree(engine: Any, create_span: Callable[[SequenceGroup], None], group:
 
 
 def _trace(
-    engine: Any, keeper: SpanKeeper, create_span: Callable[[SequenceGroup], None], branch: Branch, group: SequenceGroup
+    engine: Any,
+    keeper: SpanKeeper,
+    create_span: Callable[[SequenceGroup], None],
+    branch: V0Branch,
+    group: SequenceGroup,
 ) -> None:
     engine.tracer, keeper.end_time = keeper, group.metrics.finished_time
     create_span(group)
@@ -62,11 +66,11 @@ def _trace(
         _trace(engine, keeper, create_span, child, _as_request(child, headers))
 
 
-def _as_request(child: Branch, headers: dict[str, str]) -> SequenceGroup:
+def _as_request(child: V0Branch, headers: dict[str, str]) -> SequenceGroup:
     """The child's group as a request that came at its spawn, from its parent's span."""
-    metrics, end = child.seq_group.metrics, child.finished_time or child.spawn_time
+    metrics, end = child.sequence.group.metrics, child.finished_time or child.spawn_time
     scheduled = metrics.first_scheduled_time or child.spawn_time
-    group = copy.copy(child.seq_group)
+    group = copy.copy(child.sequence.group)
     group.trace_headers = headers
     group.metrics = replace(
         metrics,

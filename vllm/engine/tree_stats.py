@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.hooked_sequence import branch_of, root_group
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine.metrics_types import Stats
-from vllm.hooks.branch import branch_of
 from vllm.sequence import SequenceGroup, SequenceStatus
 
 
@@ -32,7 +32,7 @@ class _Member:
     def is_finished(self) -> bool:
         """Children are no requests, and what ended at a join is counted with it."""
         branch = branch_of(self._group)
-        return self._group.is_finished() and (branch is None or not (branch.parent or branch.has_ended_at_join))
+        return self._group.is_finished() and (branch is None or not (branch.parent or branch.ended_at_join))
 
     def is_prefill(self) -> bool:
         """What is processed has sampled, though it may prefill again by now."""
@@ -83,9 +83,9 @@ def count_requests(stats: Stats, schedulers: Iterable[HookScheduler]) -> None:
     """
     queues: dict[str, set[SequenceGroup]] = {"running": set(), "swapped": set(), "waiting": set()}
     for scheduler in schedulers:
-        queues["running"] |= set(map(_root, scheduler.running))
-        queues["swapped"] |= set(map(_root, scheduler.swapped))
-        queues["waiting"] |= {*map(_root, scheduler.waiting), *map(_root, scheduler.forked)}
+        queues["running"] |= set(map(root_group, scheduler.running))
+        queues["swapped"] |= set(map(root_group, scheduler.swapped))
+        queues["waiting"] |= {*map(root_group, scheduler.waiting), *map(root_group, scheduler.forked)}
     queues["swapped"] -= queues["running"]
     queues["waiting"] -= queues["running"] | queues["swapped"]
     for name, roots in queues.items():
@@ -121,8 +121,3 @@ def _differs(group: SequenceGroup, was_prefill: bool) -> bool:
 def _has_had_a_token(group: SequenceGroup) -> bool:
     """Whether the token that it has sampled last is not its request's first."""
     return _is_child(group) or group.first_seq.get_output_len() > 1
-
-
-def _root(group: SequenceGroup) -> SequenceGroup:
-    branch = branch_of(group)
-    return group if branch is None else branch.root.seq_group

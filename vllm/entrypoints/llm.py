@@ -46,7 +46,7 @@ class LLM(upstream.LLM):
         return super()._run_engine(use_tqdm=use_tqdm)
 
     def _num_spawned(self) -> int:
-        return sum(scheduler.stats.num_spawned for scheduler in self.llm_engine.scheduler)
+        return sum(scheduler.trees.stats.num_spawned for scheduler in self.llm_engine.scheduler)
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.llm")

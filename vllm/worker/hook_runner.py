@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from vllm.hooks.splice import HookedMetadata
+from vllm.core.hooked_metadata import HookedMetadata
 from vllm.sequence import SequenceGroupMetadata
 from vllm.utils import async_tensor_h2d
+from vllm.worker.kv_copier import KVCopier
 from vllm.worker.model_runner_base import ModelRunnerBase, ModelRunnerInputBase
 from vllm.worker.runs import split_runs
-from vllm.worker.splicing import Splicer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,9 @@ class HookRunner(ModelRunnerBase):
         )
 
     def load_model(self) -> None:
-        """Raise a ValueError at once if the model's KV cannot be spliced."""
+        """Raise a ValueError at once if the model's KV cannot be injected."""
         super().load_model()
-        self._splicer = Splicer(self.model, self.vllm_config.compilation_config.static_forward_context)
+        self._copier = KVCopier(self.model, self.vllm_config.compilation_config.static_forward_context)
 
     def make_model_input_from_broadcasted_tensor_dict(self, tensor_dict: dict[str, Any]) -> HookModelInput:
         return self._model_input_cls.from_broadcasted_tensor_dict(tensor_dict, attn_backend=self.attn_backend)
@@ -75,7 +75,7 @@ class HookRunner(ModelRunnerBase):
 
     def execute_model(self, model_input: HookModelInput, *args: Any, **kwargs: Any) -> Any:
         if model_input.slot_copies is not None:
-            self._splicer.copy(model_input.slot_copies, model_input.virtual_engine)
+            self._copier.copy(model_input.slot_copies, model_input.virtual_engine)
         outputs = super().execute_model(model_input, *args, **kwargs)
         # What an earlier pipeline stage returns has no outputs yet.
         if model_input.output_indices is not None and isinstance(outputs, list):

@@ -3,7 +3,7 @@
 
 import copy
 
-from vllm.hooks.splice import HookedMetadata
+from vllm.core.hooked_metadata import HookedMetadata
 from vllm.sequence import SequenceData, SequenceGroupMetadata
 
 

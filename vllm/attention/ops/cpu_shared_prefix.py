@@ -32,7 +32,7 @@ class KeptPrefixes:
 
     A copy is what the cache holds, because it is used in the very next step alone, and only where two
     sequences of that step see all of its blocks and none of the step's slots is in them. What else is
-    written in between, a block copied on write or spliced, has a single holder in that step.
+    written in between, a block copied on write or injected, has a single holder in that step.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's stop checker, which also ends a sequence whose logits processor has failed."""
 
+import re
 from collections.abc import Callable
 
+from sequence_hooks.ids import root_id
+from sequence_hooks.told_once import ToldOnce
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.output_processor import stop_checker as upstream
-from vllm.hooks.guard import fault_of
-from vllm.hooks.told_once import ToldOnce, request_of
+from vllm.engine.guard import fault_of
 from vllm.logger import init_logger
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
@@ -15,13 +17,16 @@ from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 logger = init_logger(__name__)
 
+_SAMPLE = re.compile(r"_parallel_sample_\d+$")
+"""What the ids of samples (n > 1) have after their request's."""
+
 
 class StopChecker(upstream.StopChecker):
     """Upstream's `StopChecker`."""
 
     def __init__(self, max_model_len: int, get_tokenizer_for_seq: Callable[[Sequence], AnyTokenizer]) -> None:
         super().__init__(max_model_len, get_tokenizer_for_seq)
-        self.told = ToldOnce()
+        self.told = ToldOnce(request_of)
 
     def maybe_stop_sequence(
         self,
@@ -45,6 +50,11 @@ class StopChecker(upstream.StopChecker):
     def status_of_failed(self, seq: Sequence) -> SequenceStatus:
         """With what a sequence ends whose logits processor has failed."""
         return SequenceStatus.FINISHED_ABORTED
+
+
+def request_of(request_id: str) -> str:
+    """The id of the request that a sequence belongs to, as a sample or as a child."""
+    return _SAMPLE.sub("", root_id(request_id), count=1)
 
 
 __getattr__ = fall_back_to("vllm._upstream.engine.output_processor.stop_checker")

@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 
-from vllm.hooks.shown import shortened
+from sequence_hooks.shown import shortened
 
 _Body = TypeVar("_Body", bound=BaseModel)
 

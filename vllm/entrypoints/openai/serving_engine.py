@@ -3,11 +3,11 @@
 
 from typing import Any
 
+from sequence_hooks.shown import shortened_error
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
 from vllm.entrypoints.openai.bodies import brief_text
 from vllm.entrypoints.openai.protocol import ErrorResponse
-from vllm.hooks.shown import shortened_error
 
 
 class OpenAIServing(upstream.OpenAIServing):

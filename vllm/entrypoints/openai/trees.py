@@ -13,8 +13,8 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from sequence_hooks.results import TreeTokens
 from vllm.entrypoints.openai.usage import add_details, details, trees_of
-from vllm.hooks.results import TreeTokens
 from vllm.outputs import CompletionOutput, RequestOutput
 
 _Item = TypeVar("_Item", RequestOutput, tuple[int, RequestOutput])

@@ -8,7 +8,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from vllm.hooks.results import TreeTokens
+from sequence_hooks.results import TreeTokens
 
 _DETAILS = "completion_tokens_details"
 

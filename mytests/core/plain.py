@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain values in place of an engine's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequence_hooks.branch import Branch
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import PromiseHandler, TokenHandler
+from sequence_hooks.limits import Limits
+from sequence_hooks.merge import Finished
+from sequence_hooks.results import ChildOutput
+from sequence_hooks.rules import ChildPlan, Merge, Room, join
+from sequence_hooks.sequence import Outcome
+from sequence_hooks.transcript import finished
+from sequence_hooks.tree import DependencyManager
+
+PROMISE, SYNC, EOS = 1, 2, 3
+HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
+LIMITS = Limits(hooks=True, max_child_depth=2, max_children=3, max_tree_tokens=None)
+
+
+@dataclass
+class PlainSequence:
+    """A `Narrated` sequence that a test writes to."""
+
+    request_id: str = "r"
+    prompt_token_ids: list[int] = field(default_factory=lambda: [10, 11])
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    outcome: Outcome | None = None
+    sampling_params: Any = None
+
+    @property
+    def text(self) -> str:
+        return "".join(f"<{token_id}>" for token_id in self.output_token_ids)
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.outcome
+
+
+Trees = DependencyManager[PlainSequence]
+
+
+def handler() -> TokenHandler:
+    """Concatenates its children's results."""
+    return PromiseHandler(HOOKS)
+
+
+def plan(number: int, spawned_by: TokenHandler, prefix: tuple[int, ...] = (), parent: str = "r") -> ChildPlan:
+    """A child spawned by a parent's first token."""
+    return ChildPlan(f"{parent}_child_{number}", number, prefix, 1, spawned_by)
+
+
+def child_of(
+    trees: Trees, parent: Branch[PlainSequence], spawned_by: TokenHandler, output: Sequence[int] = ()
+) -> Branch[PlainSequence]:
+    """A child that is added to its tree, with this output so far."""
+    planned = plan(len(parent.children), spawned_by, parent=parent.request_id)
+    return trees.spawn(parent, planned, PlainSequence(planned.request_id, output_token_ids=list(output)))
+
+
+def end(trees: Trees, branch: Branch[PlainSequence], outcome: Outcome = "stopped") -> bool:
+    """Have a sequence end with its last token, which is not part of its result if it stopped."""
+    branch.sequence.outcome = outcome
+    length = len(branch.sequence.output_token_ids)
+    return trees.end(branch, range(length - 1, length) if outcome == "stopped" else range(0))
+
+
+def merged(branch: Branch[PlainSequence], room: int = 100) -> Merge:
+    """Do what an engine does at a join: append what the rules return."""
+    sequence = branch.sequence
+    num_output = len(sequence.output_token_ids)
+    where = Room(num_output, len(sequence.prompt_token_ids) + num_output, room)
+    merge = join(finished(branch.unjoined), branch.resumed_with, where, encode, None)
+    for span in merge.spans:
+        sequence.output_token_ids += span.token_ids
+    return merge
+
+
+def encode(text: str) -> list[int]:
+    """A token per character."""
+    return [ord(character) for character in text]
+
+
+def output(name: str, result: Sequence[int], **fields: Any) -> ChildOutput:
+    """A finished child whose result is all of its output."""
+    given = {"spawn_position": 1, "prefix_token_ids": (), "text": "", "finish_reason": "stop", "failed": False}
+    given |= {"children": (), "segments": (), "joins": (), "spawn_time": 0.0, "finished_time": 0.0}
+    return ChildOutput(request_id=name, token_ids=tuple(result), result_token_ids=tuple(result), **{**given, **fields})
+
+
+def child(name: str, result: Sequence[int], spawned_by: TokenHandler) -> Finished:
+    """The same, as a join sees it."""
+    return Finished(output(name, result), spawned_by, range(len(result)))

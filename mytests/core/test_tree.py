@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trees: which steps a branch may take, who is ready when, and what is kept."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, plan
+from sequence_hooks.branch import Branch
+from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.kv.plan import InjectedKV, Positions
+from sequence_hooks.results import Join, Segment
+from sequence_hooks.rules import ready
+from sequence_hooks.transcript import output_of, tokens_of
+from sequence_hooks.tree import IllegalStep
+
+
+def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
+    """Trees with one root."""
+    trees = Trees(clock=count(100.0, 2.5).__next__)
+    return trees, trees.plant(PlainSequence(**fields), LIMITS)
+
+
+def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
+    return trees.join(branch, merged(branch, room), num_prefill=1, num_injected=0)
+
+
+class TestLife:
+    def test_a_parent_is_ready_when_its_children_have_finished(self) -> None:
+        """All of them, in whatever order; then it gets their results in spawn order."""
+        trees, root = planted(output_token_ids=[1])
+        spawned_by = handler()
+        first, second = child_of(trees, root, spawned_by, [20, 3]), child_of(trees, root, spawned_by, [30, 3])
+        trees.block(root, "children")
+        assert list(ready(trees.take_unsettled())) == []
+        assert end(trees, second)
+        assert list(ready(trees.take_unsettled())) == []
+        assert end(trees, first)
+        assert list(ready(trees.take_unsettled())) == [root]
+        join = joined(trees, root)
+        assert (root.sequence.output_token_ids, root.phase) == ([1, 20, 30], "live")
+        assert (join.position, join.num_merged, join.num_context, join.num_prefill) == (1, 2, 5, 1)
+        assert root.segments == (
+            Segment(0, 1, "sampled"),
+            Segment(1, 2, "merged", "r_child_0"),
+            Segment(2, 3, "merged", "r_child_1"),
+        )
+        assert tokens_of(root).sampled_below == 4
+        trees.check_integrity()
+
+    def test_a_parent_with_unjoined_children_is_blocked_at_its_end(self) -> None:
+        """And finishes, once it is joined, as it had ended."""
+        trees, root = planted(output_token_ids=[1, 3])
+        only = child_of(trees, root, handler(), [20, 3])
+        assert not end(trees, root)
+        assert (root.phase, root.ended_as, root.ending) == ("blocked", "stopped", range(1, 2))
+        end(trees, only)
+        joined(trees, root)
+        assert root.ended_at_join
+        assert trees.end(root)
+        assert (root.phase, root.ended_as, root.ending) == ("finished", "stopped", range(1, 2))
+        assert (list(trees.branches), trees.has_unsettled) == ([], False)
+
+    def test_a_caller_is_awaited_beside_the_children(self) -> None:
+        """What it gives comes after their results."""
+        trees, root = planted(output_token_ids=[1])
+        only = child_of(trees, root, handler(), [20, 3])
+        trees.block(root, "caller")
+        end(trees, only)
+        assert list(ready(trees.take_unsettled())) == []
+        trees.resume(root, (40, 41))
+        assert list(ready(trees.take_unsettled())) == [root]
+        joined(trees, root)
+        assert root.sequence.output_token_ids == [1, 20, 40, 41]
+        assert (root.resumed_with, root.awaits_resume) == ((), False)
+
+    def test_a_parent_without_room_ends_by_length(self) -> None:
+        """At its join."""
+        trees, root = planted(output_token_ids=[1])
+        only = child_of(trees, root, handler(), [20, 21, 3])
+        trees.block(root, "children")
+        end(trees, only)
+        join = joined(trees, root, room=1)
+        assert (join.num_merged, join.num_cut, root.ended_as) == (1, 1, "length")
+
+    def test_a_parent_whose_child_finishes_it_is_ready_in_the_same_round(self) -> None:
+        """Each is looked at when its turn comes."""
+        trees, root = planted(output_token_ids=[1])
+        middle = child_of(trees, root, handler(), [20, 3])
+        leaf = child_of(trees, middle, handler(), [30, 3])
+        trees.block(root, "children")
+        end(trees, middle)
+        end(trees, leaf)
+        seen = []
+        for branch in ready([middle, root]):
+            seen.append(branch)
+            joined(trees, branch)
+            if branch.ended_as is not None:
+                trees.end(branch)
+        assert seen == [middle, root]
+        # What the child got at its end stands after the token that ended it, which is left out.
+        assert root.sequence.output_token_ids == [1, 20, 30]
+
+    def test_an_aborted_child_merges_as_nothing(self) -> None:
+        """And is counted."""
+        trees, root = planted(output_token_ids=[1])
+        aborted, other = child_of(trees, root, handler(), [20]), child_of(trees, root, handler(), [30, 3])
+        trees.block(root, "children")
+        trees.abort(aborted)
+        end(trees, other)
+        joined(trees, root)
+        assert root.sequence.output_token_ids == [1, 30]
+        assert (trees.stats.num_spawned, trees.stats.num_failed) == (2, 1)
+        assert [child.failed for child in map(output_of, root.children)] == [True, False]
+
+    def test_an_aborted_root_leaves_nothing(self) -> None:
+        """Whatever its children were about to do."""
+        trees, root = planted(output_token_ids=[1])
+        only = child_of(trees, root, handler())
+        trees.block(root, "caller")
+        trees.abort(root)
+        trees.abort(only)
+        assert (list(trees.branches), trees.has_unsettled, root.awaits_resume) == ([], False, False)
+
+    def test_the_time_blocked_is_of_each_join(self) -> None:
+        """In seconds of the trees' own clock."""
+        trees, root = planted()
+        trees.block(root, "children")
+        joined(trees, root)
+        assert list(trees.stats.blocked_times) == [2.5]
+
+
+class TestSteps:
+    @pytest.mark.parametrize("step", ["spawn", "block", "end"])
+    def test_a_blocked_branch_takes_no_step_of_its_own(self, step: str) -> None:
+        """The error names sequence, phase and step."""
+        trees, root = planted()
+        trees.block(root, "children")
+        steps = {
+            "spawn": lambda: trees.spawn(root, plan(0, handler()), PlainSequence("r_child_0")),
+            "block": lambda: trees.block(root, "children"),
+            "end": lambda: trees.end(root),
+        }
+        with pytest.raises(IllegalStep, match=f"^r is blocked and cannot {step}$"):
+            steps[step]()
+
+    def test_a_live_branch_is_not_joined(self) -> None:
+        """Nor resumed: nobody waits."""
+        trees, root = planted()
+        with pytest.raises(IllegalStep, match=r"^r is live and cannot join$"):
+            joined(trees, root)
+        with pytest.raises(IllegalStep, match=r"^r does not wait for a caller$"):
+            trees.resume(root, ())
+
+
+class TestBranch:
+    def test_what_nobody_needs_is_forgotten_once(self) -> None:
+        """The joined children, and all below them, those of an aborted one too."""
+        trees, root = planted(output_token_ids=[1])
+        first, second = child_of(trees, root, handler(), [20]), child_of(trees, root, handler(), [3])
+        below = child_of(trees, first, handler(), [30])
+        trees.block(root, "children")
+        trees.abort(first)
+        trees.abort(below)
+        end(trees, second)
+        assert root.take_forgettable() == []
+        joined(trees, root)
+        assert set(root.take_forgettable()) == {first, second, below}
+        assert root.take_forgettable() == []
+
+    def test_a_child_inherits_injected_kv(self) -> None:
+        """With what was still to do left to its parent; forgotten with its context."""
+        trees, root = planted(output_token_ids=[1])
+        root.inject(InjectedKV(1, 2, Positions(), glue=[0]))
+        only = child_of(trees, root, handler(), [3])
+        assert only.injected is not None and only.injected.glue == []
+        trees.block(root, "children")
+        end(trees, only)
+        joined(trees, root)
+        root.take_forgettable()
+        assert only.injected is None
+        root.discard_injected()
+        assert root.injected is None
+
+    def test_its_place_in_the_tree(self) -> None:
+        """Depth, root, lineage, and all below."""
+        trees, root = planted()
+        middle = child_of(trees, root, handler())
+        leaf = child_of(trees, middle, handler())
+        assert (leaf.depth, leaf.root, list(leaf.lineage())) == (2, root, [leaf, middle, root])
+        assert list(root.subtree()) == [root, middle, leaf]
+
+    def test_an_output_is_made_anew_until_it_has_finished(self) -> None:
+        """Then it is kept."""
+        trees, root = planted()
+        only = child_of(trees, root, handler(), [20])
+        assert output_of(only).token_ids == (20,)
+        only.sequence.output_token_ids += [21, 3]
+        assert output_of(only).token_ids == (20, 21, 3)
+        end(trees, only)
+        kept = output_of(only)
+        assert (kept.result_token_ids, kept.finish_reason, kept.text) == ((20, 21), "stopped", "<20><21><3>")
+        only.sequence.output_token_ids.clear()
+        assert output_of(only) is kept
+
+
+class TestIntegrity:
+    def test_a_sound_tree_passes(self) -> None:
+        """In each phase."""
+        trees, root = planted(output_token_ids=[1])
+        child_of(trees, root, handler())
+        trees.check_integrity()
+        trees.block(root, "caller")
+        trees.check_integrity()
+
+    @pytest.mark.parametrize(
+        ("field", "value", "fault"),
+        [
+            ("merged", [Segment(1, 9, "merged", "r_child_0")], r"has segments up to 9, and 2 output tokens"),
+            (
+                "merged",
+                [Segment(1, 2, "merged"), Segment(0, 1, "merged")],
+                "has segments that do not follow each other",
+            ),
+            ("num_joined", 1, "is joined with a child that has not finished"),
+            ("depth", 3, "has depth 3, and may have 2"),
+            ("phase", "finished", "has finished, and it is not known how"),
+            ("awaits_resume", True, "waits for a caller, and is not blocked"),
+        ],
+    )
+    def test_a_contradiction_is_told_with_all_trees(self, field: str, value: Any, fault: str) -> None:
+        """Planted in a tree of two."""
+        trees, root = planted(output_token_ids=[1, 20])
+        child_of(trees, root, handler())
+        setattr(root, field, value)
+        with pytest.raises(IntegrityError, match=rf"^r {fault}[^\n]*\ntrees:\n(?s:.*)r: .*2 \+ 2 tokens") as error:
+            trees.check_integrity()
+        assert "r_child_0: live" in str(error.value)
+
+    def test_too_many_children_are_told(self) -> None:
+        """Unfinished ones."""
+        trees, root = planted()
+        for _ in range(4):
+            child_of(trees, root, handler())
+        with pytest.raises(IntegrityError, match="has 4 unfinished children, and may have 3"):
+            trees.check_integrity()
+
+    def test_the_finished_are_not_looked_at(self) -> None:
+        """Nobody would join them."""
+        trees, root = planted()
+        trees.look_at(root)
+        root.phase, root.ended_as = "finished", "stopped"
+        with pytest.raises(IntegrityError, match=r"\['r'\] have finished, and are still to be looked at"):
+            trees.check_integrity()

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models whose KV is injected: real attention layers and rotary embeddings, and caches that a test fills."""
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from vllm import SamplingParams
+from vllm.attention import Attention
+from vllm.attention.selector import _Backend
+from vllm.config import CompilationConfig, ParallelConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import (
+    DynamicNTKAlphaRotaryEmbedding,
+    DynamicNTKScalingRotaryEmbedding,
+    LinearScalingRotaryEmbedding,
+    Llama3RotaryEmbedding,
+    NTKScalingRotaryEmbedding,
+    RotaryEmbedding,
+    YaRNScalingRotaryEmbedding,
+)
+from vllm.sequence import SequenceData, SequenceGroupMetadata
+from vllm.worker.kv_copier import KVCopier
+from vllm.worker.kv_slots import Places, TokenCache, open_cache, read, write
+
+NUM_POSITIONS = 512
+
+
+def tiny_config() -> AbstractContextManager[None]:
+    """As much of a config as layers ask for when they are made."""
+    config: Any = SimpleNamespace(compilation_config=CompilationConfig(), parallel_config=ParallelConfig())
+    return set_current_vllm_config(config)
+
+
+def metadata(num_tokens: int = 3, **changes: Any) -> SequenceGroupMetadata:
+    """One entry of a step, a prefill of ``num_tokens``."""
+    fields = {
+        "request_id": "r",
+        "is_prompt": True,
+        "seq_data": {0: SequenceData.from_seqs(list(range(3, 3 + num_tokens)))},
+        "sampling_params": SamplingParams(temperature=0, logprobs=2),
+        "block_tables": {0: [0]},
+        "computed_block_nums": [],
+    }
+    return SequenceGroupMetadata(**{**fields, **changes})
+
+
+@dataclass(frozen=True)
+class RotaryShape:
+    """What all rotary embeddings are made with."""
+
+    head_size: int = 32
+    rotary_dim: int = 32
+    is_neox_style: bool = True
+    dtype: torch.dtype = torch.float32
+
+    def make(self, cls: type[RotaryEmbedding], *after_style: Any, **others: Any) -> RotaryEmbedding:
+        """``after_style``: what stands between is_neox_style and dtype."""
+        shape = (self.head_size, self.rotary_dim, NUM_POSITIONS, 10000, self.is_neox_style)
+        with tiny_config():
+            return cls(*shape, *after_style, dtype=self.dtype, **others)
+
+
+LLAMA3 = {"scaling_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig_max_position": 64}
+ROTARIES: dict[str, Callable[[RotaryShape], RotaryEmbedding]] = {
+    "plain": lambda shape: shape.make(RotaryEmbedding),
+    "linear": lambda shape: shape.make(LinearScalingRotaryEmbedding, 2.0),
+    "ntk": lambda shape: shape.make(NTKScalingRotaryEmbedding, 4.0),
+    "mixed ntk": lambda shape: shape.make(NTKScalingRotaryEmbedding, 4.0, mixed_b=0.75),
+    "dynamic ntk": lambda shape: shape.make(DynamicNTKScalingRotaryEmbedding, 2.0),
+    "dynamic ntk alpha": lambda shape: shape.make(DynamicNTKAlphaRotaryEmbedding, 1000.0),
+    "yarn": lambda shape: shape.make(YaRNScalingRotaryEmbedding, 8.0),
+    "llama3": lambda shape: shape.make(Llama3RotaryEmbedding, **LLAMA3),
+}
+
+
+class TinyAttention(nn.Module):
+    """A layer as models have it: its attention, and what rotates its keys."""
+
+    def __init__(self, name: str, heads: int, head_size: int, rotary: nn.Module | None) -> None:
+        super().__init__()
+        self.rotary_emb = rotary
+        self.attn = Attention(heads, head_size, 1.0, num_kv_heads=heads, prefix=name)
+
+
+@dataclass
+class TinyModel:
+    """Layers with caches full of noise. Blocks number ``num_blocks``, slots ``num_slots``."""
+
+    backend: str = "TORCH_SDPA"
+    rotary: Callable[[RotaryShape], RotaryEmbedding] = ROTARIES["plain"]
+    shape: RotaryShape = field(default_factory=RotaryShape)
+    num_layers: int = 2
+    num_kv_heads: int = 2
+    block_size: int = 4
+    num_blocks: int = 6
+
+    def __post_init__(self) -> None:
+        self.rotary_emb = self.rotary(self.shape)
+        self.context: dict[str, Any] = {}
+        heads, head_size = self.num_kv_heads, self.shape.head_size
+        with tiny_config():
+            for layer in range(self.num_layers):
+                name = f"model.layers.{layer}.self_attn"
+                self.context[f"{name}.attn"] = TinyAttention(name, heads, head_size, self.rotary_emb)
+        self.module: Any = nn.ModuleList(self.context.values())
+        self.context = {name: layer.attn for name, layer in self.context.items()}
+        generator = torch.Generator().manual_seed(0)
+        rest = {
+            "TORCH_SDPA": (self.block_size * heads * head_size,),
+            "XFORMERS": (self.block_size * heads * head_size,),
+            "FLASH_ATTN": (self.block_size, heads, head_size),
+        }
+        for attention in self.attentions:
+            attention.backend = _Backend[self.backend]
+            noise = torch.randn((2, self.num_blocks, *rest[self.backend]), generator=generator)
+            attention.kv_cache = [noise.to(self.shape.dtype)]
+
+    @property
+    def attentions(self) -> list[Attention]:
+        return list(self.context.values())
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_blocks * self.block_size
+
+    def caches(self) -> list[TokenCache]:
+        """Each layer's."""
+        return [open_cache(attention, attention.kv_cache[0]) for attention in self.attentions]
+
+    def write_keys(self, slots: list[int], keys: torch.Tensor) -> None:
+        """The same in all layers."""
+        for cache in self.caches():
+            write(cache.keys, self._places(slots), keys)
+
+    def keys(self, slots: list[int]) -> list[torch.Tensor]:
+        """Of each layer."""
+        return [read(cache.keys, self._places(slots)) for cache in self.caches()]
+
+    def rows(self) -> list[torch.Tensor]:
+        """All keys and values of each layer by slot, as they are now: [num_slots, 2, num_kv_heads, head_size]."""
+        everywhere = self._places(list(range(self.num_slots)))
+        return [torch.stack([read(x, everywhere) for x in cache], dim=1) for cache in self.caches()]
+
+    def copy_kv(self, *copies: tuple[int, int, int, int]) -> None:
+        """Source, destination, source position, position."""
+        KVCopier(self.module, self.context).copy(torch.tensor(copies), virtual_engine=0)
+
+    def rotate(self, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """What upstream's forward pass makes of ``keys``, [num_tokens, num_kv_heads, head_size]."""
+        query, key = copy.deepcopy(keys).flatten(1), copy.deepcopy(keys).flatten(1)
+        self.rotary_emb(positions.contiguous(), query, key)
+        return key.view(keys.shape)
+
+    def _places(self, slots: list[int]) -> Places:
+        return Places.of(torch.tensor(slots), self.block_size)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Injected KV and shifted positions of a trained model, against what its own forward pass computes."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from forkjoin_engine import MODEL_FOLDER
+
+from mytests.kv_copies import metadata
+from vllm import LLM
+from vllm.core.hooked_metadata import HookedMetadata, Run, SlotCopy
+from vllm.sequence import ExecuteModelRequest, SequenceData, SequenceGroupMetadata
+from vllm.worker.hook_cpu_worker import HookCPUWorker
+from vllm.worker.hook_workers import hook_worker_for
+from vllm.worker.kv_slots import Places, open_cache, read
+
+pytestmark = pytest.mark.model
+
+BLOCK = 16
+HOOK_CPU_WORKER = hook_worker_for("vllm.worker.cpu_worker.CPUWorker")
+
+
+@pytest.fixture(scope="module")
+def worker() -> HookCPUWorker:
+    """One with a trained model, driven by hand."""
+    args: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256}
+    llm = LLM(str(MODEL_FOLDER), **args, enable_chunked_prefill=True, worker_cls=HOOK_CPU_WORKER)
+    return llm.llm_engine.model_executor.driver_worker.worker
+
+
+def run(worker: HookCPUWorker, *entries: SequenceGroupMetadata) -> list[Any]:
+    """The outputs of one step, one an entry."""
+    (output,) = worker.execute_model(ExecuteModelRequest(seq_group_metadata_list=list(entries)))
+    return output.outputs
+
+
+def read_slots(worker: HookCPUWorker, slots: Iterable[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Each layer's keys and values."""
+    places = Places.of(torch.tensor(list(slots)), BLOCK)
+    layers = worker.compilation_config.static_forward_context.values()
+    caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
+    return [(read(cache.keys, places), read(cache.values, places)) for cache in caches]
+
+
+def test_injected_kv_is_what_a_prefill_at_its_new_positions_computes(worker: HookCPUWorker) -> None:
+    """In all layers: rotary positions are relative, so a context as a whole may stand anywhere."""
+    run(worker, metadata(30, block_tables={0: [1, 2]}))
+    run(worker, HookedMetadata.of(metadata(30, block_tables={0: [3, 4]}), position_offset=41))
+    copies = tuple(SlotCopy(BLOCK + i, 5 * BLOCK + 7 + i, i, i + 41) for i in range(30))
+    run(worker, HookedMetadata.of(metadata(block_tables={0: [9]}), slot_copies=copies))
+    computed = read_slots(worker, range(3 * BLOCK, 3 * BLOCK + 30))
+    injected = read_slots(worker, range(5 * BLOCK + 7, 5 * BLOCK + 37))
+    unmoved = read_slots(worker, range(BLOCK, BLOCK + 30))
+    assert len(computed) == 4
+    torch.testing.assert_close(injected, computed, rtol=0, atol=2e-5)
+    assert all(torch.equal(there[1], here[1]) for there, here in zip(injected, unmoved, strict=True))
+    assert not torch.allclose(unmoved[0][0], computed[0][0], atol=0.1)
+
+
+def test_the_first_layers_keys_depend_on_token_and_position_alone(worker: HookCPUWorker) -> None:
+    """So injected ones are what any prefill with that token there has."""
+    run(worker, metadata(30, block_tables={0: [1, 2]}))
+    copies = tuple(SlotCopy(BLOCK + 20 + i, 5 * BLOCK + i, 20 + i, 4 + i) for i in range(10))
+    tokens = SequenceData.from_seqs([9, 9, 9, 9, *range(23, 33)])
+    hooked = HookedMetadata.of(metadata(seq_data={0: tokens}, block_tables={0: [3]}), slot_copies=copies)
+    run(worker, HookedMetadata.of(hooked, token_chunk_size=14))
+    computed, *others = read_slots(worker, range(3 * BLOCK + 4, 3 * BLOCK + 14))
+    injected, *_ = read_slots(worker, range(5 * BLOCK, 5 * BLOCK + 10))
+    torch.testing.assert_close(injected, computed, rtol=0, atol=1e-5)
+    assert len(others) == 3
+
+
+RUNS = {
+    "all of it": ((0, 5), (5, 33), (33, 40)),
+    "around injected KV": ((0, 5), (17, 18), (33, 40)),
+    "behind injected KV": ((39, 40),),
+}
+
+
+@pytest.mark.parametrize("ranges", RUNS.values(), ids=RUNS)
+def test_a_prefill_may_have_several_runs(worker: HookCPUWorker, ranges: tuple[tuple[int, int], ...]) -> None:
+    """Each sees the runs before it, and what is injected between; sampled is what a whole prefill samples."""
+    whole = run(worker, metadata(40, block_tables={0: [1, 2, 3]}))
+    computed = {index for start, end in ranges for index in range(start, end)}
+    injected = set(range(40)) - computed
+    entry = HookedMetadata.of(
+        metadata(40, block_tables={0: [4, 5, 6]}),
+        runs=tuple(Run(start, end, 0) for start, end in ranges),
+        slot_copies=tuple(SlotCopy(BLOCK + index, 4 * BLOCK + index, index, index) for index in injected),
+        token_chunk_size=len(computed),
+    )
+    other = metadata(3, block_tables={0: [7]})
+    (ours, beside) = run(worker, entry, other)
+    kv = [read_slots(worker, range(block * BLOCK, block * BLOCK + 40)) for block in (1, 4)]
+    torch.testing.assert_close(*kv, rtol=0, atol=2e-5)
+    assert beside.samples[0].output_token == run(worker, other)[0].samples[0].output_token
+    assert ours.samples[0].output_token == whole[0].samples[0].output_token
+    assert logprobs_of(ours) == pytest.approx(logprobs_of(whole[0]), abs=1e-4)
+
+
+def logprobs_of(output: Any) -> dict[int, float]:
+    """The most likely tokens'."""
+    return {token: logprob.logprob for token, logprob in output.samples[0].logprobs.items()}

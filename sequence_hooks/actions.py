@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a handler returned, copied to plain values: none of its code runs after its token was decided."""
+
+import operator
+from itertools import islice
+from typing import Any
+
+from sequence_hooks.handlers import Actions, Spawn
+from sequence_hooks.shown import shortened
+
+
+def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
+    """A copy of ``given``. At most one child and one prefix token more than allowed are read.
+
+    Raises:
+        TypeError: it is not what a handler has to return.
+        BaseException: whatever user-defined iterators and attributes raise.
+    """
+    if not isinstance(given, Actions):
+        raise TypeError(f"on_token returned {shortened(given)}; return Actions")
+    spawn = tuple(_plain_spawn(each, most_prefix) for each in islice(given.spawn, most_children + 1))
+    return Actions(spawn, bool(given.block), bool(given.await_resume))
+
+
+def as_token_id(value: Any) -> int:
+    """An integer of any type, for example numpy's.
+
+    Raises:
+        TypeError: it is not an integer; True and False are not integers here.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no token id")
+    return operator.index(value)
+
+
+def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
+    if not isinstance(given, Spawn):
+        raise TypeError(f"Actions.spawn has {shortened(given)}; give Spawn objects")
+    prefix = given.prefix_token_ids
+    if type(given) is Spawn and type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}:
+        return given
+    prefix = tuple(as_token_id(token_id) for token_id in islice(prefix, max(most_prefix, 0) + 1))
+    return Spawn(prefix, given.sampling_params)

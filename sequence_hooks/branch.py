@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sequence of a tree. Its state is written by its own methods and by `sequence_hooks.tree.DependencyManager`."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.limits import Limits
+from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.sequence import HookedSequence, Outcome
+
+if TYPE_CHECKING:
+    from sequence_hooks.kv.plan import InjectedKV
+
+S = TypeVar("S", bound=HookedSequence)
+
+Phase = Literal["live", "blocked", "finished"]
+"""Of a branch. "live": its engine may schedule it. "blocked": it waits for its children or for a caller."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a child came to be."""
+
+    handler: TokenHandler
+    """The handler of the token that spawned it; it also joins it to its parent."""
+
+    prefix_token_ids: tuple[int, ...]
+    position: int
+    """Output tokens of its parent at the spawn, the token that spawned it included."""
+
+
+class Branch(Generic[S]):
+    """One sequence of a tree: its parent, its children, and what was merged into it."""
+
+    def __init__(self, sequence: S, limits: Limits, parent: "Branch[S] | None", origin: Origin | None) -> None:
+        self.sequence = sequence
+        self.limits = limits
+        self.parent = parent
+        self.origin = origin
+        """None for a root."""
+
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.root: Branch[S] = self if parent is None else parent.root
+        self.children: list[Branch[S]] = []
+        """In spawn order."""
+
+        self.spawn_time = time.time()
+        self.finished_time: float | None = None
+        """When it ended, in seconds since the epoch; its children may go on for longer."""
+
+        self.phase: Phase = "live"
+        self.ended_as: Outcome | None = None
+        """How it ended, from its own end on, even while it still waits for its children."""
+
+        self.ending = range(0)
+        """The output tokens that ended it and are not part of its result: EOS, a stop token, a stop string."""
+
+        self.num_joined = 0
+        """Its children ``[:num_joined]`` are merged."""
+
+        self.merged: list[Segment] = []
+        """The segments of its output that it has not sampled itself."""
+
+        self.joins: list[Join] = []
+        self.ended_at_join = False
+        """Whether the last thing that happened to it was a join, and not a token of its own."""
+
+        self.awaits_resume = False
+        """Whether it stays BLOCKED until a caller resumes it, whatever its children do."""
+
+        self.resumed_with: tuple[int, ...] = ()
+        """The token ids that this caller gave, to be appended after the children's results."""
+
+        self.injected: InjectedKV | None = None
+        """Which of its KV was injected; None if all of it is computed from its own context."""
+
+        self._num_forgotten = 0
+        self._blocked_since = 0.0
+        self._output: ChildOutput | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The id of its sequence."""
+        return self.sequence.request_id
+
+    @property
+    def unjoined(self) -> list["Branch[S]"]:
+        """The children whose results are not merged yet, in spawn order."""
+        return self.children[self.num_joined :]
+
+    @property
+    def num_unfinished_children(self) -> int:
+        """How many of its children have not finished."""
+        return sum(child.phase != "finished" for child in self.unjoined)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was aborted, or could never fit."""
+        return self.ended_as == "failed"
+
+    @property
+    def num_sampled_in_tree(self) -> int:
+        """Tokens that all sequences of its tree have sampled."""
+        return self.root.num_sampled_below
+
+    @property
+    def num_sampled_below(self) -> int:
+        """Tokens that it and its descendants have sampled."""
+        merged = sum(segment.end - segment.start for segment in self.merged)
+        own = len(self.sequence.output_token_ids) - merged
+        return own + sum(child.num_sampled_below for child in self.children)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Every output token in exactly one segment, in order."""
+        return _fill_with_sampled(self.merged, len(self.sequence.output_token_ids))
+
+    @property
+    def result_positions(self) -> list[int]:
+        """The output tokens of a finished child that its parent gets; none if it failed."""
+        if self.has_failed:
+            return []
+        # What it got from its own children at its end stands after the tokens that ended it.
+        return [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
+
+    def lineage(self) -> Iterator["Branch[S]"]:
+        """The branch itself, its parent, and so on up to the root."""
+        branch: Branch[S] | None = self
+        while branch is not None:
+            yield branch
+            branch = branch.parent
+
+    def subtree(self) -> Iterator["Branch[S]"]:
+        """The branch itself and all its descendants, parents before children. Trees may be of any depth."""
+        left = [self]
+        while left:
+            branch = left.pop()
+            yield branch
+            left += reversed(branch.children)
+
+    def output(self, make: Callable[["Branch[S]"], ChildOutput]) -> ChildOutput:
+        """What ``make`` says of a child; once the child has finished, what it said the first time."""
+        if self._output is not None:
+            return self._output
+        made = make(self)
+        self._output = made if self.phase == "finished" else None
+        return made
+
+    def inject(self, injected: "InjectedKV") -> None:
+        """Record that KV was injected into its context."""
+        self.injected = injected
+
+    def discard_injected(self) -> None:
+        """Record that its KV was discarded, and will be computed from its own context."""
+        self.injected = None
+
+    def take_forgettable(self) -> list["Branch[S]"]:
+        """The branches below it, each once, whose contexts nobody needs any more: their parents have been joined."""
+        left, self._num_forgotten = self.children[self._num_forgotten : self.num_joined], self.num_joined
+        taken: list[Branch[S]] = []
+        while left:
+            branch = left.pop()
+            taken.append(branch)
+            branch.injected = None
+            # The children of one that was aborted are not joined.
+            left += branch.children[branch._num_forgotten :]
+            branch._num_forgotten = len(branch.children)
+        return taken
+
+
+def _fill_with_sampled(merged: Sequence[Segment], length: int) -> tuple[Segment, ...]:
+    segments: list[Segment] = []
+    end = 0
+    for segment in [*merged, Segment(length, length, "sampled")]:
+        if segment.start > end:
+            segments.append(Segment(end, segment.start, "sampled"))
+        if segment.end > segment.start:
+            segments.append(segment)
+        end = segment.end
+    return tuple(segments)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the fields of `SpecialKwargs`. Each error names the field, its value and the way out."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sequence_hooks.shown import shortened
+
+
+def refuse(owner: object, name: str, way_out: str) -> NoReturn:
+    """Raise a `ValueError` for the value that ``owner`` has in the field ``name``."""
+    raise ValueError(f"special_kwargs: {name} is {shortened(getattr(owner, name))}; {way_out}")
+
+
+def check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
+    """The field is one of ``choices``."""
+    if getattr(owner, name) not in choices:
+        refuse(owner, name, "use " + " or ".join(repr(choice) for choice in choices))
+
+
+def check_at_least(owner: object, name: str, least: int) -> None:
+    """The field is an integer from ``least`` up."""
+    value = getattr(owner, name)
+    if type(value) is not int or value < least:
+        refuse(owner, name, f"use an integer from {least} up")
+
+
+def check_text(owner: object, name: str, optional: bool = False) -> None:
+    """The field is a string; None too where it is ``optional``."""
+    value = getattr(owner, name)
+    if not isinstance(value, str) and not (optional and value is None):
+        refuse(owner, name, "give a string")
+    check_encodable(owner, name, value)
+
+
+def check_encodable(owner: object, name: str, value: Any) -> None:
+    """A text of the field has no half of a surrogate pair, which JSON can write and no tokenizer reads."""
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        refuse(owner, name, "give a text that can be encoded as UTF-8; this has half of a surrogate pair")
+
+
+def check_ids(owner: object, name: str, ids: Iterable[Any], optional: bool = False) -> None:
+    """The ids of the field are integers; None too where they are ``optional``."""
+    for token_id in ids:
+        if type(token_id) is not int and not (optional and token_id is None):
+            refuse(owner, name, "give integers")
+
+
+def check_overrides(owner: object, name: str) -> None:
+    """The field is None, a mapping of sampling parameters by name, or an object of them.
+
+    Whether the parameters are valid is for the engine to check, whose class they are of.
+    """
+    value = getattr(owner, name)
+    if not (value is None or isinstance(value, Mapping) or hasattr(value, "clone")):
+        refuse(owner, name, "give a SamplingParams, or a dict of its fields")
+
+
+def check_record_to(owner: object, name: str = "record_to") -> None:
+    """The field is None, or names a file that could be created."""
+    path = getattr(owner, name)
+    if path is None:
+        return
+    if not isinstance(path, str):
+        refuse(owner, name, "give the path of a file, as a string")
+    if not _is_path(path):
+        refuse(owner, name, "give a path that the file system can have")
+    if not Path(path).parent.is_dir():
+        refuse(owner, name, "make its folder first, or give a path in a folder that exists")
+    if Path(path).is_dir():
+        refuse(owner, name, "give the path of a file; this is a folder")
+
+
+def _is_path(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False

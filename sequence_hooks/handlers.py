@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hook token does: a handler is asked when its token is sampled, and when its children have ended.
+
+Promise and sync are two handlers of this interface; user-defined handlers are named in
+`SpecialKwargs.handlers`. No other module knows which token is which.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from sequence_hooks.checks import check_overrides
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.plugins import FAULTS, load, told
+from sequence_hooks.results import ChildOutput
+from sequence_hooks.shown import shortened
+from sequence_hooks.tokens import Tokenizer
+
+Piece = int | str | ChildOutput
+"""A token id; a text, to be tokenized without special tokens; or a child, for the tokens of its result."""
+
+Merged = str | Sequence[Piece]
+JoinFunction = Callable[[Sequence[ChildOutput]], Merged]
+"""Turns finished children, in spawn order, into what their parent gets appended."""
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """A hook token was sampled, and nothing has been done about it yet."""
+
+    token_id: int
+    request_id: str
+    """The id of the sequence that sampled it: the request's own, or a child's."""
+
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    """The tokens before this one, merged ones included."""
+
+    depth: int
+    """0 for a request's own sequence, 1 for its children."""
+
+    num_unfinished_children: int
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """One child to spawn."""
+
+    prefix_token_ids: tuple[int, ...] = ()
+    """Appended to its parent's context, which ends with the token that spawns it."""
+
+    sampling_params: Any = None
+    """Instead of its parent's: a whole ``SamplingParams`` of the engine's, or a mapping of some of its fields."""
+
+    def __post_init__(self) -> None:
+        check_overrides(self, "sampling_params")
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What the engine does once the token is processed, unless it ended its sequence. The default is nothing."""
+
+    spawn: tuple[Spawn, ...] = ()
+    """In spawn order. If they would exceed ``max_child_depth`` or ``max_children``, the token is an ordinary one."""
+
+    block: bool = False
+    """Whether the sequence is BLOCKED until its children have finished."""
+
+    await_resume: bool = False
+    """Whether it is also BLOCKED until a caller resumes it."""
+
+
+@runtime_checkable
+class TokenHandler(Protocol):
+    """Decides what one token does, and joins the children that it spawned. It changes nothing itself.
+
+    Whatever either method raises is logged, and costs no more than this token or these children.
+    """
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        """The actions for the handler's token, which was just sampled."""
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        """What their parent gets appended for finished ``children`` of this handler, which come in spawn order."""
+
+
+class PromiseHandler:
+    """Spawns the configured children, and merges them by the configured strategy."""
+
+    def __init__(self, special_kwargs: SpecialKwargs) -> None:
+        spawn = [Spawn(prefix, special_kwargs.child_sampling_params) for prefix in special_kwargs.child_prefixes]
+        self._actions = Actions(tuple(spawn), block=special_kwargs.block_on == "promise")
+        self._join = _join_function(special_kwargs)
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return self._actions
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return self._join(children)
+
+
+class SyncHandler:
+    """Blocks its sequence, which resumes at the next step if it has nothing to wait for."""
+
+    def __init__(self, special_kwargs: SpecialKwargs) -> None:
+        self._actions = Actions(block=True, await_resume=special_kwargs.sync_resume == "manual")
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return self._actions
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return nothing(children)
+
+
+def concatenate(separator: str) -> JoinFunction:
+    """The children's own output tokens, with ``separator`` between each two."""
+
+    def join(children: Sequence[ChildOutput]) -> Merged:
+        pieces: list[Piece] = []
+        for child in children:
+            # An empty separator needs no tokenizer.
+            pieces += [separator, child] if pieces and separator else [child]
+        return pieces
+
+    return join
+
+
+def nothing(children: Sequence[ChildOutput]) -> Merged:
+    """No tokens."""
+    return ()
+
+
+def make_handlers(special_kwargs: SpecialKwargs, tokenizer: Tokenizer | None) -> dict[int, TokenHandler]:
+    """The handlers by token id. User-defined ones are made by calling the named factories with ``tokenizer``.
+
+    Args:
+        special_kwargs: With every token given by its id.
+        tokenizer: The model's; None if the engine has none.
+
+    Raises:
+        ValueError: a factory failed, or did not return a handler.
+    """
+    handlers: dict[int, TokenHandler] = {}
+    if special_kwargs.promise_token_id is not None:
+        handlers[special_kwargs.promise_token_id] = PromiseHandler(special_kwargs)
+    if special_kwargs.sync_token_id is not None:
+        handlers[special_kwargs.sync_token_id] = SyncHandler(special_kwargs)
+    for token, name in special_kwargs.named_handlers:
+        assert isinstance(token, int)
+        handlers[token] = _make_named(name, tokenizer)
+    return handlers
+
+
+def _join_function(special_kwargs: SpecialKwargs) -> JoinFunction:
+    strategy = special_kwargs.child_merge_strategy
+    if strategy in ("concatenate", "kv_inject"):
+        return concatenate(special_kwargs.merge_separator)
+    return nothing if strategy == "none" else load("child_merge_strategy", strategy)
+
+
+def _make_named(name: str, tokenizer: Tokenizer | None) -> TokenHandler:
+    try:
+        handler = load("handlers", name)(tokenizer)
+    except FAULTS as error:
+        raise ValueError(
+            f"special_kwargs: handlers has {shortened(name)}, which failed when called with the tokenizer: "
+            f"{told(error)}; make it a class or function that takes the tokenizer"
+        ) from error
+    if not isinstance(handler, TokenHandler):
+        raise ValueError(
+            f"special_kwargs: handlers has {shortened(name)}, which made {shortened(handler)}; "
+            "it has to make an object with the methods on_token and join"
+        )
+    return handler

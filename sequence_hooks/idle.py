@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks that can never do anything as they are configured: without a warning, their operator waits for forks."""
+
+from sequence_hooks.config import SpecialKwargs
+
+
+def idle_warning(special_kwargs: SpecialKwargs) -> str | None:
+    """What happens instead and how to change it; None if some hook can spawn or block.
+
+    User-defined handlers may spawn and block at any token.
+    """
+    has_sync, has_promise = (_has(special_kwargs, name) for name in ("sync_token", "promise_token"))
+    limits = [name for name in ("max_child_depth", "max_tree_tokens") if getattr(special_kwargs, name) == 0]
+    if limits and has_promise:
+        return f"special_kwargs: {limits[0]} is 0, so the promise token is an ordinary token; raise it"
+    if special_kwargs.named_handlers:
+        return None
+    if not has_promise and special_kwargs.sync_resume == "auto":
+        return (
+            "special_kwargs: sync_token is set without promise_token, so nothing is ever spawned, and a sequence goes "
+            "on from its sync token at once; set promise_token, or sync_resume='manual' to wait for a caller there"
+        )
+    if not has_sync and special_kwargs.block_on == "sync":
+        return (
+            "special_kwargs: block_on is 'sync' without a sync_token, so a parent gets its children's results at its "
+            "own end, and not before; set sync_token, or block_on='promise'"
+        )
+    return None
+
+
+def _has(special_kwargs: SpecialKwargs, token: str) -> bool:
+    return getattr(special_kwargs, token) is not None or getattr(special_kwargs, f"{token}_id") is not None

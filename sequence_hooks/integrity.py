@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that trees, queues and blocks add up. Each raises with the whole arithmetic, so that a report is enough."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sequence_hooks.branch import Branch
+
+
+class IntegrityError(RuntimeError):
+    """The books of an engine contradict each other."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The blocks of one memory, and who holds them."""
+
+    name: str
+    num_total: int
+    num_free: int
+    """As its allocator counts them."""
+
+    held: Mapping[str, Sequence[int]]
+    """Block ids by holder: the block table of each sequence."""
+
+    num_owners: Mapping[int, int]
+    """As its allocator counts them, by block id, for the blocks that are held."""
+
+    def check(self) -> None:
+        """Raise an `IntegrityError` unless free and held blocks make up the pool, and all owners are known."""
+        counted = Counter(block for blocks in self.held.values() for block in blocks)
+        if self.num_free + len(counted) != self.num_total:
+            raise IntegrityError(
+                f"{self.name}: {self.num_free} blocks are free and {len(counted)} are held, of {self.num_total}\n"
+                f"{self.report()}"
+            )
+        for block, count in counted.items():
+            if self.num_owners[block] != count:
+                raise IntegrityError(
+                    f"{self.name}: block {block} is in {count} block tables, and its allocator counts "
+                    f"{self.num_owners[block]} owners\n{self.report()}"
+                )
+
+    def report(self) -> str:
+        """Who holds what, one line per holder."""
+        lines = [f"  {holder}: {list(blocks)}" for holder, blocks in self.held.items()]
+        return "\n".join([f"{self.name}: {self.num_free} of {self.num_total} blocks free", *lines])
+
+
+def check_queues(queues: Mapping[str, Sequence[str]]) -> None:
+    """Raise an `IntegrityError` if a sequence, named by its id, stands in two queues or twice in one."""
+    places = Counter(name for queue in queues.values() for name in queue)
+    if twice := [name for name, count in places.items() if count > 1]:
+        raise IntegrityError(f"{twice} stand in several places\n{report_queues(queues)}")
+
+
+def report_queues(queues: Mapping[str, Sequence[str]]) -> str:
+    """One line per queue."""
+    return "\n".join(["queues:", *(f"  {name}: {list(queue)}" for name, queue in queues.items())])
+
+
+def faults_of(branch: "Branch[Any]") -> Iterator[str]:
+    """What is wrong with one branch of a tree, each as the end of a sentence about it."""
+    num_output, end = len(branch.sequence.output_token_ids), 0
+    for segment in branch.segments:
+        if segment.start != end or segment.end <= segment.start:
+            yield f"has segments that do not follow each other: {branch.segments}"
+        end = segment.end
+    if end != num_output:
+        yield f"has segments up to {end}, and {num_output} output tokens"
+    if any(child.phase != "finished" for child in branch.children[: branch.num_joined]):
+        yield "is joined with a child that has not finished"
+    if branch.num_unfinished_children > branch.limits.max_children:
+        yield f"has {branch.num_unfinished_children} unfinished children, and may have {branch.limits.max_children}"
+    if branch.depth > branch.limits.max_child_depth:
+        yield f"has depth {branch.depth}, and may have {branch.limits.max_child_depth}"
+    if branch.phase == "finished" and branch.ended_as is None:
+        yield "has finished, and it is not known how"
+    if branch.awaits_resume and branch.phase != "blocked":
+        yield "waits for a caller, and is not blocked"

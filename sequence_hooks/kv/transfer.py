@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler asks of its workers for injected KV: slots to copy, runs to prefill.
+
+A slot is a token's place in the KV cache: ``block * block_size + offset``. A position is what a token's rotary
+embedding turns by; without injection it is the token's index in its context.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class SlotCopy(NamedTuple):
+    """One token's keys and values, of all layers, copied from slot to slot."""
+
+    source: int
+    destination: int
+    source_position: int
+    """The rotary position that the key has."""
+    position: int
+    """The rotary position that the copied key gets."""
+
+
+class Run(NamedTuple):
+    """Consecutive tokens of a context to prefill in one go, between tokens whose KV is there already."""
+
+    start: int
+    """Index of the first."""
+    end: int
+    """Index after the last."""
+    position_offset: int
+    """Their positions minus their indices."""
+
+
+def slots_of(block_ids: Sequence[int], block_size: int, indices: Iterable[int]) -> list[int]:
+    """The slots of tokens by their index in a context whose block table is ``block_ids``."""
+    return [block_ids[index // block_size] * block_size + index % block_size for index in indices]

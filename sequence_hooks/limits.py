@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the tree of one request may grow, and what its caller is told: the engine's limits, or tighter ones.
+
+A request sets its own limits in ``SamplingParams.extra_args`` (``vllm_xargs`` on the server), under the names of the
+fields of `Limits`. Other names belong to others, unless they are so similar that one of ours was meant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from typing import Any
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.near_names import near_name
+from sequence_hooks.shown import shortened
+
+_LEAST = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
+_MOST_NAMES = 100
+"""Names that are checked for misspelling: nobody types more, and each one costs time in the engine's loop."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one request's tree; with ``n > 1``, of each sample's."""
+
+    hooks: bool
+    """If false, hook tokens are ordinary tokens."""
+
+    max_child_depth: int
+    max_children: int
+    max_tree_tokens: int | None
+    """Tokens that all sequences of the tree may sample together before spawning stops; None for no limit."""
+
+    stream_children: bool = False
+    """If true, the output of each step carries what the request's children have sampled."""
+
+
+def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | None) -> Limits:
+    """The engine's limits, tightened as the request asks.
+
+    Args:
+        extra_args: Those of the request's sampling parameters.
+
+    Raises:
+        ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.
+    """
+    limits = Limits(True, special_kwargs.max_child_depth, special_kwargs.max_children, special_kwargs.max_tree_tokens)
+    given = extra_args or {}
+    _check_names(given)
+    for name in ("hooks", "stream_children"):
+        if name in given:
+            limits = replace(limits, **{name: _check_switch(name, given[name])})
+    for name in _LEAST:
+        if name in given:
+            limits = replace(limits, **{name: _check_limit(name, given[name], getattr(limits, name))})  # type: ignore[arg-type]
+    return limits
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    ours = [field.name for field in fields(Limits)]
+    for name in islice(given, _MOST_NAMES):
+        if meant := near_name(str(name), ours):
+            raise ValueError(
+                f"extra_args: {shortened(name)} is not a field, and nearly {meant!r}; write {meant!r}, or give an "
+                "argument of your own another name"
+            )
+
+
+def _check_switch(name: str, value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError(f"extra_args: {name} is {shortened(value)}; use True or False, or leave it out")
+    return bool(value)
+
+
+def _check_limit(name: str, value: Any, most: int | None) -> int:
+    least = _LEAST[name]
+    if type(value) is not int or value < least:
+        raise ValueError(f"extra_args: {name} is {shortened(value)}; use an integer from {least} up")
+    if most is not None and value > most:
+        raise ValueError(f"extra_args: {name} is {shortened(value)}; the engine allows {most} at most")
+    return value

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merging: the token ids that a parent gets from its finished children.
+
+Only token ids are merged here. Their text and logprobs are narrated from these spans, by `sequence_hooks.transcript`
+and by each engine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby, islice
+
+from sequence_hooks.actions import as_token_id
+from sequence_hooks.handlers import Merged, Piece, TokenHandler
+from sequence_hooks.plugins import FAULTS, told
+from sequence_hooks.results import ChildOutput
+from sequence_hooks.shown import shortened
+
+_MOST_PIECES = 1_000_000
+"""The most pieces that one join function may return; no model's length has room for more."""
+
+Encode = Callable[[str], Sequence[int]]
+"""Token ids of a text, without special tokens."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A child that has finished, as its parent's join sees it."""
+
+    output: ChildOutput
+    handler: TokenHandler
+    """The handler of the token that spawned it."""
+
+    positions: Sequence[int]
+    """Where the tokens of its result stand in its output."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive tokens to append to a parent: from one child's result, or inserted if ``child`` is None."""
+
+    token_ids: Sequence[int]
+    child: str | None = None
+    """The request id of the child."""
+
+    positions: Sequence[int] = ()
+    """Where each of them stands in that child's output."""
+
+    def cut_to(self, room: int) -> "Span":
+        """The first ``room`` tokens."""
+        return replace(self, token_ids=self.token_ids[:room], positions=self.positions[:room])
+
+
+def num_tokens(spans: Sequence[Span]) -> int:
+    """How many tokens ``spans`` have together."""
+    return sum(len(span.token_ids) for span in spans)
+
+
+def cut_to(spans: Sequence[Span], room: int) -> list[Span]:
+    """The first ``room`` tokens of ``spans``."""
+    kept: list[Span] = []
+    for span in spans:
+        kept.append(span.cut_to(room))
+        room -= len(kept[-1].token_ids)
+    return kept
+
+
+def merge(children: Sequence[Finished], encode: Encode, vocab_size: int | None) -> tuple[list[Span], str | None]:
+    """The results of ``children``, in spawn order, joined by the handlers that spawned them.
+
+    A handler whose join raises, or returns something that is not a result, contributes nothing.
+
+    Args:
+        vocab_size: Token ids must be below it; None if it is unknown.
+
+    Returns:
+        The spans, and the first error of a handler, if any.
+    """
+    encode = cache(encode)
+    spans: list[Span] = []
+    errors: list[str] = []
+    # Handlers are compared by identity: a user-defined one may define __eq__ as it likes.
+    for _, group in groupby(children, key=lambda child: id(child.handler)):
+        by_id = {child.output.request_id: child for child in group}
+        handler = next(iter(by_id.values())).handler
+        try:
+            merged = handler.join([child.output for child in by_id.values()])
+            spans += _to_spans(merged, by_id, encode, vocab_size)
+        except FAULTS as error:
+            errors.append(told(error))
+    return spans, errors[0] if errors else None
+
+
+def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
+    """A span of tokens that no sequence sampled.
+
+    Raises:
+        ValueError: an id lies outside the vocabulary.
+    """
+    for token_id in token_ids:
+        if token_id < 0 or (vocab_size is not None and token_id >= vocab_size):
+            raise ValueError(f"token id {shortened(token_id)} is not in the model's vocabulary of {vocab_size}")
+    return Span(token_ids)
+
+
+def _to_spans(merged: Merged, children: Mapping[str, Finished], encode: Encode, vocab_size: int | None) -> list[Span]:
+    pieces: list[Piece] = [merged] if isinstance(merged, str) else list(islice(merged, _MOST_PIECES + 1))
+    if len(pieces) > _MOST_PIECES:
+        raise ValueError(f"a join function gives more than {_MOST_PIECES} pieces")
+    spans: list[Span] = []
+    for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput))):
+        if is_id:
+            spans.append(inserted([as_token_id(piece) for piece in run], vocab_size))
+        else:
+            spans += (_to_span(piece, children, encode, vocab_size) for piece in run)
+    return spans
+
+
+def _to_span(piece: Piece, children: Mapping[str, Finished], encode: Encode, vocab_size: int | None) -> Span:
+    if isinstance(piece, ChildOutput):
+        child = children[piece.request_id]
+        return Span(child.output.result_token_ids, piece.request_id, child.positions)
+    return inserted(encode(str(piece)), vocab_size)

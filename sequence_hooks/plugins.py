@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""User-defined code, named by its qualified name: resolved when hooks are configured, not when they fire."""
+
+import asyncio
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+from sequence_hooks.shown import shortened, shortened_error
+
+FAULTS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What user-defined code may raise at the cost of its own work alone. An operator's Ctrl-C still ends the engine."""
+
+
+def told(error: BaseException) -> str:
+    """``error`` as one short line, even if its class raises in ``__str__``."""
+    name = type(error).__name__
+    try:
+        text = shortened_error(error)
+    except FAULTS:
+        return name
+    return f"{name}: {text}" if text else name
+
+
+def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """The function or class ``name``, "package.module.name".
+
+    Args:
+        field: The field of `SpecialKwargs` that has the name.
+        built_in: What the field takes besides qualified names.
+
+    Raises:
+        ValueError: there is no such function or class; the message names field, value and way out.
+    """
+    choices = "".join(f"{choice!r} or " for choice in built_in)
+    way_out = f"use {choices}the qualified name of a function or class, 'package.module.name'"
+    if not isinstance(name, str) or "." not in name:
+        raise ValueError(f"special_kwargs: {field} has {shortened(name)}; {way_out}")
+    try:
+        module, _, attribute = name.rpartition(".")
+        found: Any = pkgutil.resolve_name(f"{module}:{attribute}")
+    except Exception as error:
+        raise ValueError(
+            f"special_kwargs: {field} has {shortened(name)}, which cannot be imported "
+            f"({shortened_error(error)}); {way_out}"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"special_kwargs: {field} has {shortened(name)}, which is no function; {way_out}")
+    named: Callable[..., Any] = found
+    return named

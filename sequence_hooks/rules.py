@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of fork and join: functions from values to values. Engines call them; they call no engine.
+
+The life of a tree, from its first promise to its last join (time runs downwards; ``~`` is a token of its own):
+
+    parent                         child 0            child 1
+
+    ~ ~ ~                                                          decide   a token is sampled: its handler's actions,
+    promise ──────────────────────►┐                                        or none, if the limits forbid them
+    ~                              ~                               apply    the children to make, and what blocks
+    promise ───────────────────────┼─────────────────►┐
+    ~ ~                            ~                  ~
+    sync: BLOCKED                  ~                  ~
+       .                           EOS                ~            ready    all children have finished, and no caller
+       .                                              EOS                   is awaited
+    ◄── results, in spawn order ──────────────────────┘            join     spans to append, cut to the room left, and
+    ~ ~                                                                     their segments
+    EOS: finished
+
+A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and finishes
+then as it had ended. A child may spawn children of its own, up to ``max_child_depth``.
+
+`sequence_hooks.tree` keeps the state between these steps. What is left to each engine is to make sequences, to queue
+and to compute them, and to append what a join returns.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sequence_hooks.actions import plain_actions
+from sequence_hooks.branch import Branch, S
+from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
+from sequence_hooks.ids import child_id
+from sequence_hooks.limits import Limits
+from sequence_hooks.merge import Encode, Finished, Span, cut_to, inserted, merge, num_tokens
+from sequence_hooks.plugins import FAULTS
+from sequence_hooks.results import Segment
+from sequence_hooks.trace.events import Until
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a sequence may still do when it samples a hook token."""
+
+    depth: int
+    num_unfinished_children: int
+    num_sampled_in_tree: int
+    limits: Limits
+    room: int
+    """Tokens that fit after the hook token, up to the model's length."""
+
+    vocab_size: int | None
+    """None if it is unknown."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a handler asks for; all of it is allowed."""
+
+    token_id: int
+    handler: TokenHandler
+    actions: Actions
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The token is an ordinary one."""
+
+    error: BaseException | None = None
+    """What the handler raised, or why its actions are invalid."""
+
+    lacks_room: bool = False
+    """Whether the model's length has no room for a child. If neither is set, a configured limit forbids the spawn."""
+
+
+@dataclass(frozen=True)
+class ChildPlan:
+    """A child that the engine has to make. Its prompt is its parent's context, and then the prefix."""
+
+    request_id: str
+    number: int
+    """Its place among its parent's children."""
+
+    prefix_token_ids: tuple[int, ...]
+    position: int
+    """Output tokens of its parent, the token that spawns it included."""
+
+    handler: TokenHandler
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What has to be done about a decision, once its token is processed."""
+
+    children: tuple[ChildPlan, ...]
+    blocks_until: Until | None
+    """None if the parent goes on."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How long a parent's context is, and how long it may become. All counts are tokens."""
+
+    num_output: int
+    num_context: int
+    """Prompt and output."""
+
+    num_free: int
+    """How many more the model's length allows."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What a join appends to a parent's output. Positions count its output tokens."""
+
+    position: int
+    """Output tokens before the join."""
+
+    spans: tuple[Span, ...]
+    segments: tuple[Segment, ...]
+    num_cut: int
+    """Tokens left out because they would exceed the model's length."""
+
+    num_context: int
+    """Tokens in the context after the join, prompt included."""
+
+    ends_at_length: bool
+    """Whether no room is left for another token."""
+
+    error: str | None
+    """The first error of a join function."""
+
+    @property
+    def num_merged(self) -> int:
+        """Tokens appended, inserted ones included."""
+        return num_tokens(self.spans)
+
+
+def decide(handler: TokenHandler, event: TokenEvent, standing: Standing) -> Decision | Refusal:
+    """What ``handler`` wants done about its token, if its tree's limits and the model's length allow all of it."""
+    try:
+        actions = plain_actions(handler.on_token(event), standing.limits.max_children, standing.room)
+        if actions.spawn and not _is_within_limits(actions, standing):
+            return Refusal()
+        for spawn in actions.spawn:
+            inserted(spawn.prefix_token_ids, standing.vocab_size)
+    except FAULTS as error:
+        return Refusal(error=error)
+    # Each child needs room for a token of its own.
+    if any(len(spawn.prefix_token_ids) >= standing.room for spawn in actions.spawn):
+        return Refusal(lacks_room=True)
+    return Decision(event.token_id, handler, actions)
+
+
+def apply(decision: Decision, parent_id: str, num_children: int, position: int) -> Effects:
+    """The children that ``decision`` spawns, and whether it blocks their parent.
+
+    Args:
+        num_children: How many children the parent has spawned before.
+        position: Its output tokens, the hook token included.
+    """
+
+    def plan(number: int, spawn: Spawn) -> ChildPlan:
+        name = child_id(parent_id, number)
+        return ChildPlan(name, number, spawn.prefix_token_ids, position, decision.handler)
+
+    actions = decision.actions
+    children = tuple(plan(number, spawn) for number, spawn in enumerate(actions.spawn, num_children))
+    if actions.await_resume:
+        return Effects(children, "caller")
+    return Effects(children, "children" if actions.block else None)
+
+
+def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
+    """Those of ``branches`` that are BLOCKED and have nothing left to wait for.
+
+    Each is looked at when its turn comes: joining one may finish it, so that its parent, later in line, is ready too.
+    """
+    for branch in branches:
+        if branch.phase == "blocked" and not branch.awaits_resume and not branch.num_unfinished_children:
+            yield branch
+
+
+def join(
+    children: Sequence[Finished], given: Sequence[int], room: Room, encode: Encode, vocab_size: int | None
+) -> Merge:
+    """What a parent gets appended for its finished ``children``: their results in spawn order, cut to the room left.
+
+    Args:
+        given: Token ids that a caller resumed it with; they come last.
+        encode: The token ids of a text, without special tokens.
+        vocab_size: Token ids must be below it; None if it is unknown.
+    """
+    spans, error = merge(children, encode, vocab_size)
+    if given:
+        spans.append(inserted(given, None))
+    fitting = [span for span in cut_to(spans, room.num_free) if span.token_ids]
+    num_merged = num_tokens(fitting)
+    return Merge(
+        position=room.num_output,
+        spans=tuple(fitting),
+        segments=tuple(_segments(fitting, room.num_output)),
+        num_cut=num_tokens(spans) - num_merged,
+        num_context=room.num_context + num_merged,
+        ends_at_length=num_merged == room.num_free,
+        error=error,
+    )
+
+
+def _is_within_limits(actions: Actions, standing: Standing) -> bool:
+    limits = standing.limits
+    if standing.depth >= limits.max_child_depth:
+        return False
+    if standing.num_unfinished_children + len(actions.spawn) > limits.max_children:
+        return False
+    return limits.max_tree_tokens is None or standing.num_sampled_in_tree < limits.max_tree_tokens
+
+
+def _segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
+    for span in spans:
+        end = start + len(span.token_ids)
+        yield Segment(start, end, "inserted" if span.child is None else "merged", span.child)
+        start = end

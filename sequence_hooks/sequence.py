@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules need to know of an engine's sequence, in the terms of V1's ``Request``."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+Outcome = Literal["stopped", "length", "failed"]
+"""How a sequence ended: by EOS, a stop token or a stop string; by a limit of length; or it was aborted or never fit."""
+
+
+class HookedSequence(Protocol):
+    """One sequence of an engine. The rules only read it; the engine makes, queues, computes and frees it."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique among the engine's unfinished sequences."""
+
+    @property
+    def sampling_params(self) -> Any:
+        """As its request, or the token that spawned it, asked for them."""
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def output_token_ids(self) -> Sequence[int]:
+        """Sampled, merged and inserted tokens, in the order of the context."""
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens of the context whose KV is written."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None while it is unfinished."""

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the events of a recorded run to its lanes, bars, arrows and samples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+
+from sequence_hooks.trace import events
+from sequence_hooks.trace.events import AnyEvent
+from sequence_hooks.trace.lanes import Arrow, Lane, Note, Picture, Sample, State, StreamSamples
+from sequence_hooks.trace.reader import Recording, TraceError
+
+
+def picture_of(recorded: Recording) -> Picture:
+    """What ``recorded`` looks like.
+
+    Raises:
+        TraceError: an event is about a sequence or a scheduler that the file has not introduced.
+    """
+    start = min((event.time for event in recorded.events), default=0.0)
+    builder = _Builder(start)
+    for number, event in enumerate(recorded.events, 2):
+        try:
+            builder.take(event)
+        except _UnknownName as error:
+            raise TraceError(
+                f"{recorded.path}, line {number}: {error} has no beginning in the file; "
+                "another engine began it anew: record each to a file of its own"
+            ) from None
+    builder.end()
+    lanes = tuple(lane for root in builder.roots for lane in _tree(root))
+    streams = tuple(stream.samples for stream in builder.streams.values())
+    return Picture(recorded.path.name, recorded.run, lanes, tuple(builder.arrows), streams, builder.now)
+
+
+class _UnknownName(LookupError):
+    """An event is about something that the file has not introduced."""
+
+
+@dataclass
+class _OpenStream:
+    samples: StreamSamples
+    step_start: float = 0.0
+    scheduled: dict[str, tuple[State, int]] = field(default_factory=dict)
+    """What the running step computes, by sequence; how long it takes is known at its end."""
+
+
+class _Builder:
+    """Takes events in the order of the file."""
+
+    def __init__(self, start: float) -> None:
+        self.streams: dict[str, _OpenStream] = {}
+        self.roots: list[Lane] = []
+        self.arrows: list[Arrow] = []
+        self.now = 0.0
+        self._start = start
+        self._lanes: dict[tuple[str, str], Lane] = {}
+
+    def take(self, event: AnyEvent) -> None:
+        self.now = max(self.now, self._time(event))
+        self._on(event)
+
+    def end(self) -> None:
+        """Nothing follows; what is still open lasts to the last event."""
+        for name, stream in self.streams.items():
+            for sequence in list(stream.scheduled):
+                self._close(name, sequence, self.now)
+        for lane in self._lanes.values():
+            if lane.end is None:
+                lane.unblock(self.now)
+                lane.wait_until(self.now)
+
+    def _time(self, event: AnyEvent) -> float:
+        return event.time - self._start
+
+    def _stream(self, event: AnyEvent) -> _OpenStream:
+        if event.stream not in self.streams:
+            raise _UnknownName(f"stream {event.stream}")
+        return self.streams[event.stream]
+
+    def _lane(self, event: AnyEvent, sequence: str) -> Lane:
+        if (event.stream, sequence) not in self._lanes:
+            raise _UnknownName(f"sequence {sequence} of stream {event.stream}")
+        return self._lanes[event.stream, sequence]
+
+    def _close(self, stream: str, sequence: str, end: float) -> None:
+        """A sequence's part of the running step ends."""
+        running = self.streams[stream]
+        if sequence in running.scheduled:
+            state, num_tokens = running.scheduled.pop(sequence)
+            self._lanes[stream, sequence].do(state, running.step_start, end, num_tokens)
+
+    def _note(self, event: AnyEvent, sequence: str, text: str) -> Lane:
+        self._stream(event)
+        lane = self._lane(event, sequence)
+        lane.notes.append(Note(self._time(event), text))
+        return lane
+
+    @singledispatchmethod
+    def _on(self, event: AnyEvent) -> None:
+        """An `events.Stream`; each other kind has its own function."""
+        assert isinstance(event, events.Stream)
+        self.streams[event.stream] = _OpenStream(StreamSamples(event.block_size, event.num_blocks))
+
+    @_on.register
+    def _(self, event: events.Arrived) -> None:
+        lane = Lane(event.sequence, self._time(event), event.num_prompt_tokens, event.prompt)
+        self._lanes[event.stream, event.sequence] = lane
+        self.roots.append(lane)
+
+    @_on.register
+    def _(self, event: events.Spawned) -> None:
+        parent, time = self._lane(event, event.parent), self._time(event)
+        lane = Lane(event.sequence, time, event.num_prompt_tokens, parent=parent, spawn_position=event.position)
+        parent.children.append(lane)
+        self._lanes[event.stream, event.sequence] = lane
+        self.arrows.append(Arrow("spawn", parent, time, lane, time))
+
+    @_on.register
+    def _(self, event: events.Step) -> None:
+        stream, time = self._stream(event), self._time(event)
+        for sequence in list(stream.scheduled):
+            self._close(event.stream, sequence, time)
+        stream.step_start = time
+        stream.scheduled = {sequence: ("prefill", num_tokens) for sequence, num_tokens in event.prefill}
+        stream.scheduled |= dict.fromkeys(event.decode, ("decode", 1))
+        for sequence in stream.scheduled:
+            self._lane(event, sequence)
+        stream.samples.samples.append(
+            Sample(
+                time,
+                event.num_used_blocks,
+                event.num_unshared_blocks,
+                len(stream.scheduled),
+                event.num_blocked,
+                event.num_waiting,
+            )
+        )
+
+    @_on.register
+    def _(self, event: events.Blocked) -> None:
+        text = "BLOCKED until its children finish" if event.until == "children" else "BLOCKED until it is resumed"
+        lane = self._note(event, event.sequence, text)
+        self._close(event.stream, event.sequence, self._time(event))
+        lane.blocked_since = self._time(event)
+
+    @_on.register
+    def _(self, event: events.Joined) -> None:
+        time = self._time(event)
+        text = f"joined: {event.num_merged} tokens merged, {event.num_injected} of them with their KV, "
+        text += f"{event.num_prefill} to prefill" + (f", {event.num_cut} cut off" if event.num_cut else "")
+        lane = self._note(event, event.sequence, text)
+        lane.unblock(time)
+        # A sequence that ended before its children keeps the time of its own end.
+        end = time if lane.end is None else lane.end
+        for child in (self._lane(event, sequence) for sequence in event.children):
+            self.arrows.append(Arrow("merge", child, end if child.end is None else child.end, lane, end))
+
+    @_on.register
+    def _(self, event: events.GaveUp) -> None:
+        self._note(event, event.sequence, f"gave up KV: {_means(event)}")
+
+    @_on.register
+    def _(self, event: events.Preempted) -> None:
+        self._note(event, event.sequence, f"preempted: {_means(event)}")
+        self._close(event.stream, event.sequence, self._time(event))
+
+    @_on.register
+    def _(self, event: events.SwappedIn) -> None:
+        self._note(event, event.sequence, "KV copied back from swap space")
+
+    @_on.register
+    def _(self, event: events.Finished) -> None:
+        time = self._time(event)
+        lane = self._note(event, event.sequence, f"finished: {event.reason}")
+        self._close(event.stream, event.sequence, time)
+        lane.unblock(time)
+        lane.wait_until(time)
+        lane.end, lane.reason, lane.text = time, event.reason, event.text
+        lane.num_output_tokens = event.num_output_tokens
+
+
+def _means(event: events.GaveUp | events.Preempted) -> str:
+    return "copied to swap space" if event.means == "swap" else f"{event.num_recomputed} tokens to recompute"
+
+
+def _tree(root: Lane) -> Iterator[Lane]:
+    """A lane, followed by those of its children; a loop, because trees may have any depth."""
+    left = [root]
+    while left:
+        lane = left.pop()
+        yield lane
+        left += reversed(lane.children)

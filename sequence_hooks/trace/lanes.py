@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as lanes, bars, arrows and samples. All times are seconds since its first event."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sequence_hooks.trace.events import Header
+
+State = Literal["waiting", "prefill", "decode", "blocked"]
+
+
+@dataclass
+class Bar:
+    """What a sequence did for a while. Decode steps that follow each other are one bar."""
+
+    state: State
+    start: float
+    end: float
+    num_tokens: int = 0
+    """Computed."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that happened to a sequence at one moment."""
+
+    time: float
+    text: str
+
+
+@dataclass(eq=False)
+class Lane:
+    """One sequence. From its start to its end its bars follow each other without gaps."""
+
+    request_id: str
+    start: float
+    num_prompt_tokens: int
+    prompt: str | None = None
+    parent: "Lane | None" = None
+    spawn_position: int = 0
+    """Output tokens of its parent, the promise included."""
+
+    children: list["Lane"] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    end: float | None = None
+    """None where the recording ends before."""
+
+    reason: str = "unfinished"
+    num_output_tokens: int | None = None
+    text: str = ""
+    blocked_since: float | None = None
+    depth: int = field(init=False)
+    """0 for a request's own sequence."""
+
+    def __post_init__(self) -> None:
+        self.depth = 0 if self.parent is None else self.parent.depth + 1
+
+    @property
+    def covered(self) -> float:
+        """Up to here there are bars."""
+        return self.bars[-1].end if self.bars else self.start
+
+    def do(self, state: State, start: float, end: float, num_tokens: int = 0) -> None:
+        """Append a bar; up to ``start`` the sequence has waited."""
+        self.wait_until(start)
+        last, end = self.bars[-1] if self.bars else None, max(end, self.covered)
+        if state == "decode" and last is not None and last.state == "decode":
+            last.end = end
+            last.num_tokens += num_tokens
+        else:
+            self.bars.append(Bar(state, self.covered, end, num_tokens))
+
+    def wait_until(self, time: float) -> None:
+        """Fill up with waiting."""
+        if time > self.covered:
+            self.bars.append(Bar("waiting", self.covered, time))
+
+    def unblock(self, time: float) -> None:
+        """End the BLOCKED bar, if there is one."""
+        if self.blocked_since is not None:
+            self.do("blocked", self.blocked_since, time)
+            self.blocked_since = None
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """From one lane to another: a child is spawned, or its result is merged."""
+
+    kind: Literal["spawn", "merge"]
+    source: Lane
+    start: float
+    target: Lane
+    end: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The counts of one step, from its start on. Blocks are those on the device."""
+
+    time: float
+    num_used: int
+    num_unshared: int
+    """Blocks that would be used if sequences shared none."""
+
+    num_running: int
+    num_blocked: int
+    num_waiting: int
+
+
+@dataclass
+class StreamSamples:
+    """One scheduler; pipeline parallelism has several."""
+
+    block_size: int
+    num_blocks: int
+    samples: list[Sample] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All there is to draw."""
+
+    name: str
+    run: Header
+    lanes: tuple[Lane, ...]
+    """Children follow their parent, in spawn order."""
+
+    arrows: tuple[Arrow, ...]
+    streams: tuple[StreamSamples, ...]
+    end: float
+
+    @property
+    def model(self) -> str:
+        """Its name; of a folder the last part, where it lies is nobody's business."""
+        path = Path(self.run.model)
+        return path.name if path.is_absolute() else self.run.model

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a run to a file, line by line."""
+
+import dataclasses
+import itertools
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sequence_hooks.trace.events import FORMAT_VERSION, AnyEvent, Header
+
+if TYPE_CHECKING:
+    from sequence_hooks.config import SpecialKwargs
+
+# Below vLLM's logger, so that its handlers and levels apply; vLLM itself is not imported.
+logger = logging.getLogger("vllm.sequence_hooks.trace")
+
+_streams = itertools.count()
+
+
+class Recorder:
+    """An `Observer` that writes the events of one scheduler. What was written survives a crash.
+
+    If writing fails (on a full disk), the engine goes on, and the recording ends there.
+    """
+
+    is_recording = True
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._stream = f"{os.getpid()}.{next(_streams)}"
+        # Unbuffered and appending: a line is one write, after whatever other schedulers have written.
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._close = weakref.finalize(self, self._file.close)
+
+    def now(self) -> float:
+        """The time that an event gets now."""
+        return self._clock()
+
+    def note(self, kind: Callable[..., AnyEvent], /, at: float | None = None, **fields: Any) -> None:
+        """Write one event, which happens now or happened ``at``."""
+        if self._file.closed:
+            return
+        event = kind(stream=self._stream, time=self._clock() if at is None else at, **fields)
+        try:
+            self._file.write(msgspec.json.encode(event) + b"\n")
+        except OSError:
+            logger.exception("The recording %s ends here: it cannot be written to", self._file.name)
+            self._close()
+
+
+def begin(path: str, model: str, special_kwargs: "SpecialKwargs") -> None:
+    """Create the file, or empty it, and write its first line.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    fields = [field for field in dataclasses.fields(special_kwargs) if field.name != "record_to"]
+    given = {field.name: getattr(special_kwargs, field.name) for field in fields}
+    hooks = {field.name: given[field.name] for field in fields if given[field.name] != field.default}
+    header = Header(FORMAT_VERSION, model, hooks, time.time())
+    Path(path).write_bytes(msgspec.json.encode(header, enc_hook=repr) + b"\n")

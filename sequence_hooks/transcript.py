@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller is told of a tree: texts, finish reasons and counts, from token ids and segments.
+
+Not every engine knows texts where it knows token ids (V1 detokenizes in another process), so the rules never ask for
+them: an engine that does know them brings sequences that are `Narrated`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from sequence_hooks.branch import Branch
+from sequence_hooks.merge import Finished
+from sequence_hooks.results import ChildOutput, Origin, TreeTokens
+from sequence_hooks.sequence import HookedSequence
+
+
+class Narrated(HookedSequence, Protocol):
+    """A sequence that knows its text."""
+
+    @property
+    def text(self) -> str:
+        """The text of its output."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """As the engine tells its callers; None while it is unfinished."""
+
+
+N = TypeVar("N", bound=Narrated)
+
+
+def output_of(child: Branch[N]) -> ChildOutput:
+    """What the caller learns of a child and of its own children. Kept once the child has finished."""
+    return child.output(_narrate)
+
+
+def finished(children: Iterable[Branch[N]]) -> list[Finished]:
+    """Finished ``children`` as the values that `sequence_hooks.rules.join` takes."""
+    found = []
+    for child in children:
+        assert child.origin is not None
+        found.append(Finished(output_of(child), child.origin.handler, child.result_positions))
+    return found
+
+
+def tokens_of(branch: Branch[N]) -> TreeTokens:
+    """The tokens of a completion's tree that it has not sampled itself."""
+    num_by_origin = Counter[Origin]()
+    for segment in branch.merged:
+        num_by_origin[segment.origin] += segment.end - segment.start
+    sampled_below = sum(child.num_sampled_below for child in branch.children)
+    return TreeTokens(sampled_below, num_by_origin["merged"], num_by_origin["inserted"])
+
+
+def _narrate(child: Branch[N]) -> ChildOutput:
+    sequence, origin = child.sequence, child.origin
+    assert origin is not None
+    token_ids = tuple(sequence.output_token_ids)
+    return ChildOutput(
+        request_id=child.request_id,
+        spawn_position=origin.position,
+        prefix_token_ids=origin.prefix_token_ids,
+        text=sequence.text,
+        token_ids=token_ids,
+        result_token_ids=tuple(token_ids[position] for position in child.result_positions),
+        finish_reason=sequence.finish_reason,
+        failed=child.has_failed,
+        children=tuple(output_of(below) for below in child.children),
+        segments=child.segments,
+        joins=tuple(child.joins),
+        spawn_time=child.spawn_time,
+        finished_time=child.finished_time,
+    )

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trees of an engine's requests: which sequence waits for which, and what happened to each.
+
+`DependencyManager` owns all trees of one scheduler; a `Branch` is one sequence in one of them. An engine makes, queues
+and frees sequences, and tells the manager what happened to them. `sequence_hooks.rules` says what has to happen next,
+and draws the life of a tree. Nothing else writes a tree's state.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Generic
+
+from sequence_hooks.branch import Branch, Origin, Phase, S
+from sequence_hooks.integrity import IntegrityError, faults_of
+from sequence_hooks.limits import Limits
+from sequence_hooks.results import Join
+from sequence_hooks.stats import HookStats
+from sequence_hooks.trace.events import Blocked, Joined, Spawned, Until
+from sequence_hooks.trace.observer import SILENT, Observer
+
+if TYPE_CHECKING:
+    from sequence_hooks.rules import ChildPlan, Merge
+
+
+class IllegalStep(RuntimeError):
+    """A branch was to take a step that its phase does not allow."""
+
+
+class DependencyManager(Generic[S]):
+    """Owns the trees of all requests of one scheduler: who waits for whom, and who has to be looked at.
+
+    Args:
+        observer: Told of each event.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, observer: Observer = SILENT, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stats = HookStats()
+        self._observer = observer
+        self._clock = clock
+        self._roots: dict[str, Branch[S]] = {}
+        self._unsettled: dict[Branch[S], None] = {}
+        """Parents to look at before the next step, in order."""
+
+    def plant(self, sequence: S, limits: Limits) -> Branch[S]:
+        """Make a request's own sequence, or that of one of its samples, the root of a tree."""
+        root: Branch[S] = Branch(sequence, limits, None, None)
+        self._roots[root.request_id] = root
+        return root
+
+    def spawn(self, parent: Branch[S], plan: "ChildPlan", sequence: S) -> Branch[S]:
+        """Add the child that ``plan`` describes, and that the engine has made."""
+        self._require(parent, "live", "spawn")
+        child = Branch(sequence, parent.limits, parent, Origin(plan.handler, plan.prefix_token_ids, plan.position))
+        if parent.injected is not None:
+            child.inject(parent.injected.for_child())
+        parent.children.append(child)
+        self.stats.num_spawned += 1
+        self._observer.note(
+            Spawned,
+            sequence=child.request_id,
+            parent=parent.request_id,
+            position=plan.position,
+            num_prompt_tokens=len(sequence.prompt_token_ids),
+            prefix_token_ids=plan.prefix_token_ids,
+        )
+        return child
+
+    def block(self, branch: Branch[S], until: Until) -> None:
+        """Have a branch wait for its children, and for a caller too if ``until`` says so."""
+        self._require(branch, "live", "block")
+        branch.awaits_resume = until == "caller"
+        self._set_aside(branch, until)
+
+    def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
+        """Record that a caller lets a branch go on, with ``token_ids`` appended after its children's results."""
+        if not branch.awaits_resume:
+            raise IllegalStep(f"{branch.request_id} does not wait for a caller")
+        branch.awaits_resume, branch.resumed_with = False, token_ids
+        self.look_at(branch)
+
+    def end(self, branch: Branch[S], ending: range | None = None) -> bool:
+        """Record that a sequence has ended, for good or except for what its children still bring.
+
+        Args:
+            ending: The output tokens that ended it and are not part of its result; None if it ended at a join.
+
+        Returns:
+            Whether it has finished. If not, it is BLOCKED until its children have.
+        """
+        self._require(branch, "live", "end")
+        branch.finished_time = time.time()
+        branch.ended_as = branch.ended_as or branch.sequence.outcome
+        branch.ending = branch.ending if ending is None else ending
+        if branch.unjoined:
+            self._set_aside(branch, "children")
+            return False
+        self._finish(branch)
+        return True
+
+    def abort(self, branch: Branch[S]) -> None:
+        """Record that a sequence was aborted, in whatever phase it was."""
+        branch.finished_time, branch.ended_as, branch.awaits_resume = time.time(), "failed", False
+        self._finish(branch)
+
+    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> Join:
+        """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
+
+        Args:
+            merge: What `sequence_hooks.rules.join` returned.
+            num_prefill: Tokens to compute before the next one can be sampled; 0 if it ends with the join.
+            num_injected: How many of the merged tokens came with their KV.
+        """
+        self._require(branch, "blocked", "join")
+        children, branch.num_joined = branch.unjoined, len(branch.children)
+        join = Join(
+            position=merge.position,
+            num_merged=merge.num_merged,
+            num_cut=merge.num_cut,
+            num_context=merge.num_context,
+            num_prefill=num_prefill,
+            error=merge.error,
+        )
+        branch.joins.append(join)
+        branch.merged += merge.segments
+        branch.phase, branch.resumed_with = "live", ()
+        if merge.ends_at_length and branch.ended_as is None:
+            branch.ended_as = "length"
+        branch.ended_at_join = branch.ended_as is not None
+        # A child that ended in the same round may have asked for another look.
+        self._unsettled.pop(branch, None)
+        num_failed = sum(child.has_failed for child in children)
+        self.stats.note_join(join, num_failed, self._clock() - branch._blocked_since)
+        self._observer.note(
+            Joined,
+            sequence=branch.request_id,
+            children=[child.request_id for child in children],
+            num_merged=join.num_merged,
+            num_prefill=join.num_prefill,
+            num_cut=join.num_cut,
+            num_injected=num_injected,
+        )
+        return join
+
+    def look_at(self, branch: Branch[S]) -> None:
+        """Have `take_unsettled` return ``branch``, once."""
+        self._unsettled[branch] = None
+
+    def take_unsettled(self) -> list[Branch[S]]:
+        """The branches of which something has changed that they may wait for. The engine joins those that are ready."""
+        taken, self._unsettled = list(self._unsettled), {}
+        return taken
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Whether some branch has to be looked at before the next step."""
+        return bool(self._unsettled)
+
+    @property
+    def branches(self) -> Iterator[Branch[S]]:
+        """All branches of all trees whose root has not finished."""
+        for root in self._roots.values():
+            yield from root.subtree()
+
+    def check_integrity(self) -> None:
+        """Raise an `IntegrityError`, with all trees, if they contradict themselves."""
+        for branch in self.branches:
+            for fault in faults_of(branch):
+                raise IntegrityError(f"{branch.request_id} {fault}\n{self.report()}")
+        if strays := [branch.request_id for branch in self._unsettled if branch.phase == "finished"]:
+            raise IntegrityError(f"{strays} have finished, and are still to be looked at\n{self.report()}")
+
+    def report(self) -> str:
+        """All trees, one line per sequence."""
+        lines = [
+            f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
+            f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
+            f"{branch.num_joined} of {len(branch.children)} children joined"
+            for branch in self.branches
+        ]
+        return "\n".join(["trees:", *lines])
+
+    def _set_aside(self, branch: Branch[S], until: Until) -> None:
+        branch.phase, branch._blocked_since = "blocked", self._clock()
+        self._observer.note(Blocked, sequence=branch.request_id, until=until)
+        self.look_at(branch)
+
+    def _finish(self, branch: Branch[S]) -> None:
+        branch.phase = "finished"
+        self._unsettled.pop(branch, None)
+        if branch.parent is None:
+            self._roots.pop(branch.request_id, None)
+        elif branch.parent.phase != "finished":
+            self.look_at(branch.parent)
+
+    def _require(self, branch: Branch[S], phase: Phase, step: str) -> None:
+        if branch.phase != phase:
+            raise IllegalStep(f"{branch.request_id} is {branch.phase} and cannot {step}")

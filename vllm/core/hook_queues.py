@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's scheduler with two more queues: BLOCKED groups, and groups that wait with a block table.
+
+One method changes a sequence's status and its queue. Whatever happens in the queues, an observer is told of it.
+"""
+
+from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from sequence_hooks.integrity import IntegrityError, check_queues
+from sequence_hooks.trace import events
+from sequence_hooks.trace.observer import SILENT, Observer
+from vllm.core.group_queue import GroupQueue
+from vllm.core.run_notes import Counts, RunNotes
+from vllm.core.scheduler import Scheduler
+from vllm.core.shared_blocks import SharedBlocks
+from vllm.core.transitions import check_transition
+from vllm.sequence import SequenceGroup, SequenceGroupMetadata, SequenceStatus
+
+_STATUS_IN = {
+    "waiting": SequenceStatus.WAITING,
+    "running": SequenceStatus.RUNNING,
+    "swapped": SequenceStatus.SWAPPED,
+    "blocked": SequenceStatus.BLOCKED,
+    "forked": SequenceStatus.WAITING,
+}
+"""The status of the groups in each queue, between two steps."""
+
+
+class HookQueues(Scheduler):
+    """Only `_move` changes the status and the queue of a sequence, apart from upstream's own transitions."""
+
+    waiting: deque[SequenceGroup]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._blocks = SharedBlocks(self.block_manager)
+        self.blocked = GroupQueue()
+        self.forked = GroupQueue()
+        """Groups that are WAITING with a block table, for a free slot among the running and for room."""
+
+        self._observer: Observer = SILENT
+        self.notes = RunNotes(SILENT)
+
+    def observe(self, observer: Observer) -> None:
+        """Have ``observer`` told of all events from now on."""
+        self._observer, self.notes = observer, RunNotes(observer)
+        manager = self.block_manager
+        observer.note(events.Stream, block_size=manager.block_size, num_blocks=manager.num_total_gpu_blocks)
+
+    def add_seq_group(self, seq_group: SequenceGroup) -> None:
+        """Upstream's; a request arrives."""
+        super().add_seq_group(seq_group)
+        self.notes.arrived(seq_group)
+
+    def has_unfinished_seqs(self) -> bool:
+        return super().has_unfinished_seqs() or bool(self.blocked or self.forked)
+
+    def get_num_unfinished_seq_groups(self) -> int:
+        return super().get_num_unfinished_seq_groups() + len(self.blocked) + len(self.forked)
+
+    def num_blocks_of_blocked(self) -> int:
+        """Blocks on the device that BLOCKED sequences hold, each counted once."""
+        tables = (self.block_manager.block_tables.get(group.first_seq.seq_id) for group in self.blocked)
+        held = {block for table in tables if table is not None for block in table.physical_block_ids}
+        return sum(map(self._blocks.is_device_block, held))
+
+    def check_integrity(self) -> None:
+        """Raise an `IntegrityError` with the whole arithmetic, unless trees, queues and blocks add up."""
+        queues = self._queues()
+        check_queues({name: [group.request_id for group in groups] for name, groups in queues.items()})
+        for name, groups in queues.items():
+            for group in groups:
+                if group.first_seq.status != _STATUS_IN[name]:
+                    raise IntegrityError(f"{group.request_id} is {group.first_seq.status.name}, and stands in {name}")
+        for pool in self._blocks.pools():
+            pool.check()
+
+    def free_finished_seq_groups(self) -> None:
+        """Upstream's; a step has ended."""
+        super().free_finished_seq_groups()
+        self.note_if_idle()
+
+    def note_if_idle(self) -> None:
+        """Note that the last step has ended, if no other follows."""
+        if self.notes.is_recording and not self.has_unfinished_seqs():
+            self.note_step(self.notes.now(), [])
+
+    def note_step(self, start: float, scheduled: list[tuple[SequenceGroupMetadata, SequenceGroup]]) -> None:
+        """Note a step that started at ``start``, in seconds."""
+        num_used = self.block_manager.num_total_gpu_blocks - self._blocks.num_free()
+        num_waiting = len(self.waiting) + len(self.forked) + len(self.swapped)
+        counts = Counts(num_used, self._blocks.num_unshared(), len(self.blocked), num_waiting)
+        self.notes.step(start, scheduled, counts)
+
+    def _preempt_by_swap(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> None:
+        super()._preempt_by_swap(seq_group, blocks_to_swap_out)
+        self.notes.preempted(seq_group, "swap", 0)
+
+    def _swap_in(self, seq_group: SequenceGroup, blocks_to_swap_in: list[tuple[int, int]]) -> None:
+        super()._swap_in(seq_group, blocks_to_swap_in)
+        self.notes.swapped_in(seq_group)
+
+    def _queues(self) -> dict[str, Collection[SequenceGroup]]:
+        return {name: getattr(self, name) for name in _STATUS_IN}
+
+    def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """Change the status of a group's sequence and its queue, together."""
+        check_transition(group, status)
+        self._leave_queue(group)
+        group.first_seq.status = status
+        if status == SequenceStatus.RUNNING:
+            self.running.append(group)
+        elif status == SequenceStatus.BLOCKED:
+            self.blocked.append(group)
+        elif status == SequenceStatus.SWAPPED:
+            self.swapped.append(group)
+        elif status == SequenceStatus.WAITING:
+            (self.forked if self._has_blocks(group) else self.waiting).appendleft(group)
+
+    def _leave_queue(self, group: SequenceGroup) -> None:
+        if group in self.forked:
+            self.forked.remove(group)
+        elif group in self.blocked:
+            self.blocked.remove(group)
+        else:
+            # Upstream's queues have to be searched; who waits was preempted just now, and stands first.
+            queue = self.running if group in self.running else self.waiting
+            with suppress(ValueError):
+                queue.remove(group)
+
+    def _has_blocks(self, group: SequenceGroup) -> bool:
+        return group.first_seq.seq_id in self.block_manager.block_tables
+
+    def _has_free_slot(self) -> bool:
+        return len(self.running) < self.scheduler_config.max_num_seqs

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""V0's sequences in the terms of the rules, and the way from one of them to its branch.
+
+A `Branch` lives in the `DependencyManager` of its scheduler; its sequence has a reference back to it, as
+``sequence.branch``. A sequence that never met a hook has none.
+"""
+
+from collections.abc import Sequence as Ids
+from typing import Any
+
+from sequence_hooks.branch import Branch
+from sequence_hooks.kv.plan import InjectedKV, num_computed_alike
+from sequence_hooks.sequence import Outcome
+from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+
+_OUTCOMES: dict[SequenceStatus, Outcome] = {
+    SequenceStatus.FINISHED_STOPPED: "stopped",
+    SequenceStatus.FINISHED_LENGTH_CAPPED: "length",
+    SequenceStatus.FINISHED_ABORTED: "failed",
+    SequenceStatus.FINISHED_IGNORED: "failed",
+}
+_STATUSES: dict[Outcome, SequenceStatus] = {
+    "stopped": SequenceStatus.FINISHED_STOPPED,
+    "length": SequenceStatus.FINISHED_LENGTH_CAPPED,
+    # One that was aborted waits for nobody, so it never finishes later.
+    "failed": SequenceStatus.FINISHED_IGNORED,
+}
+
+
+class V0Sequence:
+    """The one sequence of a sequence group; a `sequence_hooks.transcript.Narrated`."""
+
+    def __init__(self, group: SequenceGroup) -> None:
+        self.group = group
+        self.sampling_params = group.sampling_params
+        """As requested. The group's own differ after a join: no prompt logprobs, another seed."""
+
+        self.merged_text_end = 0
+        """Characters of its text up to the end of what was merged last."""
+
+    @property
+    def seq(self) -> Sequence:
+        """Upstream's sequence."""
+        return self.group.first_seq
+
+    @property
+    def request_id(self) -> str:
+        name: str = self.group.request_id
+        return name
+
+    # Of the data upstream's own properties are copies, and lengths are asked for in every step.
+    @property
+    def prompt_token_ids(self) -> Ids[int]:
+        token_ids: Ids[int] = self.seq.data._prompt_token_ids
+        return token_ids
+
+    @property
+    def output_token_ids(self) -> Ids[int]:
+        token_ids: Ids[int] = self.seq.data._output_token_ids
+        return token_ids
+
+    @property
+    def num_computed_tokens(self) -> int:
+        count: int = self.seq.get_num_computed_tokens()
+        return count
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return _OUTCOMES.get(self.seq.status)
+
+    @property
+    def text(self) -> str:
+        text: str = self.seq.output_text
+        return text
+
+    @property
+    def finish_reason(self) -> str | None:
+        return SequenceStatus.get_finished_reason(self.seq.status)
+
+
+V0Branch = Branch[V0Sequence]
+
+
+def branch_of(group: SequenceGroup) -> V0Branch | None:
+    """The branch of a group's one sequence; None if no hook has touched it."""
+    return branch_of_seq(group.first_seq)
+
+
+def branch_of_seq(seq: Sequence) -> V0Branch | None:
+    """The branch of a sequence; None if no hook has touched it."""
+    return getattr(seq, "branch", None)
+
+
+def attach(branch: V0Branch) -> None:
+    """Let upstream's sequence refer to its branch."""
+    branch.sequence.seq.branch = branch
+
+
+def root_group(group: SequenceGroup) -> SequenceGroup:
+    """The group of the request, or of the sample (n > 1), whose tree ``group`` belongs to."""
+    branch = branch_of(group)
+    return group if branch is None else branch.root.sequence.group
+
+
+def injected_into(seq: Sequence) -> InjectedKV | None:
+    """Which of a sequence's KV was injected."""
+    branch = branch_of_seq(seq)
+    return None if branch is None else branch.injected
+
+
+def num_alike(seq: Sequence) -> int:
+    """Tokens at the front of ``seq`` whose KV is what any prefill of them would give."""
+    return num_computed_alike(seq.get_num_computed_tokens(), injected_into(seq))
+
+
+def status_of(outcome: Outcome) -> SequenceStatus:
+    """The status of a sequence that finishes with ``outcome``."""
+    return _STATUSES[outcome]
+
+
+def is_below(branch: V0Branch, request_ids: Any, samples: Any) -> bool:
+    """Whether a branch or one above it has one of the ids, or is a sample (n > 1) of such a request."""
+    names = (above.request_id for above in branch.lineage())
+    return any(name in request_ids or (name in samples and samples[name].group_id in request_ids) for name in names)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Injected KV on V0: which blocks and slots a plan of `sequence_hooks.kv.plan` means, and what the worker is told."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from sequence_hooks.config import PositionRule
+from sequence_hooks.kv.plan import Context, InjectedKV, KVCopy, plan_injection
+from sequence_hooks.kv.transfer import SlotCopy
+from sequence_hooks.rules import Merge
+from vllm.core.hooked_metadata import HookedMetadata
+from vllm.core.hooked_sequence import V0Branch, branch_of
+from vllm.core.kept_children import KeptChildren
+from vllm.core.shared_blocks import SharedBlocks
+from vllm.sequence import SequenceGroup, SequenceGroupMetadata
+
+
+class Injection:
+    """Owns the slot copies of the step that is being scheduled."""
+
+    def __init__(self, blocks: SharedBlocks, kept: KeptChildren, rule: PositionRule) -> None:
+        self._blocks = blocks
+        self._kept = kept
+        self._rule = rule
+        self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
+
+    def plan(self, branch: V0Branch, merge: Merge) -> InjectedKV | None:
+        """How a parent gets the KV of ``merge``, which its sequence has just got; None if none can be copied."""
+        seq = branch.sequence.seq
+        if not self._blocks.is_on_device(seq):
+            return None
+        context = Context(merge.num_context - merge.num_merged, seq.get_num_computed_tokens(), branch.injected)
+        sources = {child.request_id: self._kept.source(child) for child in branch.unjoined}
+        return plan_injection(context, merge.spans, sources, self._rule)
+
+    def place(self, group: SequenceGroup, copies: Iterable[KVCopy]) -> None:
+        """Have ``copies`` made in this step, for which ``group`` has slots now."""
+        self._slot_copies[group] = tuple(self._to_slots(group, copies))
+
+    def metadata(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> tuple[SequenceGroupMetadata, bool]:
+        """``metadata`` with what its worker has to know of injected KV, and whether KV is copied in this step."""
+        branch = branch_of(group)
+        if branch is None or branch.injected is None:
+            return metadata, False
+        injected, copies = branch.injected, self._slot_copies.pop(group, ())
+        runs = injected.take_runs(metadata.token_chunk_size)
+        offset = injected.position_offset
+        if not copies and not runs and not offset:
+            return metadata, False
+        return HookedMetadata.of(metadata, slot_copies=copies, runs=runs, position_offset=offset), bool(copies)
+
+    def _to_slots(self, group: SequenceGroup, copies: Iterable[KVCopy]) -> Iterator[SlotCopy]:
+        branch = branch_of(group)
+        assert branch is not None
+        children = {child.request_id: child.sequence.seq for child in branch.children}
+        for child, same in groupby(copies, key=lambda copy: copy.child):
+            of_child = list(same)
+            sources = self._blocks.slots(children[child], (copy.source_index for copy in of_child))
+            destinations = self._blocks.slots(group.first_seq, (copy.parent_index for copy in of_child))
+            for copy, source, destination in zip(of_child, sources, destinations, strict=True):
+                yield SlotCopy(source, destination, copy.source_position, copy.position)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler tells its observer of requests, steps and ends; the trees tell theirs themselves."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sequence_hooks.kv.pressure import Means
+from sequence_hooks.trace import events
+from sequence_hooks.trace.observer import Observer
+from vllm.core.hooked_sequence import branch_of_seq
+from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of blocks and of sequences, when a step starts."""
+
+    num_used_blocks: int
+    num_unshared_blocks: int
+    """Blocks that all sequences together would hold if they shared none."""
+
+    num_blocked: int
+    num_waiting: int
+
+
+class RunNotes:
+    """Turns what upstream's scheduler does into events, each once."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._live: dict[int, SequenceGroup] = {}
+        """The groups whose end is not noted yet, by the ids of their sequences."""
+
+        self._is_idle = True
+        """Whether the latest step that was noted has nothing scheduled."""
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether counts are worth their cost."""
+        return self._observer.is_recording
+
+    def now(self) -> float:
+        """The time that an event gets now, in seconds."""
+        return self._observer.now()
+
+    def arrived(self, group: SequenceGroup) -> None:
+        """A request, or one of its samples, is queued."""
+        self.lives(group)
+        seq = group.first_seq
+        self._observer.note(
+            events.Arrived,
+            sequence=group.request_id,
+            num_prompt_tokens=seq.get_prompt_len(),
+            prompt=seq.prompt,
+        )
+
+    def lives(self, group: SequenceGroup) -> None:
+        """A sequence, from now on, has an end to note."""
+        if self._observer.is_recording:
+            self._live[group.first_seq.seq_id] = group
+
+    def preempted(self, group: SequenceGroup, means: Means, num_recomputed: int) -> None:
+        """A running group gave up KV."""
+        self._observer.note(events.Preempted, sequence=group.request_id, means=means, num_recomputed=num_recomputed)
+
+    def swapped_in(self, group: SequenceGroup) -> None:
+        """The KV of a group is copied back in this step."""
+        self._observer.note(events.SwappedIn, sequence=group.request_id)
+
+    def ended(self, seq: Sequence) -> None:
+        """A sequence has finished, unless it waits for its children. Upstream frees it in several ways."""
+        branch = branch_of_seq(seq)
+        will_be_blocked = branch is not None and branch.unjoined and seq.status != SequenceStatus.FINISHED_ABORTED
+        if seq.seq_id not in self._live or will_be_blocked:
+            return
+        group = self._live.pop(seq.seq_id)
+        self._observer.note(
+            events.Finished,
+            sequence=group.request_id,
+            reason=seq.status.name.removeprefix("FINISHED_").lower(),
+            num_output_tokens=seq.get_output_len(),
+            text=seq.output_text,
+        )
+
+    def step(
+        self, start: float, scheduled: Iterable[tuple[SequenceGroupMetadata, SequenceGroup]], counts: Counts
+    ) -> None:
+        """A step started at ``start``; with nothing scheduled, the step before it has ended."""
+        entries = [(metadata, group.request_id) for metadata, group in scheduled]
+        # A sequence that waits for a caller asks for a step again and again.
+        if self._is_idle and not entries:
+            return
+        self._is_idle = not entries
+        self._observer.note(
+            events.Step,
+            at=start,
+            prefill=[(name, metadata.token_chunk_size) for metadata, name in entries if metadata.is_prompt],
+            decode=[name for metadata, name in entries if not metadata.is_prompt],
+            num_used_blocks=counts.num_used_blocks,
+            num_unshared_blocks=counts.num_unshared_blocks,
+            num_blocked=counts.num_blocked,
+            num_waiting=counts.num_waiting,
+        )

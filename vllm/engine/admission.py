@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is checked of a request before it is queued, with hooks and without."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.ids import check_request_id
+from sequence_hooks.limits import limits_of
+from vllm.engine.child_params import inherit
+from vllm.engine.request_checks import ModelFacts, check_prompt, check_request
+from vllm.sampling_params import SamplingParams
+
+
+def admit(
+    request_id: str,
+    inputs: Mapping[str, Any],
+    params: object,
+    special_kwargs: SpecialKwargs | None,
+    model: ModelFacts,
+) -> None:
+    """Refuse a request that would fail once it is scheduled, or whose children would.
+
+    Raises:
+        ValueError: its id is a child's; or its prompt, parameters or limits are invalid, or those of its children.
+    """
+    if inputs.get("type") == "token":
+        check_prompt(inputs["prompt_token_ids"])
+    if special_kwargs is not None:
+        check_request_id(request_id)
+    if isinstance(params, SamplingParams):
+        check_request(params, model)
+        if special_kwargs is not None:
+            _admit_tree(params, special_kwargs, model)
+
+
+def _admit_tree(params: SamplingParams, special_kwargs: SpecialKwargs, model: ModelFacts) -> None:
+    limits = limits_of(special_kwargs, params.extra_args)
+    has_promises = limits.hooks and limits.max_child_depth > 0 and special_kwargs.promise_token_id is not None
+    if special_kwargs.child_sampling_params is None or not has_promises:
+        return
+    child = inherit(params, special_kwargs.child_sampling_params)
+    try:
+        check_request(child, model)
+    except ValueError as error:
+        raise ValueError(f"with the server's child_sampling_params, {error}") from None

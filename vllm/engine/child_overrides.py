@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What children get instead of their parents' sampling parameters, and what is refused as soon as it is configured."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from sequence_hooks.checks import refuse
+from sequence_hooks.config import SpecialKwargs as AnyEngines
+from sequence_hooks.plugins import FAULTS, load, told
+from vllm.engine.request_checks import SET_BY_THE_ENGINE, check_types
+from vllm.sampling_params import GuidedDecodingParams, SamplingParams
+
+
+@dataclasses.dataclass(frozen=True)
+class SpecialKwargs(AnyEngines):
+    """Which tokens are hooks, and what they do; see `sequence_hooks.config.SpecialKwargs`.
+
+    Here ``child_sampling_params`` is checked too, against this engine's `SamplingParams`.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sampling_overrides(self, "child_sampling_params")
+
+
+def check_sampling_overrides(owner: object, name: str) -> None:
+    """The field is None, or could be the sampling parameters of one child, whatever the model."""
+    value = getattr(owner, name)
+    if value is None:
+        return
+    if not isinstance(value, (SamplingParams, Mapping)):
+        refuse(owner, name, "give a SamplingParams, or a dict of its fields")
+    try:
+        params = params_of(value)
+        check_types(params)
+    except AssertionError:
+        refuse(owner, name, "correct it: its types are wrong")
+    except FAULTS as error:
+        refuse(owner, name, f"correct it: {told(error).removeprefix('ValueError: ')}")
+    if params.n != 1:
+        refuse(owner, name, "leave n at 1, and use children_per_promise")
+
+
+def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as `SamplingParams` takes them; JSON has guided decoding as an object, and functions by name."""
+    given = dict(fields)
+    if isinstance(given.get("guided_decoding"), Mapping):
+        given["guided_decoding"] = GuidedDecodingParams(**given["guided_decoding"])
+    if isinstance(given.get("logits_processors"), (list, tuple)):
+        given["logits_processors"] = [_processor(each) for each in given["logits_processors"]]
+    return given
+
+
+def params_of(overrides: SamplingParams | Mapping[str, Any]) -> SamplingParams:
+    """The parameters of a child that inherits nothing.
+
+    Raises:
+        Exception: they are none.
+    """
+    if isinstance(overrides, SamplingParams):
+        return overrides.clone()
+    for name in overrides:
+        if name in SET_BY_THE_ENGINE:
+            raise ValueError(f"{name} is set by the engine; leave it out")
+    # Upstream's default would forbid a larger min_tokens.
+    return SamplingParams(**{"max_tokens": None, **sampling_fields(overrides)})
+
+
+def _processor(given: Any) -> Any:
+    """A logits processor, as the server takes them: by name, or as what makes one, with its arguments."""
+    if isinstance(given, str):
+        return load("child_sampling_params", given)
+    if isinstance(given, Mapping):
+        maker = load("child_sampling_params", given.get("qualname"))
+        return maker(*given.get("args") or (), **given.get("kwargs") or {})
+    return given

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of a tree: those of a child, and those of a parent after a join."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sequence_hooks.sampling import derive_seed
+from vllm.core.hooked_sequence import V0Branch
+from vllm.engine.child_overrides import sampling_fields
+from vllm.sampling_params import _MAX_TEMP, SamplingParams
+from vllm.sequence import Sequence
+
+Complete = Callable[[SamplingParams, Sequence], SamplingParams]
+"""What the engine adds to the parameters of a new request: logits processors, the model's EOS tokens."""
+
+_BECOME_PROCESSORS = ("guided_decoding", "logit_bias", "allowed_token_ids", "bad_words")
+"""Fields that the engine turns into logits processors when a request comes in."""
+
+
+def child_params(
+    parent: V0Branch, overrides: SamplingParams | Mapping[str, Any] | None, index: int, complete: Complete
+) -> SamplingParams:
+    """The parameters of a child of ``parent``: its own copy, with a seed and processors of its own.
+
+    Args:
+        overrides: See `inherit`.
+        index: The child's place among its parent's children.
+    """
+    given = inherit(parent.sequence.sampling_params, overrides)
+    params = given if overrides is None else complete(given, parent.sequence.seq)
+    # The user has not sent the parent's context as a prompt.
+    params.prompt_logprobs = None
+    if params.seed is not None:
+        params.seed = derive_seed(params.seed, parent.sequence.sampling_params.seed, index)
+    return params
+
+
+def inherit(params: SamplingParams, overrides: SamplingParams | Mapping[str, Any] | None) -> SamplingParams:
+    """A copy of ``params``, with what ``overrides`` says instead; no two children share what it changes.
+
+    Args:
+        params: Of a request that was taken in.
+        overrides: A `SamplingParams` replaces all; a mapping replaces the fields that it names, and what contradicts
+            them gives way (see ``docs/semantics.md``). If one of them becomes a logits processor, none is inherited.
+    """
+    if overrides is None:
+        return params.clone()
+    if isinstance(overrides, SamplingParams):
+        return overrides.clone()
+    return SamplingParams(**_overridden(params, overrides)).clone()
+
+
+def params_after_join(branch: V0Branch) -> SamplingParams:
+    """The parameters with which a parent goes on: the same processors, and their state.
+
+    A prefill restarts the random stream of a seeded sequence, so it gets another seed. Prompt logprobs
+    were taken at the first prefill; a later one, after the prompt, has none.
+    """
+    params = copy.copy(branch.sequence.group.sampling_params)
+    params.prompt_logprobs = None
+    if params.seed is not None:
+        params.seed = derive_seed(branch.sequence.sampling_params.seed, "join", len(branch.joins))
+    return params
+
+
+def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    given = sampling_fields(overrides)
+    # Follow from the other fields.
+    derived = ("output_text_buffer_length", "best_of", "n")
+    names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
+    # The parent's processors are made already.
+    fields = {name: getattr(params, name) for name in names} | dict.fromkeys(_BECOME_PROCESSORS) | given
+    if not any(name in given for name in (*_BECOME_PROCESSORS, "logits_processors")):
+        fields["logits_processors"] = params.logits_processors
+    elif "logits_processors" not in given:
+        fields["logits_processors"] = None
+    _reconcile(fields, given)
+    return fields
+
+
+def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Let what is inherited give way to what is ``given``, where both together would be refused."""
+    most, least = fields["max_tokens"], fields["min_tokens"]
+    if most is not None and least > most:
+        fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
+    if fields["stop"] and not fields["detokenize"]:
+        name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
+        fields[name] = value
+    if 0 < fields["temperature"] < _MAX_TEMP:
+        # Upstream raises it too, and would say so for each child.
+        fields["temperature"] = _MAX_TEMP

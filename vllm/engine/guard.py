@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logits processors whose faults end their own sequence, and not the engine's step.
+
+A grammar can die while a sequence runs: the tokenizer lacks a character that is needed next. A user's own processor may
+raise. What the sampler gets then is a token to end with, and the stop checker ends the sequence.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sequence_hooks.plugins import FAULTS, told
+from sequence_hooks.shown import shortened
+from vllm.sampling_params import SamplingParams
+
+_WANTED = 1e4
+"""A logit that half precision can hold too."""
+
+
+class GuardedProcessor:
+    """A logits processor, and the first fault that it has had.
+
+    Args:
+        request_id: Of the sequence's request.
+        last_token_id: What the sequence gets at a fault, its EOS token; any token where it is None.
+    """
+
+    def __init__(self, processor: Callable[..., Any], request_id: str, last_token_id: int | None) -> None:
+        self.fault: str | None = None
+        self.request_id = request_id
+        self._last_token_id = last_token_id
+        self._processor = processor
+        self._sees_prompt = len(inspect.signature(processor).parameters) == 3
+        self._unused = _cloned(processor)
+        """Cannot be cloned any more once it was used: outlines' processor of a grammar."""
+
+    def __call__(self, prompt: Any, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+        if self.fault is None:
+            try:
+                given = (prompt, sampled, logits) if self._sees_prompt else (sampled, logits)
+                processed: torch.Tensor = self._processor(*given)
+                self.fault = _fault_of(processed, logits)
+            except FAULTS as error:
+                self.fault = told(error)
+            if self.fault is None:
+                return processed
+        ending = torch.zeros_like(logits)
+        if self._last_token_id is not None:
+            ending[self._last_token_id] = _WANTED
+        return ending
+
+    def clone(self) -> "GuardedProcessor":
+        """For another sequence of the request."""
+        try:
+            processor = _cloned(self._processor)
+        except FAULTS:
+            processor = _cloned(self._unused)
+        return GuardedProcessor(processor, self.request_id, self._last_token_id)
+
+
+def guard_processors(params: SamplingParams, request_id: str, last_token_id: int | None) -> None:
+    """Guard the logits processors of ``params``, in place.
+
+    Raises:
+        ValueError: one cannot be called as a logits processor.
+    """
+    if not params.logits_processors:
+        return
+    try:
+        params.logits_processors = [
+            each if isinstance(each, GuardedProcessor) else GuardedProcessor(each, request_id, last_token_id)
+            for each in params.logits_processors
+        ]
+    except FAULTS as error:
+        raise ValueError(
+            f"logits_processors is {shortened(params.logits_processors)}, and one cannot be called or cloned "
+            f"({told(error)}); give functions of sampled tokens and logits"
+        ) from error
+
+
+def fault_of(params: SamplingParams) -> GuardedProcessor | None:
+    """The first of the parameters' processors that has had a fault."""
+    for processor in params.logits_processors or ():
+        if isinstance(processor, GuardedProcessor) and processor.fault is not None:
+            return processor
+    return None
+
+
+def _cloned(processor: Any) -> Any:
+    """Upstream's way: what has no method for it is shared."""
+    return processor.clone() if hasattr(processor, "clone") else processor
+
+
+def _fault_of(processed: torch.Tensor, logits: torch.Tensor) -> str | None:
+    if processed.shape != logits.shape:
+        return f"it returns logits of the shape {tuple(processed.shape)}, and not {tuple(logits.shape)}"
+    return None if bool((processed > -torch.inf).any()) else "it leaves no token that could come next"

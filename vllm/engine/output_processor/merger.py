@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a join out on a V0 sequence: what the rules merge is appended to its tokens, logprobs and text."""
+
+from collections.abc import Sequence as Ids
+
+from sequence_hooks.merge import Span
+from sequence_hooks.rules import Merge, Room, join
+from sequence_hooks.told_once import ToldOnce
+from sequence_hooks.transcript import finished
+from vllm.core.hooked_sequence import V0Branch
+from vllm.core.merged_data import MergedSequenceData
+from vllm.engine.child_params import params_after_join
+from vllm.engine.output_processor.merged_text import append_tokens
+from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.logger import init_logger
+from vllm.sequence import Logprob, SampleLogprobs
+from vllm.transformers_utils.detokenizer import Detokenizer
+
+logger = init_logger(__name__)
+
+
+class Merger:
+    """Appends the results of children to their parent. It changes the sequence, and not the tree.
+
+    Args:
+        detokenizer: None if the engine has no tokenizer.
+        vocab_size: Token ids must be below it; None if it is unknown.
+    """
+
+    def __init__(self, stop_checker: StopChecker, detokenizer: Detokenizer | None, vocab_size: int | None) -> None:
+        self.detokenizer = detokenizer
+        self._stop_checker = stop_checker
+        self._told: ToldOnce = stop_checker.told
+        self._vocab_size = vocab_size
+
+    def merge(self, branch: V0Branch) -> Merge:
+        """Append the results of the children that are not joined yet, and what a caller gave; say what was appended."""
+        seq = branch.sequence.seq
+        room = Room(seq.get_output_len(), seq.get_len(), self.max_len(branch) - seq.get_len())
+        children = finished(branch.unjoined)
+        merge = join(children, branch.resumed_with, room, lambda text: self._encode(branch, text), self._vocab_size)
+        self._tell(branch.request_id, merge)
+        self._append(branch, merge)
+        return merge
+
+    def max_len(self, branch: V0Branch) -> int:
+        """The most tokens that the context of a branch may have."""
+        most: int = self._stop_checker._get_max_model_len(branch.sequence.group.lora_request)
+        return most
+
+    def _append(self, branch: V0Branch, merge: Merge) -> None:
+        sequence, group = branch.sequence, branch.sequence.group
+        group.sampling_params = params_after_join(branch)
+        if not merge.spans:
+            return
+        seq = sequence.seq
+        seq.data = MergedSequenceData.of(seq.data)
+        for span in merge.spans:
+            append_tokens(seq, span.token_ids, _logprobs(branch, span), group.sampling_params, self.detokenizer)
+        sequence.merged_text_end = len(seq.output_text)
+
+    def _encode(self, branch: V0Branch, text: str) -> Ids[int]:
+        tokenizer = self._stop_checker.get_tokenizer_for_seq(branch.sequence.seq)
+        token_ids: Ids[int] = tokenizer.encode(text, add_special_tokens=False)
+        return token_ids
+
+    def _tell(self, name: str, merge: Merge) -> None:
+        if merge.num_cut and self._told.is_first(name):
+            logger.warning("%s: %d merged tokens are cut to fit the model's length", name, merge.num_cut)
+        if merge.error is not None and self._told.is_first(name):
+            logger.error("%s: a join function failed, and its children are merged as nothing: %s", name, merge.error)
+
+
+def _logprobs(branch: V0Branch, span: Span) -> SampleLogprobs:
+    """One entry per token: the child's own; for an inserted token that token alone, with certainty (0.0)."""
+    if span.child is None:
+        return [{token_id: Logprob(logprob=0.0)} for token_id in span.token_ids]
+    child = next(child for child in branch.unjoined if child.request_id == span.child)
+    logprobs = child.sequence.seq.output_logprobs
+    return [logprobs[position] for position in span.positions]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's KV copied from slot to slot in all its layers, keys moved to their new positions."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from sequence_hooks.kv.rotary import Rotation
+from vllm.attention import Attention, AttentionType
+from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+from vllm.worker.hook_workers import refusal
+from vllm.worker.kv_slots import Places, check_layout, open_cache, read, write
+from vllm.worker.rotary import check_rotary, is_rotary
+
+# Modules of upstream's whose keys are not what their rotary embedding returned, if the attribute has
+# the value: Command R7B has layers that don't call theirs, HunYuan normalises keys behind it.
+_KEYS_OF_THEIR_OWN = {
+    "CohereAttention": ("v1", False),
+    "HunYuanAttention": ("use_qk_norm", True),
+    "HunYuanCrossAttention": ("use_qk_norm", True),
+}
+
+
+class Layer(NamedTuple):
+    """A layer with a KV cache, and what made its keys."""
+
+    attention: Attention
+    rotary: RotaryEmbedding
+
+
+class KVCopier:
+    """Copies KV between slots of a model's caches."""
+
+    def __init__(self, model: nn.Module, forward_context: Mapping[str, Any]) -> None:
+        """The caches are those that ``bind_kv_cache`` gives the layers, which need not have them yet.
+
+        Args:
+            forward_context: the layers of ``model`` by name, as in ``static_forward_context``.
+
+        Raises:
+            ValueError: the keys of some layer cannot be moved, or its cache not be written.
+        """
+        self._layers = list(_find_layers(model, forward_context))
+
+    @torch.inference_mode()
+    def copy(self, slot_copies: torch.Tensor, virtual_engine: int) -> None:
+        """Carry out ``slot_copies``, of `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
+
+        All are read before any is written.
+        """
+        sources, destinations, before, after = slot_copies.unbind(1)
+        rotaries = {layer.rotary for layer in self._layers}
+        # The tables are looked up anew: a forward pass may replace them.
+        rotations = {each: Rotation.between(each.cos_sin_cache, before, after, each.is_neox_style) for each in rotaries}
+        for attention, rotary in self._layers:
+            cache = open_cache(attention, attention.kv_cache[virtual_engine])
+            places = Places.of(sources, cache.block_size)
+            keys, values = read(cache.keys, places), read(cache.values, places)
+            places = Places.of(destinations, cache.block_size)
+            write(cache.keys, places, rotations[rotary].apply(keys))
+            write(cache.values, places, values)
+
+
+def _find_layers(model: nn.Module, forward_context: Mapping[str, Any]) -> Iterator[Layer]:
+    parents = {child: module for module in model.modules() for child in module.children()}
+    for name, attention in forward_context.items():
+        if isinstance(attention, Attention) and attention.attn_type == AttentionType.DECODER:
+            yield _open_layer(name, attention, _owners(attention, parents))
+
+
+def _owners(module: nn.Module, parents: Mapping[nn.Module, nn.Module]) -> list[nn.Module]:
+    """The one or two modules that ``module`` is in; none if a model keeps it elsewhere than in a module."""
+    owners: list[nn.Module] = []
+    while module in parents and len(owners) < 2:
+        module = parents[module]
+        owners.append(module)
+    return owners
+
+
+def _open_layer(name: str, attention: Attention, owners: Iterable[nn.Module]) -> Layer:
+    check_layout(attention)
+    if attention.impl.alibi_slopes is not None:
+        raise refusal(f"ALiBi, as in {name}")
+    for owner in owners:
+        if _has_keys_of_its_own(owner):
+            raise refusal(f"{type(owner).__name__}, whose keys are not only rotated, as in {name}")
+    rotary = _find_rotary(name, owners)
+    check_rotary(rotary, attention.head_size)
+    return Layer(attention, rotary)
+
+
+def _has_keys_of_its_own(owner: nn.Module) -> bool:
+    name = type(owner).__name__
+    if name not in _KEYS_OF_THEIR_OWN:
+        return False
+    attribute, value = _KEYS_OF_THEIR_OWN[name]
+    return getattr(owner, attribute) == value
+
+
+def _find_rotary(name: str, owners: Iterable[nn.Module]) -> nn.Module:
+    """The only rotary embedding in the first of ``owners`` that has any."""
+    for owner in owners:
+        found = [module for module in owner.children() if is_rotary(module)]
+        if len(found) > 1:
+            names = ", ".join(type(module).__name__ for module in found)
+            raise refusal(f"several rotary embeddings in a layer ({names}), as in {name}")
+        if found:
+            return found[0]
+    raise refusal(f"layers without rotary embeddings, as in {name}")
