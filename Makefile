@@ -23,7 +23,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
+.PHONY: help setup demo test lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -59,10 +59,15 @@ test: setup ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov
 	@$(BIN)/python -m pytest -m model
 
-lint: setup ## ruff and mypy on our code
+lint: setup ## ruff and mypy on our code, and who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --strict sequence_hooks
+	@$(BIN)/lint-imports
+
+check-core: setup ## sequence_hooks alone: its wheel, imports and tests in an environment without torch and vLLM
+	@$(BIN)/python -m build_tools.check_core .venv-core
 
 lock: setup ## renew requirements/constraints-*.txt
 	@for target in cpu cuda; do \
@@ -110,4 +115,4 @@ browser: setup ## a Chromium for the tests of the trace page, where there is non
 	  $(BIN)/playwright install --with-deps chromium
 
 clean: ## remove the virtual environment and what was built here; the user's cache stays
-	@rm -rf $(VENV) .venv-upstream build mutants *.egg-info vllm/_upstream
+	@rm -rf $(VENV) .venv-core .venv-upstream build mutants *.egg-info vllm/_upstream

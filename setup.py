@@ -17,7 +17,9 @@ except SetupError as error:
 
 setup(
     version=distribution_version(target),
-    packages=find_packages(include=["vllm", "vllm.*"], exclude=["vllm._upstream", "vllm._upstream.*"]),
+    packages=find_packages(
+        include=["sequence_hooks", "sequence_hooks.*", "vllm", "vllm.*"], exclude=["vllm._upstream", "vllm._upstream.*"]
+    ),
     install_requires=runtime_requirements(target),
     extras_require={**UPSTREAM_EXTRAS, "test": read_requirements("dev.txt")},
     cmdclass={"build_py": BuildWithUpstream},

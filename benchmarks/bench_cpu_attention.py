@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU attention over a context: the decode kernel, gathering, and plain gathering, by query and context length.
 
-Medians in milliseconds for one layer, the ways taken in turns in one run; ``*`` marks the way that the
-plan chooses. Plain gathering repeats keys for their query heads and masks all of them in one call.
+Medians in milliseconds for one layer, with the ways interleaved in one run; ``*`` marks the way that
+the plan chooses. Plain gathering repeats keys for their query heads and masks all of them in one call.
 
     python -m benchmarks.bench_cpu_attention [--quick] [--threads N]
 """
@@ -21,7 +21,7 @@ from vllm.attention.ops.cpu_context_plan import AttentionShape, StepSequences, m
 from vllm.attention.ops.ipex_attn import PagedAttention
 
 BLOCK_SIZE = 16
-KERNEL_MAX_QUERY = 64  # beyond, the kernel takes seconds and the answer is known
+KERNEL_MAX_QUERY = 64  # above it, the kernel takes seconds and the answer is known
 HEADS = [(32, 8, 64), (32, 8, 128), (16, 16, 64)]
 CONTEXTS = [100, 1000, 4000]
 HEADER = f"{'context':>7} {'query':>6} {'kernel':>9}  {'gather':>10}  {'plain':>10}  kernel/gather plain/gather"
@@ -115,7 +115,7 @@ class Case:
 
 
 def medians(runs: list[Callable[[], None]], rounds: int) -> list[float]:
-    """Milliseconds per run, the runs taken in turns."""
+    """The median milliseconds of each of the interleaved ``runs``."""
     times: list[list[float]] = [[] for _ in runs]
     for round_ in range(rounds + 1):
         for run, taken in zip(runs, times, strict=True):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU attention of decodes that share a prefix: the paged kernel against the prefix attended to once.
 
-Medians in milliseconds for one layer, all ways taken in turns in one run: the kernel; the shared way
-where the prefix must be gathered, as in a group's first step; and where it is kept, as in the others.
-The ratio is the kernel's time by the last; ``*`` marks what the plan chooses.
+Medians in milliseconds for one layer, with all ways interleaved in one run: the kernel; the shared way
+if the prefix must be gathered, as in a group's first step; and if it is kept, as in the other steps.
+The ratios are the kernel's time relative to these two; ``*`` marks where the plan shares the prefix.
 
     python -m benchmarks.bench_shared_prefix [--quick] [--threads N] [--tail N]
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Setting up: fetch the pinned upstream release, build it, keep it in the user's cache.
+"""Set-up: fetches the pinned upstream release, builds it, and keeps it in the user's cache.
 
-`python -m build_tools` puts the built tree at `vllm/_upstream`; `setup.py` uses the same for wheels.
+`python -m build_tools` puts the built tree at `vllm/_upstream`; `setup.py` uses the same code for wheels.
 """

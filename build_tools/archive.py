@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the release's archives.
 
-Files are written one by one, so that owners, modes and links of the archive are left behind.
+Files are written one by one, so that owners, modes and links of the archive are dropped.
 """
 
 import shutil
@@ -33,7 +33,7 @@ def unpack(archive: Path, destination: Path, folders: frozenset[str]) -> None:
 
 
 def _sdist_files(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """Name without the archive's own top folder, and content."""
+    """Names without the archive's own top folder, and contents."""
     with tarfile.open(archive) as tar:
         for member in tar:
             content = tar.extractfile(member) if member.isfile() else None

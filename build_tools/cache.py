@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's cache of fetched archives and built trees.
 
-Whatever has its final name here is whole: it was made beside and renamed.
+Whatever has its final name here is complete: it was made under another name and renamed.
 """
 
 import os
@@ -20,7 +20,7 @@ CACHE_VARIABLE = "VLLM_HOOKS_CACHE"
 
 @dataclass(frozen=True)
 class BuildCache:
-    """Where things are kept below ``root``; nothing is made before it is needed."""
+    """Where things are kept below ``root``; nothing is created before it is needed."""
 
     root: Path
 
@@ -37,7 +37,7 @@ class BuildCache:
         return self.root / "logs"
 
     def lock(self, name: str) -> BaseFileLock:
-        """A lock between processes; whoever waits for it finds the other's work done."""
+        """A lock between processes; one that waits for it finds the other's work done."""
         folder = self.root / "locks"
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / f"{name}.lock")
@@ -51,9 +51,9 @@ def user_cache() -> BuildCache:
 
 @contextmanager
 def published_folder(final: Path) -> Iterator[Path]:
-    """A new folder beside ``final`` that gets its name when the block ends without an error.
+    """A new folder beside ``final`` that is renamed to it when the block ends without an error.
 
-    After an error nothing of it is left. ``final`` must not exist; its parents are made.
+    After an error nothing of it is left. ``final`` must not exist; its parents are created.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))

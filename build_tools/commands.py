@@ -42,7 +42,7 @@ def place_upstream(destination: Path) -> None:
     Raises:
         SetupError: the user must change something first.
     """
-    # Metadata is made in environments that lack what these need.
+    # Imported here, as metadata is made in environments that lack what these need.
     from build_tools.cache import user_cache
     from build_tools.recipe import recipe_for
     from build_tools.tree import place

@@ -20,12 +20,12 @@ NINJA_STEP = re.compile(r"^\[(\d+)/(\d+)\]")
 
 
 def require_compiler(flags: Sequence[str]) -> None:
-    """Tries ``flags`` and Python's headers on an empty program.
+    """Try ``flags`` and Python's headers on an empty program.
 
     Raises:
-        SetupError: there is no compiler, or it cannot do with one of them.
+        SetupError: there is no compiler, or it fails with the flags or the headers.
     """
-    # torch compiles with the same choice.
+    # torch chooses its compiler in the same way.
     compiler = os.environ.get("CXX", "c++")
     with writing_to(temporary_folder(), "TMPDIR"), tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.cpp"
@@ -41,7 +41,7 @@ def require_compiler(flags: Sequence[str]) -> None:
 
 
 def compile_kernels(source: Path, output: Path, flags: Sequence[str], log: Path) -> None:
-    """Compile ``source``/csrc/cpu to ``output``/_C.abi3.so; the compiler's words go to ``log``.
+    """Compile ``source``/csrc/cpu to ``output``/_C.abi3.so; the compiler's output goes to ``log``.
 
     Raises:
         SetupError: the compilation failed.
@@ -88,7 +88,7 @@ def _error_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with ninja on the path: torch looks for it there, to compile in parallel."""
+    """Our environment, with ninja on the path, where torch looks for it to compile in parallel."""
     import ninja
 
     return {**os.environ, "PATH": os.pathsep.join([ninja.BIN_DIR, os.environ.get("PATH", "")])}

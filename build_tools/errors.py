@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error of this package, and what becomes of a disk that is full or not ours."""
+"""The only error of this package, and how a full or unwritable disk becomes one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SetupError(Exception):
 
 @contextmanager
 def writing_to(folder: Path, variable: str | None = None) -> Iterator[None]:
-    """Tells what files and disks refuse in the block as a `SetupError`; ``variable`` can name another ``folder``.
+    """Raise what files and disks refuse in the block as a `SetupError`; ``variable`` can name another ``folder``.
 
-    A write to a full disk has no path of its own. Other errors without one are not about files, and pass.
+    The error of a write to a full disk has no path. Other errors without a path are not about files, and propagate.
     """
     try:
         yield
@@ -33,10 +33,10 @@ def writing_to(folder: Path, variable: str | None = None) -> Iterator[None]:
 
 
 def temporary_folder() -> Path:
-    """Python's.
+    """Python's temporary folder.
 
     Raises:
-        SetupError: nothing that could be it can be written to.
+        SetupError: none of the candidates for it can be written to.
     """
     try:
         return Path(tempfile.gettempdir())
@@ -52,7 +52,7 @@ def _unwritable(folder: Path, error: OSError, variable: str | None = None) -> Se
 
 
 def _first(error: OSError) -> OSError:
-    """Of a `shutil.Error`, which lists source, destination and reason of all that failed."""
+    """The first error in a `shutil.Error`, which lists source, destination and reason of each; else ``error``."""
     listed = error.args[0] if error.args else None
     if not isinstance(listed, list) or not listed:
         return error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds upstream's CPU extension: a program of its own, so that its output can be kept apart.
+"""Builds upstream's CPU extension: a program of its own, so that its output can be kept separate.
 
 Arguments: upstream's source folder, the folder for ``_C.abi3.so``, then the compiler's flags.
 """
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# What upstream's own build takes where there is no AVX-512.
+# The sources that upstream's own build compiles without AVX-512.
 SOURCES = (
     "activation.cpp",
     "attention.cpp",

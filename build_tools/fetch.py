@@ -20,15 +20,15 @@ from build_tools.sources import package_finder, pip_options
 
 DOWNLOAD_ATTEMPTS = 3
 
-# What it says of a page is part of the one line that we raise.
+# What unearth logs about a page is part of the one-line error that we raise.
 logging.getLogger("unearth").addHandler(logging.NullHandler())
 
 
 def fetch(artifact: Artifact, cache: BuildCache) -> Path:
-    """The verified ``artifact`` in ``cache``; the index is asked only where it is not there.
+    """The verified ``artifact`` in ``cache``; the index is asked only if the artifact is not there.
 
     Raises:
-        SetupError: no source offers it or can be reached, or its hash is wrong.
+        SetupError: no source that can be reached offers it, or its hash is wrong.
     """
     final = cache.archives / artifact.sha256[:16]
     with cache.lock(artifact.sha256[:16]):
@@ -50,7 +50,7 @@ def _download(artifact: Artifact, finder: PackageFinder, folder: Path) -> None:
         except (httpx2.HTTPError, UnpackError) as error:
             if not attempts_left:
                 raise SetupError(f"{link.redacted} cannot be fetched: {_reason(error)}") from None
-    # A local file is verified where it lies.
+    # A local file is verified in place.
     if found.parent != folder:
         shutil.copyfile(found, folder / artifact.filename)
 

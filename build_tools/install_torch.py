@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m build_tools.install_torch``: install the torch that the kernels are made for.
 
-pip takes a CPU build by itself where one of its sources offers it, for a local version ("+cpu") sorts
-above the plain one. Where none does, the plain build for Linux drags gigabytes of CUDA libraries in, so uv,
-which knows where the CPU builds are, is tried first; pip has the last word either way.
+pip takes a CPU build by itself if one of its sources offers it, since a local version ("+cpu") sorts
+above the plain one. If none does, the plain build for Linux pulls in gigabytes of CUDA libraries, so uv,
+which knows where the CPU builds are, is tried first; if that fails, pip installs torch.
 """
 
 import argparse

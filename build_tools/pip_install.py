@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.pip_install ARGUMENT…``: pip's install in a few lines, and all that it says of an error.
+"""``python -m build_tools.pip_install ARGUMENT…``: pip's install, in a few lines of output and all of its errors.
 
-pip has either a line or two for each package or, quiet, nothing for minutes. It is installed before anything else is,
-so this needs the standard library alone.
+pip prints either a line or two for each package or, with --quiet, nothing for minutes. This runs before anything else
+is installed, so it needs only the standard library.
 """
 
 import os
@@ -33,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def pip_install(arguments: Sequence[str]) -> None:
-    """Run pip's install, and show how far it is; with warnings that say something, and errors.
+    """Run pip's install, and show its progress, its errors, and those of its warnings that are of use.
 
     Raises:
-        SetupError: pip failed; what it said of it is on standard error.
+        SetupError: pip failed; its own message is on standard error.
     """
     command = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", *arguments]
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    # What Python warns of in a build is for the package's authors.
+    # Python's warnings in a build are for the package's authors.
     environment["PYTHONWARNINGS"] = "ignore"
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         with subprocess.Popen(
@@ -56,7 +56,7 @@ def pip_install(arguments: Sequence[str]) -> None:
 
 
 def show_progress(lines: Iterable[str], screen: IO[str]) -> None:
-    """Say in pip's output ``lines`` what it does: in one line of a terminal, or in a few of anything else."""
+    """Show what pip does, from its output ``lines``: in one line of a terminal, or in a few lines of anything else."""
     line_of = _TerminalLine if screen.isatty() else _FewLines
     shown, num_packages = line_of(screen), 0
     for line in lines:
@@ -74,7 +74,7 @@ def show_progress(lines: Iterable[str], screen: IO[str]) -> None:
 
 @dataclass
 class _TerminalLine:
-    """Written over by the next, and gone at the end."""
+    """A line that each text overwrites, and that is gone at the end."""
 
     screen: IO[str]
 
@@ -108,7 +108,7 @@ class _FewLines:
 
 
 def _is_noise(line: str) -> bool:
-    """pip warns of each package that a folder doesn't have; it is in another of its sources."""
+    """Whether pip warns that a folder lacks a package, which it then finds in another of its sources."""
     return line.startswith("WARNING: Location ") and "is ignored" in line
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.preflight``: what set-up would miss later, said before gigabytes are fetched.
+"""``python -m build_tools.preflight``: what set-up would lack later, reported before gigabytes are fetched.
 
-Of packages it needs those of requirements/build.txt alone.
+The only packages that it needs are those of requirements/build.txt.
 """
 
 import os
@@ -24,7 +24,7 @@ _GB = 10**9
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that a set-up writes, with some to spare."""
+    """Bytes that a set-up writes, with some margin."""
 
     environment: int
     temporary: int
@@ -43,7 +43,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Need:
-    """Room in a folder, and what may name another one."""
+    """Room needed in a folder, and the variable that may name another one."""
 
     folder: Path
     size: int
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def check(target: Target, cache: BuildCache, checkout: Path, environment: Path) -> None:
-    """Everything that can be known now.
+    """Check everything that can be known now.
 
     Raises:
         SetupError: the first thing that the user must change.
@@ -77,9 +77,9 @@ def check(target: Target, cache: BuildCache, checkout: Path, environment: Path) 
 
 
 def needs_of(sizes: Sizes, cache: BuildCache, checkout: Path, environment: Path, is_built: bool) -> list[Need]:
-    """What is left to write: an environment that has its packages takes no more, nor does a cache with the tree."""
+    """What is left to write: nothing to an environment that has its packages, or to a cache that has the tree."""
     missing = max(0, sizes.environment - size_of(environment))
-    # An environment that has most of its packages is never filled to the byte.
+    # The size of an environment that has its packages is never exactly the estimate.
     missing = missing if missing > sizes.environment // 4 else 0
     return [
         Need(environment, missing, "VENV"),
@@ -90,15 +90,15 @@ def needs_of(sizes: Sizes, cache: BuildCache, checkout: Path, environment: Path,
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files below it."""
+    """Total bytes of the files below a folder."""
     return sum(os.lstat(os.path.join(parent, name)).st_size for parent, _, names in os.walk(folder) for name in names)
 
 
 def require_writable(folder: Path, variable: str | None) -> None:
-    """Make the folder if it isn't there, and a file in it.
+    """Create the folder if it isn't there, and a temporary file in it.
 
     Raises:
-        SetupError: that is not allowed; the line has the folder, and the variable that may name another.
+        SetupError: that is not possible; the message names the folder, and the variable that may name another.
     """
     with writing_to(folder, variable):
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,10 +107,10 @@ def require_writable(folder: Path, variable: str | None) -> None:
 
 
 def require_room(needs: Iterable[Need]) -> None:
-    """Add up what each file system must hold, and look whether it can.
+    """Add up what each file system must hold, and check whether it has room for it.
 
     Raises:
-        SetupError: one cannot; the line has the folders in it, and what would be enough.
+        SetupError: one has not; the message names its folders, and how much would be enough.
     """
     by_device: dict[int, list[Need]] = {}
     for need in needs:

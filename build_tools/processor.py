@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compiler's flags for this processor.
 
-AVX-512 is left out on purpose: upstream's bindings then want oneDNN's sources, from the network.
+AVX-512 is left out on purpose: with it, upstream's bindings need oneDNN's sources from the network.
 """
 
 import platform

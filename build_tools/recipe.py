@@ -33,13 +33,13 @@ class Recipe:
 
 
 def recipe_for(target: Target) -> Recipe:
-    """How ``target`` is built with this interpreter, its torch, and this machine.
+    """How ``target`` is built with this interpreter and its torch, on this machine.
 
     Raises:
         SetupError: there is no torch to compile against, or no kernels for the processor.
     """
     if target is Target.CUDA:
-        # The wheel's kernels are built already, for any Python and its own torch.
+        # The wheel's kernels are already built, for any Python and for its own torch version.
         return Recipe(target, WHEEL, "", "", (), ())
     try:
         import torch
@@ -49,7 +49,7 @@ def recipe_for(target: Target) -> Recipe:
 
 
 def expected_recipes(target: Target) -> list[Recipe]:
-    """How ``target`` will be built once torch is installed: some indexes have its CPU build under a version of its own.
+    """How ``target`` will be built once torch is installed: some indexes give its CPU build a local version.
 
     Raises:
         SetupError: there are no kernels for the processor.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pinned upstream release, and what we make of it."""
+"""The pinned upstream release, and the versions of what is built from it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ WHEEL = Artifact(
 
 
 def distribution_version(target: Target) -> str:
-    """The version of our distribution; upstream finds the CPU platform by its text "cpu"."""
+    """The version of our distribution; upstream detects the CPU platform by the text "cpu" in it."""
     version = f"{UPSTREAM_VERSION}+{LOCAL_VERSION}"
     return f"{version}.cpu" if target is Target.CPU else version
 
 
 def require_supported_python(version: tuple[int, int] = sys.version_info[:2]) -> None:
-    """Raises SetupError where upstream's pinned dependencies have no build for ``version``."""
+    """Raise a `SetupError` if upstream's pinned dependencies have no build for ``version``."""
     if version not in SUPPORTED_PYTHONS:
         supported = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED_PYTHONS)
         found = ".".join(map(str, version))

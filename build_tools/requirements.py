@@ -33,13 +33,13 @@ def runtime_requirements(target: Target) -> list[str]:
 
 
 def build_requirements(target: Target) -> list[str]:
-    """What the build itself imports; torch only where something is compiled."""
+    """What the build itself imports; torch only if something is compiled."""
     tools = read_requirements("build.txt")
     return tools if target is Target.CUDA else [*tools, *read_requirements("cpu.txt")]
 
 
 def _torch_to_compile_against() -> str:
-    """Without its local part, which another machine's build of the same release doesn't share."""
+    """The version without its local part, which another machine's build of the same release doesn't share."""
     try:
         return version("torch").partition("+")[0]
     except PackageNotFoundError:

@@ -36,7 +36,7 @@ def pip_options() -> dict[str, str]:
 
 
 def parse_pip_options(lines: Iterable[str]) -> dict[str, str]:
-    """The options in lines of ``section.name='value'``, each from its strongest section."""
+    """The options in lines of ``section.name='value'``, each from the section with the highest precedence."""
     by_section: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in lines:
         key, _, value = line.partition("=")
@@ -50,7 +50,7 @@ def index_urls(options: Mapping[str, str]) -> list[str]:
     """The simple indexes that pip would read, in its order; none with ``no-index``."""
     if options.get("no-index", "").lower() not in FALSE_WORDS:
         return []
-    # A finder that is given no source names the public index by itself, as pip does.
+    # A finder without sources defaults to the public index, as pip does.
     public_index = PackageFinder().sources[0]["url"]
     return [options.get("index-url", public_index), *options.get("extra-index-url", "").split()]
 
@@ -58,7 +58,7 @@ def index_urls(options: Mapping[str, str]) -> list[str]:
 def package_finder(options: Mapping[str, str]) -> PackageFinder:
     """A finder over pip's find-links and indexes, with pip's proxy, certificates and logins.
 
-    It looks at any platform's files: what is wanted is chosen by file name and hash.
+    It considers files of any platform: the wanted one is chosen by file name and hash.
     """
     urls = index_urls(options)
     finder = PackageFinder(_client(options, urls), ignore_compatibility=True)
@@ -73,7 +73,7 @@ def package_finder(options: Mapping[str, str]) -> PackageFinder:
 
 def _client(options: Mapping[str, str], urls: list[str]) -> Fetcher:
     authority = options.get("cert")
-    # PIP_DEFAULT_TIMEOUT is listed under its own name.
+    # pip lists PIP_DEFAULT_TIMEOUT as default-timeout.
     timeout = options.get("timeout") or options.get("default-timeout") or DEFAULT_TIMEOUT_S
     client = PyPIClient(
         trusted_hosts=options.get("trusted-host", "").split(),
@@ -84,5 +84,5 @@ def _client(options: Mapping[str, str], urls: list[str]) -> Fetcher:
         follow_redirects=True,
     )
     client.auth = MultiDomainBasicAuth(prompting=False, index_urls=urls)
-    # unearth's own client, though its protocol names the responses otherwise.
+    # This is unearth's own client, though unearth's protocol has another type of responses.
     return cast(Fetcher, client)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.start ENVIRONMENT CANDIDATE…``: make the environment on the first interpreter that fits.
+"""``python -m build_tools.start ENVIRONMENT CANDIDATE…``: create the environment with the first suitable interpreter.
 
-Any Python from 3.7 up runs this, before anything is installed. With ``--python`` that one is the only candidate.
+Any Python from 3.7 up runs this, before anything is installed. With ``--python``, that one is the only candidate.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def choose_interpreter(asked: str, candidates: Sequence[str]) -> str:
-    """``asked``, or without it the first of ``candidates`` that can be built on.
+    """``asked`` if it is given, or else the first of ``candidates`` that can be built on.
 
     Raises:
-        SetupError: none can; it says of each why not.
+        SetupError: none can; the message says why not for each.
     """
     refused = []
     for candidate in [asked] if asked else candidates:
@@ -58,7 +58,7 @@ def choose_interpreter(asked: str, candidates: Sequence[str]) -> str:
 
 
 def make_environment(interpreter: str, folder: Path) -> None:
-    """Make a virtual environment at ``folder``, or bring the one that is there up to date.
+    """Create a virtual environment at ``folder``, or update the one that is there.
 
     Raises:
         SetupError: it cannot be made.
@@ -69,11 +69,11 @@ def make_environment(interpreter: str, folder: Path) -> None:
 
 
 def _why_not(candidate: str) -> str | None:
-    """What keeps the candidate from being built on; None if nothing does."""
+    """Why the candidate cannot be built on; None if it can."""
     path = shutil.which(candidate)
     if path is None:
         return "is not there, or cannot be executed" if "/" in candidate else "is not found"
-    # Which of several that is: a stub stands before the real one.
+    # Show which of several it is: a stub may come before the real one on the path.
     where = "" if path == candidate else f"({path}) "
     try:
         result = subprocess.run([path, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS)
@@ -92,7 +92,7 @@ def _why_not(candidate: str) -> str | None:
 
 
 def _gist(result: subprocess.CompletedProcess[str]) -> str:
-    """The line that says most: of a traceback the last one, else the first."""
+    """The most informative line: the last one of a traceback, else the first."""
     lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
     if not lines:
         return f"exit status {result.returncode}, and no message"

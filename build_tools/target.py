@@ -10,7 +10,7 @@ from build_tools.release import Target
 
 
 def choose_target() -> Target:
-    """``VLLM_TARGET_DEVICE``, else CUDA where torch and a device can use it, else the CPU.
+    """``VLLM_TARGET_DEVICE``; else CUDA if torch and a device support it, or else the CPU.
 
     Raises:
         SetupError: the variable names a device that this fork has no build for.
@@ -25,7 +25,7 @@ def choose_target() -> Target:
 
 
 def _cuda_is_usable() -> bool:
-    # Upstream's wheel, the only CUDA build that is fetched, is for this platform alone.
+    # Upstream's wheel, the only CUDA build that is fetched, is for this platform only.
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     try:

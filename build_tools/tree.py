@@ -17,7 +17,7 @@ KEY_FILE = ".build-key"
 
 
 def built_tree(recipe: Recipe, cache: BuildCache) -> Path:
-    """Upstream's package folder, built as ``recipe`` says, from ``cache`` where it is there.
+    """Upstream's package folder, built as ``recipe`` says, from ``cache`` if it is there.
 
     It is shared and must not be changed.
 
@@ -28,7 +28,7 @@ def built_tree(recipe: Recipe, cache: BuildCache) -> Path:
     with writing_to(cache.root, CACHE_VARIABLE), cache.lock(recipe.key):
         if not final.exists():
             if recipe.target is Target.CPU:
-                # Before the download: what would fail after it.
+                # Checked before the download, as it would fail after it.
                 require_compiler(recipe.flags)
             archive = fetch(recipe.artifact, cache)
             with published_folder(final) as staging:
@@ -39,7 +39,7 @@ def built_tree(recipe: Recipe, cache: BuildCache) -> Path:
 def place(recipe: Recipe, cache: BuildCache, destination: Path) -> None:
     """Make ``destination`` a copy of the built tree, if it isn't one already.
 
-    A copy, not a link: neither clearing the cache nor an edit in a checkout may reach another one.
+    It is a copy, not a link: neither clearing the cache nor editing a checkout may affect another checkout.
     """
     tree = built_tree(recipe, cache)
     with writing_to(destination), cache.lock(hashlib.sha256(str(destination.absolute()).encode()).hexdigest()[:16]):

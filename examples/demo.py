@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def show_mode(console: Console, mode: Mode, plain: LLM, prompts: list[str]) -> None:
-    """Everything the demo shows of one mode."""
+    """Show everything that the demo has about one mode."""
     console.rule(f'block_on="{mode}"')
     engine = open_engine(hooks_for(mode))
     outputs = engine.generate(prompts, GREEDY)
@@ -54,7 +54,7 @@ def show_mode(console: Console, mode: Mode, plain: LLM, prompts: list[str]) -> N
 
 
 def tree_of(output: RequestOutput, decode: Decode) -> Tree:
-    """Who spawned whom, where the request was BLOCKED, what was merged."""
+    """What happened in a request: who spawned whom, where it was BLOCKED, what was merged."""
     completion = output.outputs[0]
     tree = Tree(Text(f"request {output.request_id}: {output.prompt!r}"))
     for segment in completion.segments:
@@ -64,7 +64,7 @@ def tree_of(output: RequestOutput, decode: Decode) -> Tree:
 
 
 def _add_sampled(tree: Tree, completion: CompletionOutput, start: int, end: int, decode: Decode) -> None:
-    """What the request sampled in one go, cut at its spawns; then the join that it led to."""
+    """What the request sampled without a break, split at its spawns; then the join that follows."""
     for child in completion.children:
         if start < child.spawn_position <= end:
             text = decode(completion.token_ids[start : child.spawn_position])
@@ -82,7 +82,7 @@ def _add_sampled(tree: Tree, completion: CompletionOutput, start: int, end: int,
 
 
 def compare_times(engine: LLM, plain: LLM, outputs: list[RequestOutput]) -> tuple[float, float]:
-    """Median seconds with hooks, and for as many tokens, one after the other, without. Interleaved."""
+    """Median seconds with hooks, and without for equally many tokens in sequence; the runs are interleaved."""
     prompts = [output.prompt for output in outputs]
     lengths = [len(output.outputs[0].token_ids) for output in outputs]
     in_sequence = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]

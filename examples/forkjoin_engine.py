@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Read when the engine is imported. The model is a few megabytes, and so is its KV cache; a second
-# thread gains nothing for it, and loses much where other work runs beside it.
+# The engine reads these when it is imported. The model is a few megabytes, and so is its KV cache; a second
+# thread gains nothing for it, and loses much if other work runs on the machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

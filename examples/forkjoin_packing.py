@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packs training trees into rows of tokens: a fork is trained in one pass, as it decodes.
 
-A tree lies flat in its row, the parent first and its children behind it. The attention mask and the
-positions make each child see its parent up to the fork and nothing of its siblings, so that a
+A tree is laid out flat in its row, the parent first and its children after it. The attention mask and
+the positions let each child see its parent up to the fork and nothing of its siblings, so that a
 shared prefix is computed once.
 """
 
@@ -20,7 +20,7 @@ _NOBODY = -1
 
 @dataclass
 class Row:
-    """Columns of equal length, one entry a token; sequences are numbered within the row."""
+    """Columns of equal length, with one entry per token; sequences are numbered within the row."""
 
     tokens: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Row:
     count: int = 0
 
     def add(self, tokens: list[int], labels: list[int], parent: int, fork: int) -> int:
-        """Appends a sequence that sees the first `fork` tokens of `parent`; gives its number."""
+        """Append a sequence that sees the first `fork` tokens of `parent`, and return its number."""
         self.tokens += tokens
         self.labels += labels
         self.positions += range(fork, fork + len(tokens))
@@ -42,7 +42,7 @@ class Row:
         return self.count - 1
 
     def padded(self, length: int, pad_token: int) -> "Row":
-        """Itself, filled up to `length` by a sequence without labels."""
+        """This row, padded in place to `length` by a sequence without labels."""
         gap = length - len(self.tokens)
         self.add([pad_token] * gap, [IGNORED] * gap, _NOBODY, 0)
         return self
@@ -59,7 +59,7 @@ class Batch:
 
 
 def batches(trees: Iterator[Tree], tokenizer: PreTrainedTokenizerBase, rows: int, length: int) -> Iterator[Batch]:
-    """Endless batches of `rows` packed rows; raises `ValueError` for a tree longer than that."""
+    """Endless batches of `rows` packed rows; raises `ValueError` for a tree longer than a row's `length`."""
     open_rows = [Row() for _ in range(rows)]
     for tree in trees:
         encoded = [_encode(pieces, tokenizer) for pieces in _sequences(tree)]
@@ -94,7 +94,7 @@ def _add_tree(row: Row, tree: Tree, encoded: list[list[list[int]]]) -> None:
 
 
 def _flatten(pieces: tuple[Piece, ...], encoded: list[list[int]]) -> tuple[list[int], list[int]]:
-    """Tokens of one sequence, and for each the next one where the sequence samples it."""
+    """Tokens of one sequence, and their labels: for each the next token, if the sequence samples it."""
     tokens = [token for piece in encoded for token in piece]
     wanted = [
         token if piece.sampled else IGNORED

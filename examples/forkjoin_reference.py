@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tiny fork-join model without the engine: an independent check of what it must give.
+"""Runs the tiny fork-join model without the engine: an independent check of the engine's outputs.
 
-Parents and children are decoded by plain `transformers`, greedily, every context recomputed: what
-the engine does by shared KV, blocking and conditional prefill is here done by lists of tokens.
+Plain `transformers` decodes parents and children greedily, and recomputes every context: what the
+engine does with shared KV, blocking and conditional prefill is done here with lists of tokens.
 
 Usage: `python examples/forkjoin_reference.py --count 500`
 """
@@ -84,7 +84,7 @@ class ForkJoin:
         return outputs
 
     def _decode_parents(self, parents: list[Parent]) -> None:
-        """Advances each to its next block or its end, and notes its spawns."""
+        """Advance each to its next block or its end, and note its spawns."""
         contexts = [parent.context for parent in parents]
         grown = self._decode(contexts, (self._eos, self._block))
         for parent, tokens in zip(parents, grown, strict=True):
@@ -96,7 +96,7 @@ class ForkJoin:
             parent.finished = tokens[-1] != self._block or parent.sampled >= _MAX_SAMPLED
 
     def _join(self, parents: list[Parent]) -> None:
-        """Runs all children of `parents` to their end and merges their results."""
+        """Run all children of `parents` to their end, and merge their results."""
         contexts = [[*parent.context[:fork], self._child] for parent in parents for fork in parent.forks]
         results = iter(self._decode(contexts, (self._eos,)))
         for parent in parents:
@@ -115,7 +115,7 @@ class ForkJoin:
         return merged
 
     def _decode(self, contexts: list[list[int]], stops: tuple[int, ...]) -> list[list[int]]:
-        """What each context decodes to, up to and with its first stop token."""
+        """What each context decodes to, up to and including its first stop token."""
         return [tokens for chunk in _chunks(contexts) for tokens in self._decode_batch(chunk, stops)]
 
     @torch.inference_mode()
@@ -161,7 +161,7 @@ def measure(
 
 
 def report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, count: int, seed: int) -> None:
-    """Prints the accuracy on `count` held-out prompts of each mode, with and without merging."""
+    """Print the accuracy on `count` held-out prompts of each mode, with and without merging."""
     print("mode     merge        whole output  last line")
     merges: tuple[Merge, ...] = ("concatenate", "none")
     for mode in MODES:

@@ -6,13 +6,13 @@ result, in order. In the mode "sync" the parent forks all of its children and jo
 
     fork 1 stone 2 apple 3 river          the prompt
     1<promise>2<promise>3<promise><sync>  sampled by the parent
-    enost                                 merged from the children (behind `<sync>`, same line)
+    enost                                 merged from the children (after `<sync>`, same line)
     aelpp
     eirrv
     = eae                                 sampled by the parent, with the newline before it
 
-In the mode "promise" every promise is a call that returns before the parent goes on, so `call ...`
-gives ``1<promise>enost``, ``2<promise>aelpp``, ``3<promise>eirrv``, ``= eae``, each on its line.
+In the mode "promise" every promise is a call that returns before the parent continues, so `call ...`
+gives ``1<promise>enost``, ``2<promise>aelpp``, ``3<promise>eirrv``, ``= eae``, each on its own line.
 The modes are those of `SpecialKwargs.block_on`. Plain Python: no model, no tokenizer.
 """
 
@@ -42,7 +42,7 @@ _FOREIGN_RESULTS_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive text of one sequence; `sampled`: the sequence itself decodes it."""
+    """Consecutive text of one sequence; `sampled` if the sequence itself decodes it."""
 
     text: str
     sampled: bool
@@ -50,7 +50,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Branch:
-    """A child: its own pieces, behind the first `fork` pieces of its parent."""
+    """A child: its own pieces, after the first `fork` pieces of its parent."""
 
     pieces: tuple[Piece, ...]
     fork: int
@@ -75,7 +75,7 @@ def sort_letters(word: str) -> str:
 
 
 def last_line(results: Sequence[str]) -> str:
-    """What the parent should write behind the merged `results`, without the newline before it."""
+    """What the parent should write after the merged `results`, without the newline before it."""
     return "= " + "".join(result[:1] for result in results)
 
 
@@ -96,7 +96,7 @@ def parse_prompt(prompt: str) -> tuple[Mode, list[str]]:
 
 
 def held_out_prompts(count: int, seed: int, mode: Mode) -> list[str]:
-    """`count` prompts of held-out words only; the same for the same arguments."""
+    """`count` prompts of held-out words only, the same ones for the same arguments."""
     rng = random.Random(f"held-out {mode} {seed}")
     return [make_prompt(_random_words(rng, held_out=True), mode) for _ in range(count)]
 
@@ -114,7 +114,7 @@ def is_correct(prompt: str, output: str) -> bool:
 
 
 def has_correct_last_line(prompt: str, output: str) -> bool:
-    """Whether the last line alone is right, whatever stands before it."""
+    """Whether the last line is right, whatever comes before it."""
     expected = expected_output(prompt).rpartition("\n")[2]
     return output.removesuffix(EOS).rpartition("\n")[2] == expected
 
@@ -122,8 +122,8 @@ def has_correct_last_line(prompt: str, output: str) -> bool:
 def training_trees(seed: int) -> Iterator[Tree]:
     """Endless trees of training words, both modes, all item counts.
 
-    In half of the trees the merged results are not the sorted words but foreign ones, and the
-    parent's last line follows them: a parent that ignored what was merged could not learn it.
+    In half of the trees the merged results are not the sorted words but unrelated ones, and the
+    parent's last line follows them: a parent that ignores what is merged cannot learn it.
     """
     rng = random.Random(f"training {seed}")
     while True:
@@ -169,7 +169,7 @@ def _random_words(rng: random.Random, *, held_out: bool) -> list[str]:
 
 
 def _random_word(rng: random.Random, *, held_out: bool) -> str:
-    """A word of one side of the split; a small pool of letters now and then, for repeated ones."""
+    """A word of one side of the split, at times from a small pool of letters so that some repeat."""
     while True:
         pool = rng.sample(ascii_lowercase, rng.randint(3, len(ascii_lowercase)))
         word = "".join(rng.choices(pool, k=rng.randint(MIN_LETTERS, MAX_LETTERS)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer of the tiny fork-join model: one token a character, and the special tokens."""
+"""The tokenizer of the tiny fork-join model: one token per character, and the special tokens."""
 
 from string import ascii_lowercase, digits
 

@@ -15,7 +15,7 @@ NUM_REQUESTS = 3
 
 
 def record(path: Path) -> None:
-    """Decode the requests side by side, and write down what happens to ``path``."""
+    """Decode the requests side by side, and record the run in ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = open_engine(hooks_for("sync", record_to=str(path)))
     engine.generate(held_out_prompts(NUM_REQUESTS, SEED, "sync"), GREEDY, use_tqdm=False)

@@ -11,7 +11,7 @@ PROMPT = "fork 1 stone 2 apple 3 river\n"
 
 
 def main(address: str = "http://localhost:8000") -> None:
-    """Print each piece as it comes, with the sequence that it is of; then the tree."""
+    """Print each piece as it arrives, with the sequence that it belongs to; then the tree."""
     client = OpenAI(base_url=f"{address}/v1", api_key="none")
     say = partial(Console().print, markup=False, highlight=False, soft_wrap=True)
     stream = client.completions.create(

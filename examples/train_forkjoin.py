@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the tiny fork-join model from nothing, on a CPU, to the same weights every time.
+"""Trains the tiny fork-join model from scratch, on a CPU, to the same weights every time.
 
 Usage: `python examples/train_forkjoin.py`
 """
@@ -46,7 +46,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
 
 
 def train(model: LlamaForCausalLM, data: Iterator[Batch], steps: int, learning_rate: float) -> None:
-    """Minimises the loss on the tokens that sequences sample themselves; changes `model`."""
+    """Minimise the loss on the tokens that sequences sample themselves; changes `model`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _schedule(step, steps))
     model.train()
@@ -63,7 +63,7 @@ def train(model: LlamaForCausalLM, data: Iterator[Batch], steps: int, learning_r
 
 
 def _schedule(step: int, steps: int) -> float:
-    """The share of the learning rate: a linear warm-up, then half a cosine."""
+    """The factor on the learning rate: a linear warm-up, then half a cosine."""
     if step < _WARMUP:
         return (step + 1) / _WARMUP
     cosine = math.cos(math.pi * (step - _WARMUP) / max(1, steps - _WARMUP))
@@ -84,7 +84,7 @@ def _loss(model: LlamaForCausalLM, batch: Batch) -> tuple[torch.Tensor, float]:
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes the model folder as vLLM and transformers load it."""
+    """Write the model folder in the form that vLLM and transformers load."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

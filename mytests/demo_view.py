@@ -10,8 +10,8 @@ from mytests.characters import CHILD
 from mytests.demo_input import TOKENS, CommandError
 from mytests.surgical import SurgicalEngine
 from sequence_hooks.results import Segment
-from vllm.core.forgotten import Forgotten
 from vllm.core.hooked_sequence import branch_of
+from vllm.core.sequence_data import Forgotten
 from vllm.sequence import SequenceGroup
 
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")

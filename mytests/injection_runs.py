@@ -24,7 +24,7 @@ from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
-from vllm.sequence import Sequence
+from vllm.sequence import Sequence, SequenceGroup
 from vllm.worker.kv_slots import Places, open_cache, read
 
 KV_TOLERANCE = 5e-4
@@ -131,9 +131,10 @@ class InjectedRun(Run):
             if name not in self.aborted
         ]
 
-    def _note_loss(self, seq: Sequence, num_kept: int) -> None:
+    def _note_loss(self, group: SequenceGroup, num_kept: int) -> None:
+        seq = group.first_seq
         length, num_joins = seq.get_len(), len(seq.branch.joins) if hasattr(seq, "branch") else 0
-        self._recompute_from(seq, num_kept)
+        self._recompute_from(group, num_kept)
         self.losses[_name(seq)].append(Loss(length, num_joins, seq.get_num_computed_tokens()))
 
     def _note_end(self, seq: Sequence) -> None:

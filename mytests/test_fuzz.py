@@ -19,7 +19,7 @@ from mytests.fuzz import Failure, Tally, fuzz
 from mytests.fuzz_draw import histories
 from mytests.fuzz_tally import LEAST_HISTORIES, LEAST_JOINS
 from sequence_hooks.merge import merge
-from vllm.core.merged_data import MergedSequenceData
+from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.model_executor.guided_decoding.xgrammar_decoding import XGrammarLogitsProcessor

@@ -116,7 +116,7 @@ class TestEnds:
 
 
 class TestPrefixCaching:
-    def test_a_injected_block_is_found_by_nobody(self) -> None:
+    def test_an_injected_block_is_found_by_nobody(self) -> None:
         """A request with the same tokens finds what stands before the injection."""
         engine = engine_with_kv(prefix_caching=True)
         engine.add(prompt="promptprompt")

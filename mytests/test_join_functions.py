@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Join functions of a user's own, and what happens when they fail."""
+"""User-defined join functions, and what happens when they fail."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ def joined_by(name: str) -> SpecialKwargs:
 
 
 def shout(children: Sequence[ChildOutput]) -> str:
-    """The texts in capitals."""
+    """The texts in capitals, joined by a plus sign."""
     return "+".join(child.text.upper() for child in children)
 
 
@@ -33,12 +33,12 @@ def backwards(children: Sequence[ChildOutput]) -> list[int]:
 
 
 def mixed(children: Sequence[ChildOutput]) -> Merged:
-    """Texts, ids, and a child's own tokens."""
+    """A mix of texts, token ids and children."""
     return ["<", children[1], ord("|"), ord("|"), children[0], ">"]
 
 
 def fail(children: Sequence[ChildOutput]) -> str:
-    """A join function with a fault."""
+    """A join function that raises."""
     raise KeyError("no such child")
 
 
@@ -48,12 +48,12 @@ def edges(children: Sequence[ChildOutput]) -> list[int]:
 
 
 def past_the_end(children: Sequence[ChildOutput]) -> list[int]:
-    """The first id that is outside."""
+    """The first id outside the vocabulary."""
     return [100]
 
 
 def unspeakable(children: Sequence[ChildOutput]) -> str:
-    """A text whose tokens lie outside."""
+    """A text whose tokens lie outside the vocabulary."""
     return "\u1000"
 
 
@@ -67,12 +67,12 @@ def none(children: Sequence[ChildOutput]) -> None:
 
 
 def truth(children: Sequence[ChildOutput]) -> list[int]:
-    """Booleans for token ids."""
+    """Booleans in place of token ids."""
     return [True]
 
 
 def floats(children: Sequence[ChildOutput]) -> list[float]:
-    """Numbers for token ids."""
+    """Floats in place of token ids."""
     return [7.0]
 
 
@@ -88,7 +88,7 @@ def midway(children: Sequence[ChildOutput]) -> Iterator[int]:
 
 
 def endless(children: Sequence[ChildOutput]) -> Iterator[int]:
-    """Never ends."""
+    """Never stops returning tokens."""
     return itertools.repeat(65)
 
 
@@ -98,28 +98,28 @@ def leave(children: Sequence[ChildOutput]) -> str:
 
 
 class Unshowable(Exception):
-    """One whose message fails, too."""
+    """An exception whose message raises, too."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
 
 def unshowable(children: Sequence[ChildOutput]) -> str:
-    """Raises it."""
+    """Raises an exception that cannot be shown."""
     raise Unshowable
 
 
 def arrays(children: Sequence[ChildOutput]) -> Any:
-    """numpy's integers."""
+    """A numpy array of token ids."""
     return np.array([65, 66])
 
 
 class Text(str):
-    """A text of a class of one's own."""
+    """A user-defined subclass of `str`."""
 
 
 def own_text(children: Sequence[ChildOutput]) -> str:
-    """One of these."""
+    """A text of that class."""
     return Text("AB")
 
 
@@ -130,7 +130,7 @@ class TestFaults:
     def test_whatever_a_join_function_does_costs_its_children_alone(
         self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Nothing of them is merged, others go on, and the log is told once a request."""
+        """Its children are merged as nothing, other requests go on, and one line is logged per request."""
         monkeypatch.setattr("sequence_hooks.merge._MOST_PIECES", 1000)
         engine = SurgicalEngine(joined_by(name))
         engine.add()
@@ -143,7 +143,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("name", ["arrays", "own_text"])
     def test_what_can_be_read_is_merged(self, name: str) -> None:
-        """Integers and texts of any class."""
+        """Integers and strings of any class are accepted."""
         engine = SurgicalEngine(joined_by(name))
         engine.add()
         engine.run(plan(r="!.z", r_child_0="ab"))
@@ -155,7 +155,7 @@ class TestFaults:
 class TestJoinFunctions:
     @pytest.mark.parametrize(("name", "text"), [("shout", "AB+CDz"), ("backwards", "dcz"), ("mixed", "<cd||ab>z")])
     def test_a_join_function_says_what_is_merged(self, name: str, text: str) -> None:
-        """It gets the children in spawn order, and gives a text, token ids, or a mix with children."""
+        """It gets the children in spawn order and returns a text, token ids, or a mix of these and children."""
         engine = SurgicalEngine(joined_by(name))
         engine.add()
         engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
@@ -163,7 +163,7 @@ class TestJoinFunctions:
         engine.assert_empty()
 
     def test_only_a_childs_own_tokens_are_merged_from_it(self) -> None:
-        """What a function adds is "inserted", in one segment."""
+        """Adjacent tokens that the function itself adds are one "inserted" segment."""
         engine = SurgicalEngine(joined_by("mixed"))
         engine.add()
         engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
@@ -180,7 +180,7 @@ class TestJoinFunctions:
         ("name", "merged"), [("edges", (0, 99)), ("past_the_end", ()), ("outside", ()), ("unspeakable", ())]
     )
     def test_merged_ids_lie_in_the_vocabulary(self, name: str, merged: tuple[int, ...]) -> None:
-        """An id outside would fail in the model, for all requests of the batch."""
+        """An id outside the vocabulary would fail in the model, for all requests of the batch."""
         hooks = joined_by(name)
         engine = SurgicalEngine(hooks, facts=EngineFacts(CharTokenizer(), vocab_size=100))
         engine.add(detokenize=False)
@@ -194,7 +194,7 @@ class TestJoinFunctions:
         [("fail", "KeyError: 'no such child'"), ("outside", "ValueError: token id -7 is not in the model's")],
     )
     def test_a_join_function_that_fails_merges_nothing(self, name: str, error: str) -> None:
-        """The request goes on, others are not touched, and the join says what happened."""
+        """The request goes on, others are unaffected, and the join records the error."""
         engine = SurgicalEngine(joined_by(name))
         engine.add()
         engine.add("s")
@@ -205,7 +205,7 @@ class TestJoinFunctions:
 
 
 def test_without_a_separator_no_tokenizer_is_needed() -> None:
-    """Results are token ids already."""
+    """Children's results are token ids already."""
     hooks = dataclasses.replace(SYNC_HOOKS, merge_separator="")
     engine = SurgicalEngine(hooks, tokenizer=None)
     engine.add()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is let in where KV is short, who waits, and that nobody hangs. All on a KV cache that checks what is read."""
+"""Who is admitted when KV is short, who waits, and that no sequence waits forever, on a KV cache that checks reads."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from mytests.test_kv_pressure import POLICIES, engine_with_kv
 
 class TestTrees:
     def hooked(self, policy: str) -> SurgicalEngine:
-        """Two trees of which only the older one runs: three children each, and room for one at a time."""
+        """Two trees with three children each, of which only the older runs; there is room for one child at a time."""
         engine = engine_with_kv(dataclasses.replace(HOOKS, children_per_promise=3), policy, num_blocks=8)
         engine.scheduler._admission._mean_len = 8.0
         engine.add("r", prompt="r" * 8)
@@ -22,7 +22,7 @@ class TestTrees:
 
     @pytest.mark.parametrize("policy", ["discard", "swap", "auto"])
     def test_the_youngest_gives_way_if_nobody_of_it_runs(self, policy: str) -> None:
-        """All of it, so that the children of the older one run side by side."""
+        """The youngest tree is evicted whole, so that the children of the older one run side by side."""
         engine = self.hooked(policy)
         assert engine.scheduler.pressure.evictions == {"discard": 4}
         running = [group.request_id for group in engine.scheduler.running]
@@ -36,7 +36,7 @@ class TestTrees:
         engine.assert_empty()
 
     def test_preserve_keeps_it(self) -> None:
-        """The children take turns."""
+        """With "preserve" the younger tree keeps its KV, and the children of the older one take turns."""
         engine = self.hooked("preserve")
         assert [group.request_id for group in engine.scheduler.running] == ["r_child_0"]
         assert not engine.scheduler.waiting
@@ -46,7 +46,7 @@ class TestTrees:
 
 class TestAdmission:
     def test_a_child_waits_for_the_room_that_its_like_have_needed(self) -> None:
-        """While others run; a new request waits behind it."""
+        """While others run it waits for as many blocks as children need on average; a new request queues behind it."""
         engine = engine_with_kv(dataclasses.replace(HOOKS, children_per_promise=2), num_blocks=8)
         engine.scheduler._admission._mean_len = 12.0
         engine.add("r", prompt="p" * 8)
@@ -63,7 +63,7 @@ class TestAdmission:
         engine.assert_empty()
 
     def test_the_mean_length_follows_those_that_end(self) -> None:
-        """Slowly, and is of children alone."""
+        """It is a slow moving average, over children only."""
         engine = engine_with_kv(HOOKS)
         engine.add("r")
         engine.run(plan(r="!z", r_child_0="B" * 31))
@@ -71,7 +71,7 @@ class TestAdmission:
 
     @pytest.mark.parametrize(("max_tokens", "num_wanted"), [(None, 1 + 4), (6, 1 + 2)])
     def test_no_more_is_expected_than_max_tokens(self, max_tokens: int | None, num_wanted: int) -> None:
-        """A block for the promise, and those for what it may sample."""
+        """A child is expected to need a block for the promise, and those for what it may sample."""
         engine = engine_with_kv(HOOKS)
         engine.scheduler._admission._mean_len = 16.0
         group = engine.add("r", prompt="p" * 8, max_tokens=max_tokens)
@@ -80,7 +80,7 @@ class TestAdmission:
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_a_fan_out_that_can_never_fit_fails_alone(self, policy: str) -> None:
-        """Its prefix is longer than all KV; its parent goes on with an empty result."""
+        """With its prefix the child exceeds the whole KV cache; its parent goes on with an empty result."""
         hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(7,) * 12)
         engine = engine_with_kv(hooks, policy, num_blocks=4)
         engine.add("r", prompt="p" * 6)
@@ -94,7 +94,7 @@ class TestAdmission:
 @pytest.mark.parametrize("policy", POLICIES)
 class TestNobodyHangs:
     def test_who_is_blocked_holds_what_the_head_of_the_queue_needs(self, policy: str) -> None:
-        """The hang that others have: the blocked wait for a caller, and he for the request at the head."""
+        """The deadlock of other engines: the blocked wait for a caller, who waits for the request at the head."""
         engine = engine_with_kv(policy=policy, num_blocks=6)
         for name in "rst":
             engine.add(name, prompt=name * 8)
@@ -110,7 +110,7 @@ class TestNobodyHangs:
 
     @pytest.mark.parametrize("prefix_caching", [False, True])
     def test_children_hold_what_their_siblings_need(self, policy: str, prefix_caching: bool) -> None:
-        """More of them than fit, each with more than half of the KV."""
+        """There are more children than fit, and each needs more than half of the KV."""
         hooks = dataclasses.replace(HOOKS, children_per_promise=8)
         engine = engine_with_kv(hooks, policy, num_blocks=6, max_model_len=24, prefix_caching=prefix_caching)
         engine.add("r", prompt="p" * 6)
@@ -121,7 +121,7 @@ class TestNobodyHangs:
         engine.assert_empty()
 
     def test_the_blocked_share_what_the_head_of_the_queue_needs(self, policy: str) -> None:
-        """Neither gains anything by giving up its own; the third may be in swap space."""
+        """Evicting either of the sharers alone frees nothing; the third may be in swap space."""
         engine = engine_with_kv(policy=policy, num_blocks=8, num_cpu_blocks=16, max_model_len=32)
         engine.add("r", prompt="r" * 12)
         script = plan(r="!.y", r_child_0=".z", s=".x", t="abc")
@@ -138,7 +138,7 @@ class TestNobodyHangs:
 
     @pytest.mark.parametrize("num_cpu_blocks", [1, 2, 4])
     def test_swap_space_is_full(self, policy: str, num_cpu_blocks: int) -> None:
-        """The preempted are recomputed; upstream would end the engine."""
+        """Preempted sequences are then recomputed; upstream would crash the engine."""
         engine = engine_with_kv(HOOKS, policy, num_blocks=5, max_model_len=20, num_cpu_blocks=num_cpu_blocks)
         for name in "rst":
             engine.add(name, prompt=name * 6)

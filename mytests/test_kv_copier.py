@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV copied between slots of a whole model, and the models whose KV cannot be."""
+"""Copying KV between the slots of a whole model, and refusing models whose KV cannot be copied."""
 
 import inspect
 import re
@@ -36,7 +36,7 @@ def refused(what: str) -> Any:
 
 
 def open_model(model: TinyModel) -> KVCopier:
-    """What a worker does when it has loaded a model."""
+    """Makes a copier as a worker does when it has loaded a model."""
     return KVCopier(model.module, model.context)
 
 
@@ -51,7 +51,7 @@ FIELDS = {
 
 @st.composite
 def fields_and_copies(draw: st.DrawFn) -> tuple[dict[str, Any], Copies]:
-    """A model and a step's copies: sources may be destinations, no destination occurs twice."""
+    """A model and a step's copies: sources may be destinations, and destinations are unique."""
     fields: dict[str, Any] = draw(st.fixed_dictionaries(FIELDS))
     slot, position = st.integers(0, fields["block_size"] * fields["num_blocks"] - 1), st.integers(0, 500)
     copies = st.lists(st.tuples(slot, slot, position, position), min_size=1, unique_by=lambda copy: copy[1])
@@ -62,7 +62,7 @@ class TestCopies:
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(fields_and_copies())
     def test_a_step_copies_as_if_all_at_once(self, drawn: tuple[dict[str, Any], Copies]) -> None:
-        """Values bit for bit, keys moved, in every layer; every other slot stays bit for bit."""
+        """In every layer values are copied bit for bit and keys are moved; every other slot stays bit for bit."""
         fields, copies = drawn
         model = TinyModel(**fields)
         sources, destinations, before, after = torch.tensor(copies).unbind(1)
@@ -84,7 +84,7 @@ class TestCopies:
             assert torch.equal(new[[2, 1]], old[[1, 2]])
 
     def test_layers_may_differ_in_their_rotary_embeddings(self) -> None:
-        """Gemma 3 has one for its local layers, one for its global ones."""
+        """Gemma 3 has one for its local layers and another for its global ones."""
         model, other = TinyModel(), TinyModel(rotary=ROTARIES["linear"])
         model.module[1].rotary_emb = other.rotary_emb
         keys = torch.randn(1, 2, 32)
@@ -94,7 +94,7 @@ class TestCopies:
         torch.testing.assert_close(model.keys([5]), rotated)
 
     def test_each_virtual_engine_has_its_caches(self) -> None:
-        """Under pipeline parallelism."""
+        """Under pipeline parallelism a copy touches only the caches of its own virtual engine."""
         model = TinyModel(num_layers=1)
         (attention,) = model.attentions
         first, second = attention.kv_cache[0], attention.kv_cache[0].clone()
@@ -108,7 +108,7 @@ class TestCopies:
 class TestWhatIsRefused:
     @pytest.mark.parametrize("cls", EMBEDDINGS, ids=lambda cls: cls.__name__)
     def test_rotary_embeddings_that_do_more_than_turn(self, cls: type[nn.Module]) -> None:
-        """Of upstream's, each is known to be one that only turns, or is refused by its name."""
+        """Each of upstream's classes is either known to only rotate, or refused by its name."""
         module: Any = nn.Module.__new__(cls)
         nn.Module.__init__(module)
         module.head_size = 32
@@ -119,49 +119,49 @@ class TestWhatIsRefused:
                 check_rotary(module, 32)
 
     def test_all_that_are_supported_are_tested(self) -> None:
-        """Those that `test_rotary` measures."""
+        """`test_rotary` measures all of them."""
         assert {type(make(RotaryShape())) for make in ROTARIES.values()} == set(_SUPPORTED)
 
     def test_a_subclass_of_a_supported_one(self) -> None:
-        """Nobody knows what it adds."""
+        """What a subclass adds is unknown."""
         with tiny_config():
             mine = type("MyRotary", (rotary_embedding.RotaryEmbedding,), {})(32, 32, 8, 10000, True, torch.float32)
         with refused("MyRotary"):
             check_rotary(mine, 32)
 
     def test_several_scaling_factors(self) -> None:
-        """Each adapter has its own positions."""
+        """With several scaling factors each adapter has its own positions."""
         linear = RotaryShape().make(rotary_embedding.LinearScalingRotaryEmbedding, [1.0, 4.0])
         with refused("LinearScalingRotaryEmbedding of several scaling factors"):
             check_rotary(linear, 32)
 
     def test_heads_of_which_something_else_is_rotated(self) -> None:
-        """MLA's part with positions stands at a head's end."""
+        """MLA rotates only the end of each head."""
         with refused("RotaryEmbedding of 32 elements in heads of 64"):
             check_rotary(RotaryShape().make(rotary_embedding.RotaryEmbedding), 64)
 
     def test_learned_positions(self) -> None:
-        """GPT-2 and OPT add them to the embeddings; there is no module that rotates."""
+        """GPT-2 and OPT add positions to the embeddings; they have no module that rotates."""
         model = TinyModel()
         model.module[1].rotary_emb = None
         with refused("layers without rotary embeddings, as in model.layers.1.self_attn.attn"):
             open_model(model)
 
     def test_attention_outside_of_the_models_modules(self) -> None:
-        """As upstream wraps the models of transformers."""
+        """This is how upstream wraps the models of the transformers library."""
         model = TinyModel()
         with refused("layers without rotary embeddings, as in model.layers.0.self_attn.attn"):
             KVCopier(nn.Module(), model.context)
 
     def test_alibi(self) -> None:
-        """Whether or not there is a rotary embedding beside it."""
+        """ALiBi is refused even beside a rotary embedding."""
         model = TinyModel()
         model.attentions[0].impl.alibi_slopes = torch.tensor([0.5, 0.25])
         with refused("ALiBi, as in model.layers.0.self_attn.attn"):
             open_model(model)
 
     def test_several_rotary_embeddings_in_a_layer(self) -> None:
-        """Which of them made the keys?"""
+        """It is unknown which of them rotated the keys."""
         model = TinyModel()
         model.module[0].other = ROTARIES["yarn"](RotaryShape())
         with refused("several rotary embeddings in a layer (RotaryEmbedding, YaRNScalingRotaryEmbedding), as in"):
@@ -169,20 +169,20 @@ class TestWhatIsRefused:
 
     @pytest.mark.parametrize("backend", [SimpleNamespace(name="FLASHINFER"), None])
     def test_other_layouts(self, backend: Any) -> None:
-        """FlashInfer, MLA, block-sparse attention; a backend from elsewhere has no name."""
+        """FlashInfer, MLA and block-sparse attention have other layouts; a third-party backend has no name."""
         model = TinyModel()
         model.attentions[1].backend = backend
         with refused("the KV cache of TorchSDPABackendImpl"):
             open_model(model)
 
     def test_the_layout_of_intels_extension(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It stores tokens in another order, under the same name."""
+        """It stores tokens in another order, under the same backend name."""
         monkeypatch.setattr("vllm.attention.ops.ipex_attn._use_ipex", True)
         with refused("the KV cache of intel_extension_for_pytorch"):
             open_model(TinyModel())
 
     def test_quantized_caches(self) -> None:
-        """Keys cannot be rotated in eight bits."""
+        """Keys cannot be rotated in 8 bits."""
         model = TinyModel()
         model.attentions[0].kv_cache_dtype = "fp8_e5m2"
         with refused("a quantized KV cache (kv_cache_dtype='fp8_e5m2')"):
@@ -205,7 +205,7 @@ class TestWhatIsRefused:
     def test_models_that_change_keys_otherwise(
         self, owner: str, attribute: str, copies_keys: bool, file: str, cause: str
     ) -> None:
-        """Known by name, since upstream's code is all that says it; it still does."""
+        """They are known by name, since only upstream's code shows what they do; it still does."""
         source = (UPSTREAM_MODELS / f"{file}.py").read_text()
         assert cause in source and f"class {owner}(" in source and f"self.{attribute} = " in source
         model = TinyModel()
@@ -218,7 +218,7 @@ class TestWhatIsRefused:
 
 class TestHowLayersAreFound:
     def test_the_rotary_embedding_may_stand_one_level_up(self) -> None:
-        """Beside the module that has the attention."""
+        """It is then a sibling of the module that holds the attention."""
         model = TinyModel(num_layers=1)
         inner = model.module[0]
         inner.rotary_emb, outer = None, nn.Module()
@@ -227,7 +227,7 @@ class TestHowLayersAreFound:
         assert [layer.rotary for layer in copier._layers] == [model.rotary_emb]
 
     def test_what_has_no_kv_cache_is_passed_over(self) -> None:
-        """Experts and state-space layers stand in the same context; encoders' layers keep nothing."""
+        """Experts and state-space layers are in the same context; encoder layers keep no KV."""
         model = TinyModel()
         encoders, decoders = model.attentions
         encoders.attn_type = AttentionType.ENCODER_ONLY
@@ -244,15 +244,15 @@ class TestWorkers:
         ],
     )
     def test_ours_stand_in_upstreams_place(self, upstreams: str, ours: str) -> None:
-        """By qualified names; nothing is imported."""
+        """Workers are matched by qualified name, and nothing is imported."""
         assert hook_worker_for(upstreams) == hook_worker_for(ours) == ours
 
     def test_other_workers_are_refused(self) -> None:
-        """A worker that drops slot copies would leave garbage behind the parent."""
+        """A worker that drops slot copies would leave garbage after the parent's context."""
         with refused("the worker 'vllm.worker.hpu_worker.HPUWorker'"):
             hook_worker_for("vllm.worker.hpu_worker.HPUWorker")
 
 
 def test_the_models_known_by_name_are_all_tested() -> None:
-    """The table and the test above have the same."""
+    """The table and the test above list the same models."""
     assert set(kv_copier._KEYS_OF_THEIR_OWN) == {"CohereAttention", "HunYuanAttention", "HunYuanCrossAttention"}

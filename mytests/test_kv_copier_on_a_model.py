@@ -24,20 +24,20 @@ HOOK_CPU_WORKER = hook_worker_for("vllm.worker.cpu_worker.CPUWorker")
 
 @pytest.fixture(scope="module")
 def worker() -> HookCPUWorker:
-    """One with a trained model, driven by hand."""
+    """A worker with a trained model, driven by hand."""
     args: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 256}
     llm = LLM(str(MODEL_FOLDER), **args, enable_chunked_prefill=True, worker_cls=HOOK_CPU_WORKER)
     return llm.llm_engine.model_executor.driver_worker.worker
 
 
 def run(worker: HookCPUWorker, *entries: SequenceGroupMetadata) -> list[Any]:
-    """The outputs of one step, one an entry."""
+    """The outputs of one step, one per entry."""
     (output,) = worker.execute_model(ExecuteModelRequest(seq_group_metadata_list=list(entries)))
     return output.outputs
 
 
 def read_slots(worker: HookCPUWorker, slots: Iterable[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Each layer's keys and values."""
+    """Each layer's keys and values in ``slots``."""
     places = Places.of(torch.tensor(list(slots)), BLOCK)
     layers = worker.compilation_config.static_forward_context.values()
     caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
@@ -45,7 +45,7 @@ def read_slots(worker: HookCPUWorker, slots: Iterable[int]) -> list[tuple[torch.
 
 
 def test_injected_kv_is_what_a_prefill_at_its_new_positions_computes(worker: HookCPUWorker) -> None:
-    """In all layers: rotary positions are relative, so a context as a whole may stand anywhere."""
+    """This holds in all layers: rotary positions are relative, so a whole context can be moved anywhere."""
     run(worker, metadata(30, block_tables={0: [1, 2]}))
     run(worker, HookedMetadata.of(metadata(30, block_tables={0: [3, 4]}), position_offset=41))
     copies = tuple(SlotCopy(BLOCK + i, 5 * BLOCK + 7 + i, i, i + 41) for i in range(30))
@@ -60,7 +60,7 @@ def test_injected_kv_is_what_a_prefill_at_its_new_positions_computes(worker: Hoo
 
 
 def test_the_first_layers_keys_depend_on_token_and_position_alone(worker: HookCPUWorker) -> None:
-    """So injected ones are what any prefill with that token there has."""
+    """So injected keys equal those of any prefill with the same token at that position."""
     run(worker, metadata(30, block_tables={0: [1, 2]}))
     copies = tuple(SlotCopy(BLOCK + 20 + i, 5 * BLOCK + i, 20 + i, 4 + i) for i in range(10))
     tokens = SequenceData.from_seqs([9, 9, 9, 9, *range(23, 33)])
@@ -75,13 +75,13 @@ def test_the_first_layers_keys_depend_on_token_and_position_alone(worker: HookCP
 RUNS = {
     "all of it": ((0, 5), (5, 33), (33, 40)),
     "around injected KV": ((0, 5), (17, 18), (33, 40)),
-    "behind injected KV": ((39, 40),),
+    "after injected KV": ((39, 40),),
 }
 
 
 @pytest.mark.parametrize("ranges", RUNS.values(), ids=RUNS)
 def test_a_prefill_may_have_several_runs(worker: HookCPUWorker, ranges: tuple[tuple[int, int], ...]) -> None:
-    """Each sees the runs before it, and what is injected between; sampled is what a whole prefill samples."""
+    """Each run sees those before it and the KV injected between; the token sampled is that of a whole prefill."""
     whole = run(worker, metadata(40, block_tables={0: [1, 2, 3]}))
     computed = {index for start, end in ranges for index in range(start, end)}
     injected = set(range(40)) - computed
@@ -101,5 +101,5 @@ def test_a_prefill_may_have_several_runs(worker: HookCPUWorker, ranges: tuple[tu
 
 
 def logprobs_of(output: Any) -> dict[int, float]:
-    """The most likely tokens'."""
+    """The logprobs of the most likely tokens."""
     return {token: logprob.logprob for token, logprob in output.samples[0].logprobs.items()}

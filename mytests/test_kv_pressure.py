@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Too little KV: who gives up what, who waits, and that nobody hangs. All on a KV cache that checks what is read."""
+"""Too little KV: who gives up what, who waits, and that no sequence waits forever, on a KV cache that checks reads."""
 
 import dataclasses
 import logging
@@ -24,7 +24,7 @@ def engine_with_kv(hooks: SpecialKwargs = MANUAL, policy: Any = "auto", **sizes:
 
 
 def blocked_under_pressure(policy: str, **sizes: Any) -> SurgicalEngine:
-    """``r`` is BLOCKED with two blocks, and two others outgrow what is left of eight."""
+    """``r`` is BLOCKED with two of eight blocks, and two others outgrow the rest."""
     engine = engine_with_kv(policy=policy, num_blocks=8, max_model_len=32, **sizes)
     engine.add("r", prompt="p" * 8)
     engine.step({"r": SYNC})
@@ -36,7 +36,7 @@ def blocked_under_pressure(policy: str, **sizes: Any) -> SurgicalEngine:
 
 
 def resume_to_the_end(engine: SurgicalEngine) -> int:
-    """Tokens that ``r`` prefills when it goes on with four more."""
+    """The number of tokens that ``r`` prefills when it goes on with four more."""
     engine.processor.resume("r", "tool")
     engine.run(plan(r=".z"))
     engine.assert_empty()
@@ -46,14 +46,14 @@ def resume_to_the_end(engine: SurgicalEngine) -> int:
 
 class TestPolicies:
     def test_discarded_kv_is_computed_again(self) -> None:
-        """All of it in the end, a block each time that one was missing."""
+        """In the end that is all of it, discarded one block each time that one was missing."""
         engine = blocked_under_pressure("discard")
         assert engine.scheduler.pressure.evictions == {"discard": 2}
         assert engine.scheduler.pressure.num_recomputed == 8
         assert resume_to_the_end(engine) == 8 + 1 + 4
 
     def test_swapped_kv_comes_back(self) -> None:
-        """The resume prefills what is new."""
+        """The resume prefills only new tokens."""
         engine = blocked_under_pressure("swap", num_cpu_blocks=8)
         assert engine.scheduler.pressure.evictions == {"swap": 1}
         assert engine.scheduler.block_manager.get_num_free_cpu_blocks() == 6
@@ -67,7 +67,7 @@ class TestPolicies:
         assert resume_to_the_end(engine) == 8 + 1 + 4
 
     def test_swap_without_swap_space_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
-        """When the engine starts."""
+        """The warning is logged when the engine starts."""
         logging.getLogger("vllm").propagate = True
         engine_with_kv(policy="swap")
         assert "blocked_kv_policy is 'swap', and there is no swap space" in caplog.text
@@ -83,14 +83,14 @@ class TestPolicies:
     def test_auto_takes_the_means_that_wastes_less(
         self, seconds_per_block: float, means: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Eight tokens to compute again, or two blocks to copy out and back."""
+        """The choice is between recomputing eight tokens and copying two blocks out and back."""
         monkeypatch.setattr("vllm.core.kv_pressure.StepCosts.fit", lambda _: (1.0, seconds_per_block))
         engine = blocked_under_pressure("auto", num_cpu_blocks=8)
         assert set(engine.scheduler.pressure.evictions) == {means}
         resume_to_the_end(engine)
 
     def test_the_least_waste_for_a_block_goes_first(self) -> None:
-        """A last block with one token, and not one with four that blocked later; no more than is missing."""
+        """A last block with one token goes before one with four that blocked later, and no more than is missing."""
         engine = engine_with_kv(num_blocks=6)
         groups = [engine.add("r", prompt="p" * 5), engine.add("s", prompt="q" * 8)]
         engine.step({"r": SYNC, "s": SYNC})
@@ -102,7 +102,7 @@ class TestPolicies:
 
 class TestSharedPrefix:
     def test_it_stays_when_a_parent_gives_up_the_rest(self) -> None:
-        """Of three blocks its child shares two; what the third held is computed again."""
+        """Its child shares two of its three blocks; only the third is computed again."""
         engine = engine_with_kv(SYNC_HOOKS, num_blocks=9)
         parent = engine.add("r", prompt="p" * 8)
         script = plan(r="!" + "a" * 3 + ".z", r_child_0="B" * 12, s="c" * 8)
@@ -118,7 +118,7 @@ class TestSharedPrefix:
         engine.assert_empty()
 
     def test_a_parent_whose_blocks_are_all_shared_gives_up_none(self) -> None:
-        """Nothing would be gained: its child is preempted, and keeps them too."""
+        """Evicting them would free nothing: its child is preempted, and keeps them too."""
         engine = engine_with_kv(HOOKS, num_blocks=4, max_model_len=64)
         parent = engine.add("r", prompt="p" * 8)
         engine.step({"r": PROMISE})
@@ -130,7 +130,7 @@ class TestSharedPrefix:
         assert len(engine.block_table(parent)) >= 2
 
     def test_a_preempted_child_computes_its_own_tokens_again(self) -> None:
-        """And not its parent's context; it waits before new requests do."""
+        """It does not recompute its parent's context, and it is queued before new requests."""
         engine = engine_with_kv(SYNC_HOOKS, num_blocks=6, max_model_len=40)
         engine.add("r", prompt="p" * 8)
         script = plan(r="!" + "a" * 9, r_child_0="B" * 9)
@@ -146,7 +146,7 @@ class TestSharedPrefix:
 class TestPrefixCaching:
     @pytest.mark.parametrize(("num_blocks", "num_lost"), [(14, 0), (8, 4), (7, 8)])
     def test_a_resume_recomputes_what_the_cache_has_lost(self, num_blocks: int, num_lost: int) -> None:
-        """Discarded blocks are found again until somebody takes them, the last ones first."""
+        """Discarded blocks are found in the cache until they are reused, which happens to the last ones first."""
         engine = engine_with_kv(policy="discard", num_blocks=num_blocks, prefix_caching=True)
         group = engine.add("r", prompt="p" * 8)
         engine.step({"r": SYNC})
@@ -157,14 +157,14 @@ class TestPrefixCaching:
         before = engine.model.num_computed
         engine.processor.resume("r", "tool")
         engine.run(plan(r=".z"))
-        # And the sync token, what is new, and the token sampled behind it.
+        # Plus the sync token, the four new tokens, and the token sampled after them.
         assert engine.model.num_computed - before == num_lost + 1 + 4 + 1
         assert finished(engine).text == "toolz"
         engine.assert_empty()
 
 
 def test_a_step_that_copies_out_copies_nothing_in() -> None:
-    """The worker copies in first: it would write over what is still to be saved."""
+    """The worker copies in first, which would overwrite what is still to be saved."""
     engine = engine_with_kv(policy="swap", num_blocks=6, num_cpu_blocks=16, max_model_len=24)
     for name in "rs":
         engine.add(name, prompt=name * 8)
@@ -180,7 +180,7 @@ def test_a_step_that_copies_out_copies_nothing_in() -> None:
 
 
 def test_what_is_recomputed_has_no_branch_of_its_own() -> None:
-    """A plain request under pressure is upstream's."""
+    """Even under pressure a request without hooks is upstream's."""
     engine = engine_with_kv(num_blocks=4, max_model_len=16)
     group, other = engine.add("r", prompt="r" * 6), engine.add("s", prompt="s" * 6)
     engine.run(plan(r="a" * 8, s="b" * 8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV by slot: the same as upstream's kernels write and read, whatever the layout, and nothing else touched."""
+"""KV by slot: it is what upstream's kernels write and read, whatever the layout, and nothing else is touched."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ FIELDS = {
 
 @st.composite
 def fields_and_slots(draw: st.DrawFn) -> tuple[dict[str, Any], list[int]]:
-    """A model of any layout and shape; slots in any order, none of them twice."""
+    """A model of any layout and shape, and unique slots in any order."""
     fields: dict[str, Any] = draw(st.fixed_dictionaries(FIELDS))
     slot = st.integers(0, fields["block_size"] * fields["num_blocks"] - 1)
     return fields, draw(st.lists(slot, min_size=1, unique=True))
@@ -39,7 +39,7 @@ def fields_and_slots(draw: st.DrawFn) -> tuple[dict[str, Any], list[int]]:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(fields_and_slots())
 def test_what_is_written_is_read_and_nothing_else_changes(drawn: tuple[dict[str, Any], list[int]]) -> None:
-    """Across block borders, in any order; keys and values apart."""
+    """This holds across block borders, in any order, and for keys and values separately."""
     fields, slots = drawn
     model = TinyModel(**fields)
     (before,), (cache,) = model.rows(), model.caches()
@@ -80,7 +80,7 @@ def test_flash_attentions_layout_has_tokens_before_heads() -> None:
 
 
 def test_what_is_read_is_a_copy() -> None:
-    """A step's copies are all read before any is written."""
+    """A step reads all its sources before it writes any destination."""
     model = TinyModel()
     cache, places = model.caches()[0], Places.of(torch.tensor([0]), 4)
     was = read(cache.keys, places)

@@ -27,13 +27,13 @@ def finish(hooks: SpecialKwargs, extra_args: dict[str, Any] | None, **texts: str
 class TestSwitch:
     @pytest.mark.parametrize("off", [False, 0])
     def test_hook_tokens_are_ordinary_ones(self, off: Any) -> None:
-        """For this request."""
+        """A request can switch hooks off for itself alone."""
         output = finish(SYNC_HOOKS, {"hooks": off}, r="a!.b")
         assert (output.text, output.children, output.segments, output.joins) == ("ab", (), (), ())
 
     @pytest.mark.parametrize("extra_args", [None, {}, {"hooks": True}, {"hooks": 1}, {"somebody": "else's"}])
     def test_they_are_on_otherwise(self, extra_args: dict[str, Any] | None) -> None:
-        """Whatever other arguments there are."""
+        """Hooks are on, whatever other arguments a request has."""
         assert len(finish(SYNC_HOOKS, extra_args, r="!.b", r_child_0="A").children) == 1
 
 
@@ -52,21 +52,21 @@ class TestLimits:
         assert output.text == text
 
     def test_the_children(self) -> None:
-        """Of one parent, unfinished."""
+        """max_children limits the unfinished children of one parent."""
         output = finish(SYNC_HOOKS, {"max_children": 1}, r="!!.z", r_child_0="ABCDEF")
         assert len(output.children) == 1
 
     @pytest.mark.parametrize(("most", "num_children"), [(0, 0), (1, 0), (2, 1), (5, 1), (6, 2), (100, 3)])
     @pytest.mark.parametrize("is_own", [True, False])
     def test_the_tokens_of_the_tree(self, most: int, num_children: int, is_own: bool) -> None:
-        """Sampled by all its sequences: before the promises one, five, and nine."""
+        """All its sequences count: before the three promises they have sampled one, five and nine tokens."""
         hooks = HOOKS if is_own else dataclasses.replace(HOOKS, max_tree_tokens=most)
         texts = {"r": "a!!!z", "r_child_0": "BC", "r_child_1": "DE", "r_child_2": "FG"}
         output = finish(hooks, {"max_tree_tokens": most} if is_own else None, **texts)
         assert len(output.children) == num_children
 
     def test_they_hold_for_each_request_alone(self) -> None:
-        """The other one has the engine's."""
+        """The other request has the engine's limits."""
         engine = SurgicalEngine(HOOKS)
         engine.add("r", extra_args={"max_child_depth": 0})
         engine.add("s")
@@ -87,7 +87,7 @@ class TestLimits:
         ],
     )
     def test_a_bad_value_is_refused(self, extra_args: dict[str, Any], message: str) -> None:
-        """Never looser than the engine's; the error names field, value and way out."""
+        """A limit is never looser than the engine's; the error names the field, its value and the way out."""
         hooks = dataclasses.replace(DEEP, max_tree_tokens=100)
         with pytest.raises(ValueError, match=message):
             limits_of(hooks, extra_args)
@@ -111,7 +111,7 @@ class TestLimits:
         ],
     )
     def test_a_typing_error_is_refused(self, name: str, meant: str) -> None:
-        """It would be ignored, as others' names are; the error says what was meant, and the way out."""
+        """It would be ignored, as foreign names are; the error says what was meant, and the way out."""
         message = f"extra_args: '{name}' is not a field, and nearly '{meant}'; write '{meant}', or give an argument of"
         with pytest.raises(ValueError, match=re.escape(message)):
             limits_of(DEEP, {"somebody": "else's", name: 1})
@@ -124,11 +124,11 @@ class TestLimits:
         ],
     )
     def test_what_is_plainly_somebody_elses_is_not(self, name: Any) -> None:
-        """Though it has a word of ours."""
+        """A foreign name is ignored even if it has a word of ours."""
         assert limits_of(DEEP, {name: 1}) == Limits(True, 3, 16, None)
 
     def test_what_a_client_sends_is_compared_for_a_moment_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However many and however long its names are: all others wait for that."""
+        """All other requests wait meanwhile, so the time is short however many and however long the names are."""
         compared: list[str] = []
 
         def likeness(name: str, own: str) -> float:
@@ -142,6 +142,6 @@ class TestLimits:
         assert max(map(len, compared)) <= 30
 
     def test_the_engines_own_limits_are_as_tight_as_can_be_asked_for(self) -> None:
-        """The same value is no looser."""
+        """The same value is not looser, and is accepted."""
         same = {"max_child_depth": 3, "max_children": 16, "max_tree_tokens": 7}
         assert limits_of(DEEP, same) == Limits(True, 3, 16, 7)

@@ -20,7 +20,7 @@ from vllm.config import SpecialKwargs
     ids=["cut", "no-room", "join-failed", "handler-failed"],
 )
 def test_the_log_grows_by_a_line_a_request(hooks: SpecialKwargs, script: str, caplog: pytest.LogCaptureFixture) -> None:
-    """However many of its sequences meet it, samples (n > 1) too."""
+    """It is one line however many of its sequences have the fault, samples (n > 1) included."""
     engine = SurgicalEngine(hooks, max_model_len=24)
     for name in ("r_parallel_sample_0", "r_parallel_sample_1"):
         engine.add(name, prompt="p" * 8)
@@ -52,7 +52,7 @@ def test_the_log_grows_by_a_line_a_request(hooks: SpecialKwargs, script: str, ca
 def test_what_is_missing_is_logged(
     hooks: SpecialKwargs, script: str, message: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, with the id of the sequence; and nothing where nothing is missing."""
+    """It is logged once, with the id of the sequence; if nothing is missing, nothing is logged."""
     engine = SurgicalEngine(hooks, max_model_len=24)
     engine.add(prompt="p" * 8)
     engine.run(plan(r=script, r_child_0="B" * 9))
@@ -62,7 +62,7 @@ def test_what_is_missing_is_logged(
 
 
 def test_a_traceback_is_logged_for_the_first_request_that_meets_a_fault(caplog: pytest.LogCaptureFixture) -> None:
-    """The others have a line."""
+    """For other requests only a line is logged."""
     engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Failing")}))
     for name in "rs":
         engine.add(name)
@@ -73,7 +73,7 @@ def test_a_traceback_is_logged_for_the_first_request_that_meets_a_fault(caplog: 
 
 
 def test_several_faults_of_a_request_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever they are about."""
+    """This holds whatever the faults are about."""
     engine = SurgicalEngine(joined_by("fail"), max_model_len=24)
     engine.add(prompt="p" * 8)
     engine.run(plan(r="!.!aaaaaaaaaa.z", r_child_0="B", r_child_1="C" * 9))

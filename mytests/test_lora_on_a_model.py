@@ -21,33 +21,33 @@ ROOMY = Setup(max_num_batched_tokens=256, spare_blocks=100, max_loras=3)
 
 
 def requests(*adapters: int, prompt_length: int = 100) -> tuple[Request, ...]:
-    """One for each adapter, with a plan of its own; two of a kind begin alike."""
+    """One request per adapter, each with its own plan; their prompts begin alike."""
     return tuple(Request(prompt_length, plan_seed=index, adapter=adapter) for index, adapter in enumerate(adapters))
 
 
 def test_prompts_whose_chunks_do_not_sample() -> None:
-    """Three of 100 tokens in steps of 256."""
+    """Three prompts of 100 tokens run in steps of 256."""
     assert replay(History(ROOMY, requests(1, 2, 3))).histories == 1
 
 
 @pytest.mark.parametrize("max_num_batched_tokens", [16, 61, 130])
 @pytest.mark.parametrize("prefix_caching", [False, True])
 def test_several_adapters_and_none(max_num_batched_tokens: int, prefix_caching: bool) -> None:
-    """Side by side, wherever a prompt is cut, and with a prompt's start in the cache."""
+    """They run side by side, wherever a prompt is cut, and with its start in the prefix cache."""
     setup = replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens, prefix_caching=prefix_caching)
     assert replay(History(setup, requests(1, 0, 2, 0, 3, 1, 1))).joins > 0
 
 
 @pytest.mark.parametrize("block_on", ["promise", "sync"])
 def test_children_and_resumed_parents(block_on: BlockOn) -> None:
-    """A child has its parent's adapter, and so has its parent behind its result."""
+    """A child has its parent's adapter, and the parent keeps it after its child's result."""
     tree = replace(ROOMY, max_loras=2, block_on=block_on, max_child_depth=2, prefixes=((5,), (6,)), separator="w007")
     tally = replay(History(tree, requests(2, 0, 1, prompt_length=33)))
     assert tally.joins > 3
 
 
 def test_what_was_preempted_or_given_up() -> None:
-    """It is computed again, with the same adapter."""
+    """Its KV is computed again with the same adapter."""
     tight = replace(ROOMY, max_loras=2, spare_blocks=0, max_num_seqs=4, blocked_kv_policy="discard", block_on="sync")
     tally = replay(History(tight, requests(3, 1, 0, 3, 1, 0)))
     assert tally.preemptions + tally.discards > 0
@@ -56,7 +56,7 @@ def test_what_was_preempted_or_given_up() -> None:
 
 @pytest.mark.parametrize("max_num_batched_tokens", [24, 256])
 def test_logprobs_of_the_prompt(max_num_batched_tokens: int) -> None:
-    """Each position has the row of its adapter, beside requests that ask for none."""
+    """Each position's logprob is that of its own adapter, beside requests that ask for none."""
     run = Run(History(replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens), requests(1)))
     told: dict[str, Any] = {}
     prompt = run.history.requests[0].prompt
@@ -73,7 +73,7 @@ def test_logprobs_of_the_prompt(max_num_batched_tokens: int) -> None:
 
 
 def prompt_logprobs(adapter: int, prompt: list[int]) -> torch.Tensor:
-    """Of all tokens but the first."""
+    """The logprobs of all tokens but the first."""
     model = LlamaForCausalLM.from_pretrained(model_folder()).eval()
     model = with_adapter(model, adapter) if adapter else model
     with torch.inference_mode():
@@ -83,7 +83,7 @@ def prompt_logprobs(adapter: int, prompt: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("adapters", [(1, 2), (3, 0)])
 def test_injected_results(adapters: tuple[int, int]) -> None:
-    """A resumed parent computes several runs of tokens, each with its adapter."""
+    """A resumed parent computes several runs of tokens, all with its own adapter."""
     setup = Injecting(
         max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w007", prefixes=((5,), (6,))
     )

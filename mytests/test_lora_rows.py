@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters on the CPU, without a model: which token and which row of a step has which, and what it adds."""
+"""Adapters on the CPU, without a model: which one each token and each row of a step has, and what it adds."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def group(
 def mapping_of(
     groups: list[SequenceGroupMetadata], query_lens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> LoRAMapping:
-    """What adapters are told of a step that computes ``query_lens`` tokens of each sequence."""
+    """The mapping of adapters for a step that computes ``query_lens`` tokens of each sequence."""
     monkeypatch.setattr(CPUModelRunner.__bases__[0], "prepare_model_input", upstreams_input(query_lens))
     mapping = CPUModelRunner.__new__(CPUModelRunner).prepare_model_input(groups, 0, []).lora_mapping
     assert mapping is not None
@@ -54,7 +54,7 @@ def mapping_of(
 
 
 def upstreams_input(query_lens: list[int]) -> Any:
-    """As upstream makes it, with the mapping that it has of scheduled tokens."""
+    """A step's input as upstream makes it, with its mapping of scheduled tokens."""
 
     def prepare(self: Any, groups: list[SequenceGroupMetadata], *args: Any) -> ModelInputForCPUWithSamplingMetadata:
         lens = [20] * len(query_lens)
@@ -70,29 +70,29 @@ def upstreams_input(query_lens: list[int]) -> Any:
 
 class TestRows:
     def test_a_chunk_that_does_not_sample_has_no_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its tokens have their adapter, as all have."""
+        """Its tokens have their adapter all the same."""
         mapping = mapping_of([group(1, 2), group(2, 3, do_sample=False), group(3, 1)], [2, 3, 1], monkeypatch)
         assert mapping == LoRAMapping((1, 1, 2, 2, 2, 3), (1, 3), is_prefill=True)
 
     def test_what_the_prefix_cache_has_is_not_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Though it is scheduled."""
+        """A cached token is not in the mapping, though it is scheduled."""
         mapping = mapping_of([group(1, 18), group(2, 2)], [2, 2], monkeypatch)
         assert mapping == LoRAMapping((1, 1, 2, 2), (1, 2), is_prefill=True)
 
     def test_logprobs_of_the_prompt_have_a_row_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whether the chunk samples or not; a decode has its own alone."""
+        """This holds whether or not the chunk samples; a decode has only its own row."""
         asking = [group(1, 3, prompt_logprobs=0), group(2, 2, prompt_logprobs=0, do_sample=False)]
         asking.append(group(3, 1, prompt_logprobs=0, is_prompt=False))
         mapping = mapping_of(asking, [3, 2, 1], monkeypatch)
         assert mapping == LoRAMapping((1, 1, 1, 2, 2, 3), (1, 1, 1, 2, 2, 3), is_prefill=True)
 
     def test_each_sequence_of_a_group_has_a_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No adapter is 0."""
+        """0 stands for no adapter."""
         mapping = mapping_of([group(4, 1, is_prompt=False, num_seqs=2), group(0, 2)], [1, 1, 2], monkeypatch)
         assert mapping == LoRAMapping((4, 4, 0, 0), (4, 4, 0), is_prefill=False)
 
     def test_without_adapters_there_is_no_mapping(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The input is upstream's."""
+        """The step's input is upstream's own object."""
         made = ModelInputForCPUWithSamplingMetadata(query_lens=[2])
         monkeypatch.setattr(CPUModelRunner.__bases__[0], "prepare_model_input", lambda *args: made)
         assert CPUModelRunner.__new__(CPUModelRunner).prepare_model_input([group(0, 2)]) is made
@@ -101,7 +101,7 @@ class TestRows:
 class TestRanks:
     @pytest.mark.parametrize("runner", [CPUModelRunner, HookCPUModelRunner])
     def test_the_other_ranks_are_told(self, runner: Any) -> None:
-        """With the rest of a step's input."""
+        """Adapters are broadcast with the rest of a step's input."""
         asked, mapping = {LoRARequest("a", 1, "nowhere")}, LoRAMapping((1,), (1,), is_prefill=True)
         made = runner._model_input_cls(lora_requests=asked, lora_mapping=mapping)
         there = runner._model_input_cls.from_broadcasted_tensor_dict(made.as_broadcastable_tensor_dict())
@@ -110,7 +110,7 @@ class TestRanks:
 
     @pytest.mark.parametrize("has_adapters", [True, False])
     def test_an_earlier_stage_computes_with_them(self, has_adapters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They are set before its layers run."""
+        """Adapters are set before the stage's layers run."""
         done: list[Any] = []
         monkeypatch.setattr(cpu_model_runner, "get_pp_group", lambda: SimpleNamespace(is_last_rank=False))
         monkeypatch.setattr(cpu_model_runner, "set_forward_context", lambda *args: torch.inference_mode())
@@ -143,7 +143,7 @@ class Factors:
         return cls(*(torch.randn(shape, generator=draw) for shape in shapes))
 
     def added(self, rows: torch.Tensor) -> torch.Tensor:
-        """What each of ``rows`` gets, of the adapters in `ROWS`."""
+        """What each of ``rows`` gets from its adapter in `ROWS`."""
         weights = {7: self.up[0, 0] @ self.down[0, 0], 9: self.up[1, 0] @ self.down[1, 0]}
         weights[0] = torch.zeros_like(weights[7])
         return torch.stack([weights[number] @ row for number, row in zip(ROWS, rows, strict=True)])
@@ -151,7 +151,7 @@ class Factors:
 
 @pytest.fixture(params=[True, False], ids=["prefill", "decode"])
 def wrapper(request: pytest.FixtureRequest) -> PunicaWrapperCPU:
-    """In a step of four tokens that all have logits."""
+    """A wrapper in a step of four tokens that all have logits."""
     made = PunicaWrapperCPU(8, 4, "cpu")
     mapping = LoRAMapping(tuple(ROWS), tuple(ROWS), is_prefill=request.param)
     made.update_metadata(mapping, [7, 9], 2, VOCABULARY, EXTRA)
@@ -159,28 +159,28 @@ def wrapper(request: pytest.FixtureRequest) -> PunicaWrapperCPU:
 
 
 class TestRowsWithoutAnAdapter:
-    """They add nothing, though their index, -1, is PyTorch's for the last slot."""
+    """They add nothing, though PyTorch takes their index, -1, for the last slot."""
 
     rows = torch.randn(4, HIDDEN, generator=torch.Generator().manual_seed(1))
 
     def test_the_platforms_wrapper_is_ours(self) -> None:
-        """By its name at upstream's path."""
+        """The platform finds it by its name at upstream's path."""
         assert resolve_obj_by_qualname(CpuPlatform.get_punica_wrapper()) is PunicaWrapperCPU
 
     def test_in_a_linear_layer(self, wrapper: PunicaWrapperCPU) -> None:
-        """What stood in the output stays."""
+        """The layer adds to what the output holds already."""
         factors, output = Factors.of(HIDDEN, 5), torch.ones(4, 5)
         wrapper.add_lora_linear(output, self.rows, (factors.down,), (factors.up,), None, 1.0, (5,))
         torch.testing.assert_close(output, 1 + factors.added(self.rows))
 
     def test_in_the_logits(self, wrapper: PunicaWrapperCPU) -> None:
-        """Of the rows that have some."""
+        """Each row with logits gets only what its own adapter adds."""
         factors, output = Factors.of(HIDDEN, VOCABULARY), torch.ones(4, VOCABULARY)
         wrapper.add_lora_logits(output, self.rows, factors.down, factors.up, 1.0)
         torch.testing.assert_close(output, 1 + factors.added(self.rows))
 
     def test_in_an_embedding(self, wrapper: PunicaWrapperCPU) -> None:
-        """Whose rows were looked up in some slot."""
+        """A row without an adapter was looked up in some slot, and still gets nothing."""
         factors, output = Factors.of(RANK, HIDDEN), torch.ones(4, HIDDEN)
         factors.down = torch.eye(RANK).expand(2, 1, RANK, RANK)
         rows = self.rows[:, :RANK]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of hooks: what Prometheus is told of what the scheduler counts, and the line in the log."""
+"""Metrics of hooks: which of the scheduler's counts Prometheus gets, and the line in the log."""
 
 import dataclasses
 import logging
@@ -20,7 +20,7 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
-    """Upstream's metrics do so for each engine, and ours come behind them."""
+    """Unregisters vLLM's metrics, as upstream's do for each engine before ours are added."""
     yield
     for collector in list(REGISTRY._collector_to_names):
         if "vllm" in getattr(collector, "_name", ""):
@@ -28,7 +28,7 @@ def nothing_registered() -> Iterator[None]:
 
 
 def told(name: str, **labels: str) -> float | None:
-    """What the registry has."""
+    """The value of a metric in the registry."""
     return REGISTRY.get_sample_value(f"vllm:{name}", {"model_name": "m", **labels})
 
 
@@ -37,14 +37,14 @@ def logger_of(engine: SurgicalEngine, interval: float = 0) -> HookStatLogger:
 
 
 def log(logger: HookStatLogger) -> None:
-    """As at the end of a step."""
+    """Logs as the engine does at the end of a step."""
     stats: Any = SimpleNamespace(now=time.time() + 1)
     logger.log(stats)
 
 
 class TestMetrics:
     def test_joins_are_counted(self) -> None:
-        """Once, however often the logger is called."""
+        """A join is counted once, however often the logger is called."""
         engine = SurgicalEngine(SYNC_HOOKS)
         logger = logger_of(engine)
         engine.add(prompt="prompt")
@@ -57,7 +57,7 @@ class TestMetrics:
         assert told("num_requests_blocked") == 0
 
     def test_who_is_blocked_and_what_they_hold(self) -> None:
-        """Two of sixteen blocks; a block that two of them share counts once."""
+        """Two sequences are blocked; a block that both share counts once, out of sixteen."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=16)
         logger = logger_of(engine)
         engine.add(prompt="p" * 8)
@@ -69,7 +69,7 @@ class TestMetrics:
 
     @pytest.mark.parametrize(("policy", "means", "held"), [("discard", "discard", 0), ("swap", "swap", 0)])
     def test_what_was_given_up(self, policy: Any, means: str, held: float) -> None:
-        """By means; what is in swap space is not held on the device."""
+        """Evictions are counted by means; KV in swap space does not count as held on the device."""
         hooks = dataclasses.replace(MANUAL, blocked_kv_policy=policy)
         engine = SurgicalEngine(hooks, block_size=4, num_blocks=16, num_cpu_blocks=16, max_model_len=32)
         logger = logger_of(engine)
@@ -86,7 +86,7 @@ class TestLog:
     def test_a_line_names_the_blocked(
         self, is_blocked: bool, interval: float, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Once an interval, and if there is one."""
+        """It is logged once per interval, and only if a sequence is blocked."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=16)
         logger = logger_of(engine, interval)
         if is_blocked:
@@ -99,14 +99,14 @@ class TestLog:
 
 
 def test_it_has_nothing_to_say_of_itself() -> None:
-    """Upstream's asks each logger for the configuration of the cache."""
+    """Upstream asks each logger for the configuration of the cache."""
     config: Any = None
     logger_of(SurgicalEngine()).info("cache_config", config)
     assert told("cache_config_info") is None
 
 
 def test_an_engine_that_logs_has_it() -> None:
-    """With upstream's interval and label."""
+    """It gets upstream's interval and label."""
     engine: Any = LLMEngine.__new__(LLMEngine)
     engine.log_stats, engine.scheduler = True, [SurgicalEngine().scheduler]
     engine.stat_loggers = {"prometheus": SimpleNamespace(local_interval=5)}

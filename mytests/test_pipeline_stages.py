@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of a pipeline on CPUs: what a worker of one does, without a model."""
+"""Pipeline stages on CPUs: what the worker of one stage does, without a model."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from vllm.worker.cpu_worker import CPUWorker
 
 
 def execute(is_last: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a stage makes of tokens at positions, and the hidden states of the stage before."""
+    """A step's input, and what a stage makes of it and of the previous stage's hidden states."""
     monkeypatch.setattr(cpu_model_runner, "get_pp_group", lambda: SimpleNamespace(is_last_rank=is_last))
     monkeypatch.setattr(CPUModelRunner.__bases__[0], "execute_model", lambda *args, **kwargs: (args[1:], kwargs))
     runner = CPUModelRunner.__new__(CPUModelRunner)
@@ -29,20 +29,20 @@ def execute(is_last: bool, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_last_stage_is_upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has logits, and samples."""
+    """The last stage computes logits and samples."""
     tokens, made = execute(True, monkeypatch)
     assert made == ((tokens, ["kv"], "before"), {"num_steps": 1})
 
 
 def test_one_before_hands_its_hidden_states_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the next stage."""
+    """A stage before the last returns its hidden states for the next one."""
     _, made = execute(False, monkeypatch)
     assert made == {"input_ids": "tokens", "positions": "positions", "intermediate_tensors": "before"}
 
 
 @pytest.mark.parametrize(("rank", "is_driver"), [(0, True), (1, True), (1, False)])
 def test_each_stage_has_a_driver(rank: int, is_driver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's worker would refuse that of a later one."""
+    """Upstream's worker would refuse to be the driver of a later stage."""
     taken: list[bool] = []
 
     def construct(self: Any, *, is_driver_worker: bool, **rest: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real engine with far less KV than its requests ask for: nothing hangs, and no token is another."""
+"""A real engine with far less KV than its requests need: no request waits forever, and no token differs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,21 +25,21 @@ SETUP = Setup(
 
 
 def requests() -> Iterator[Request]:
-    """All at once, with prompts and limits of all lengths."""
+    """Requests that arrive all at once, with prompts and limits of all lengths."""
     draw = Random(0)
     for index in range(NUM_REQUESTS):
         yield Request(draw.randint(1, 60), max_tokens=draw.randint(6, 16), plan_seed=index, topic=index)
 
 
 def history(policy: BlockedKVPolicy, num_blocks: int) -> History:
-    """The requests, on an engine with so many blocks."""
+    """The requests, on an engine with ``num_blocks`` blocks."""
     spare_blocks = num_blocks - -(-SETUP.max_model_len // BLOCK_SIZE)
     return History(replace(SETUP, blocked_kv_policy=policy, spare_blocks=spare_blocks), tuple(requests()))
 
 
 @pytest.fixture(scope="module")
 def peak() -> int:
-    """The most blocks that are in use where there are enough for all."""
+    """The most blocks in use at a time if there are enough for all."""
     run = Run(history("auto", NUM_REQUESTS * SETUP.max_model_len // BLOCK_SIZE))
     (scheduler,), used = run.engine.scheduler, []
     schedule, manager = scheduler.schedule, scheduler.block_manager
@@ -58,7 +58,7 @@ def peak() -> int:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_all_finish_with_the_models_tokens_under_every_policy(policy: BlockedKVPolicy, peak: int) -> None:
-    """With 30 % of the KV that they want; `replay` checks each token, tree and logprob, and that nothing is left."""
+    """They have 30 % of the KV that they could use; `replay` checks each token, tree and logprob, and for leaks."""
     tally = replay(history(policy, round(SHARE * peak)))
     assert tally.sequences > 4 * NUM_REQUESTS
     assert min(tally.joins, tally.preemptions, tally.tokens_given_up) > 0

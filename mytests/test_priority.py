@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scheduling_policy="priority"``: the urgent are let in first, preempted last, and give up KV last.
+"""``scheduling_policy="priority"``: urgent requests are admitted first, preempted last, and give up KV last.
 
-0 is the most urgent. Priorities of trees are those of their requests.
+0 is the most urgent. A tree has the priority of its request.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def _name(group: SequenceGroup) -> str:
 
 
 def ends(engine: SurgicalEngine, tokens: Any) -> list[str]:
-    """The ids of requests in the order of their ends; then the engine is empty."""
+    """The ids of requests in the order in which they end; afterwards the engine is empty."""
     order: list[str] = []
     while engine.scheduler.has_unfinished_seqs():
         engine.step(tokens)
@@ -38,7 +38,7 @@ def ends(engine: SurgicalEngine, tokens: Any) -> list[str]:
 class TestSlots:
     @pytest.mark.parametrize(("policy", "order"), [("priority", "urs"), ("fcfs", "rsu")])
     def test_an_urgent_request_takes_the_slot_of_a_low_one(self, policy: str, order: str) -> None:
-        """It overtakes the low one that waits, too."""
+        """It also overtakes a low one that is waiting."""
         engine = engine_with_kv(HOOKS, max_num_seqs=1, scheduling_policy=policy)
         tokens = plan(r="aaaa", s="bbbb", u="cc")
         engine.add("r", priority=LOW)
@@ -49,7 +49,7 @@ class TestSlots:
         assert [finished(engine, name).text for name in "rsu"] == ["aaaa", "bbbb", "cc"]
 
     def test_the_least_urgent_gives_way(self) -> None:
-        """Though it came first; and nobody for one that is as urgent."""
+        """It is preempted though it came first, but not for an equally urgent request."""
         engine = engine_with_priorities(max_num_seqs=2)
         engine.add("r", priority=LOW)
         engine.add("s", priority=MIDDLE)
@@ -75,7 +75,7 @@ class TestSlots:
         engine.assert_empty()
 
     def test_an_urgent_request_is_let_in_before_low_children(self) -> None:
-        """Who otherwise go before all new requests."""
+        """Otherwise children go before all new requests."""
         engine = engine_with_priorities(dataclasses.replace(HOOKS, children_per_promise=3), max_num_seqs=2)
         engine.add("r", priority=LOW)
         engine.step({"r": PROMISE})
@@ -89,7 +89,7 @@ class TestSlots:
         engine.assert_empty()
 
     def test_a_low_child_keeps_what_it_shares(self) -> None:
-        """It gives its slot to an urgent request, and recomputes its own tokens alone."""
+        """It gives its slot to an urgent request, and recomputes only its own tokens."""
         engine = engine_with_priorities(max_num_seqs=1)
         tokens = plan(r="!z", r_child_0="BC", u="d")
         group = engine.add("r", prompt="r" * 8, priority=LOW)
@@ -103,7 +103,7 @@ class TestSlots:
         assert finished(engine).text == "BCz"
 
     def test_an_adapters_slot_is_taken_from_all_who_use_it(self) -> None:
-        """If they are all less urgent; groups without an adapter go on."""
+        """This holds if they are all less urgent; groups without an adapter go on."""
         engine = engine_with_priorities(max_loras=2)
         for name, adapter, priority in (
             ("a", 1, MIDDLE),
@@ -126,7 +126,7 @@ class TestSlots:
 
 class TestBlocks:
     def test_the_least_urgent_is_preempted_first(self) -> None:
-        """Though the urgent one came last."""
+        """The urgent request keeps its blocks though it came last."""
         engine = engine_with_priorities(num_blocks=6, max_model_len=24)
         engine.add("r", prompt="r" * 8, priority=LOW)
         engine.add("u", prompt="u" * 8, priority=URGENT)
@@ -135,7 +135,7 @@ class TestBlocks:
         assert [finished(engine, name).text for name in "ru"] == ["a" * 10, "b" * 10]
 
     def test_an_urgent_request_takes_blocks_of_a_low_one_that_runs(self) -> None:
-        """Its prompt has no room otherwise."""
+        """Its prompt would not fit otherwise."""
         engine = engine_with_priorities(num_blocks=6, max_model_len=24)
         tokens = plan(r="a" * 6, u="bb")
         engine.add("r", prompt="r" * 14, priority=LOW)
@@ -163,7 +163,7 @@ class TestBlocks:
         engine.assert_empty()
 
     def test_a_less_urgent_blocked_one_gives_up_kv_first(self) -> None:
-        """Of two, that one, though it wastes more."""
+        """Of two it is evicted first, though that wastes more."""
         engine = engine_with_priorities(MANUAL, "discard", num_blocks=8, max_model_len=32)
         engine.add("u", prompt="u" * 4, priority=MIDDLE)
         engine.add("r", prompt="r" * 16, priority=LOW)
@@ -177,7 +177,7 @@ class TestBlocks:
         engine.assert_empty()
 
     def test_a_tree_of_which_nobody_runs_gives_up_all_that_it_shares(self) -> None:
-        """None of its sequences gains anything by giving up its own."""
+        """Evicting one of its sequences alone would free nothing."""
         engine = engine_with_priorities(
             dataclasses.replace(HOOKS, children_per_promise=2), num_blocks=8, max_num_seqs=1
         )
@@ -204,7 +204,7 @@ class TestBlocks:
 
 class TestSwapped:
     def test_a_swapped_low_group_comes_back_after_the_urgent(self) -> None:
-        """It would take what it was swapped out for."""
+        """Otherwise it would take back the blocks for which it was swapped out."""
         engine = engine_with_priorities(num_blocks=6, max_model_len=24, num_cpu_blocks=6)
         tokens = plan(r="a" * 6, u="bbb")
         engine.add("r", prompt="r" * 14, priority=LOW)
@@ -216,7 +216,7 @@ class TestSwapped:
         assert engine.scheduler.num_cumulative_preemption == 1
 
     def test_an_urgent_swapped_group_takes_blocks_from_a_low_one(self) -> None:
-        """And no low request is let in before it."""
+        """No low request is admitted before it."""
         engine = engine_with_priorities(num_blocks=6, max_model_len=24, num_cpu_blocks=12)
         tokens = plan(m="a" * 8, u="bb", r="c" * 9)
         engine.add("m", prompt="m" * 12, priority=MIDDLE)
@@ -231,7 +231,7 @@ class TestSwapped:
 
 
 def finished_texts(engine: AsyncEngine) -> dict[str, str]:
-    """By request id, in the order of their ends."""
+    """The texts of finished requests by id, in the order in which they end."""
     return {output.request_id: output.outputs[0].text for output in engine.outputs if output.finished}
 
 
@@ -249,7 +249,7 @@ class TestAsynchronousOutput:
         assert list(finished_texts(engine)) == ["u", "r"]
 
     def test_one_that_has_ended_with_it_is_not_preempted(self) -> None:
-        """It gives its slot and blocks back."""
+        """A sequence that its pending token ends frees its slot and blocks itself."""
         engine = AsyncEngine(HOOKS, max_num_seqs=1, scheduling_policy="priority")
         tokens = script(r="a", u="bb")
         engine.surgical.add("r", priority=LOW)
@@ -262,7 +262,7 @@ class TestAsynchronousOutput:
 
 
 def test_a_child_has_its_requests_priority() -> None:
-    """At every depth."""
+    """This holds at every depth."""
     engine = engine_with_priorities(dataclasses.replace(HOOKS, max_child_depth=2))
     group = engine.add("r", priority=MIDDLE)
     engine.run_until(lambda: "r_child_0_child_0" in engine.statuses(), lambda group: PROMISE)

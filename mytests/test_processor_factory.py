@@ -42,7 +42,7 @@ def create(
 
 
 def prepared(**fields: object) -> EngineArgs:
-    """Engine arguments as hooks leave them."""
+    """Engine arguments after hooks have prepared them."""
     args = EngineArgs(model="m", special_kwargs=HOOKS, **fields)
     prepare_args(args)
     return args
@@ -55,7 +55,7 @@ def test_without_hooks_the_choice_is_upstreams() -> None:
 
 
 def test_special_kwargs_select_the_hook_processor() -> None:
-    """A subclass of the single-step processor."""
+    """It is a subclass of the single-step processor."""
     processor = create(HOOKS, detokenizer=CharDetokenizer())
     assert type(processor) is SequenceHookOutputProcessor
     assert isinstance(processor, SingleStepOutputProcessor)
@@ -73,19 +73,19 @@ def test_a_separator_without_a_tokenizer_is_refused() -> None:
 
 
 def test_no_separator_needs_no_tokenizer() -> None:
-    """The way out that the message names."""
+    """An empty separator is the way out that the message names."""
     assert type(create(SpecialKwargs(promise_token_id=2, merge_separator=""))) is SequenceHookOutputProcessor
 
 
 def test_hooks_choose_their_scheduler_and_chunked_prefill() -> None:
-    """Both are set by themselves."""
+    """Both are set automatically."""
     args = prepared()
     assert args.scheduler_cls == "vllm.core.hook_scheduler.HookScheduler"
     assert args.enable_chunked_prefill is True
 
 
 def test_what_is_set_already_stays() -> None:
-    """Chunked prefill by hand, and asynchronous output processing switched off."""
+    """Explicitly enabled chunked prefill stays on, and disabled asynchronous output processing stays off."""
     args = prepared(enable_chunked_prefill=True, disable_async_output_proc=True)
     assert (args.enable_chunked_prefill, args.disable_async_output_proc) == (True, True)
 
@@ -101,7 +101,7 @@ def test_a_scheduler_of_ones_own_may_extend_ours() -> None:
     """scheduler_cls is upstream's extension point, and stays one."""
 
     class Mine(HookScheduler):
-        """A user's scheduler."""
+        """A user-defined scheduler."""
 
     assert prepared(scheduler_cls=Mine).scheduler_cls is Mine
 
@@ -132,7 +132,7 @@ PREFIX_CACHING = {"enable_prefix_caching": True}
 
 
 def config_of(**fields: object) -> Any:
-    """A config as far as hooks look at it; ``fields`` replace those that hooks can work with."""
+    """The part of a config that hooks look at; ``fields`` replace values that hooks can work with."""
     good = {
         "runner_type": "generate",
         "is_encoder_decoder": False,
@@ -173,7 +173,7 @@ def config_of(**fields: object) -> Any:
     ],
 )
 def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], message: str) -> None:
-    """At start-up, with the way out."""
+    """It is refused at start-up, and the error names the way out."""
     assert resolve(HOOKS, config_of()) == resolve(HOOKS, config_of(**PREFIX_CACHING)) == HOOKS
     with pytest.raises(ValueError, match=message):
         resolve(HOOKS, config_of(**fields))
@@ -181,7 +181,7 @@ def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], m
 
 @pytest.mark.parametrize("strategy", ["concatenate", "kv_inject"])
 def test_only_injection_has_a_worker_of_its_own(strategy: str) -> None:
-    """By worker_cls, upstream's extension point."""
+    """It is set by worker_cls, upstream's extension point."""
     config = config_of()
     resolve(dataclasses.replace(HOOKS, child_merge_strategy=strategy), config)
     ours = "vllm.worker.hook_cpu_worker.HookCPUWorker"
@@ -189,7 +189,7 @@ def test_only_injection_has_a_worker_of_its_own(strategy: str) -> None:
 
 
 def test_a_worker_that_cannot_inject_is_refused() -> None:
-    """The error names it, and the way out."""
+    """The error names the worker and the way out."""
     hooks = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
     with pytest.raises(ValueError, match=r"kv_inject.*TPUWorker.*concatenate"):
         resolve(hooks, config_of(worker_cls="vllm.worker.tpu_worker.TPUWorker"))

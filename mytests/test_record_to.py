@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SpecialKwargs.record_to`: the file, who writes to it, and that an engine runs as it would without."""
+"""`SpecialKwargs.record_to`: the file, who writes to it, and that the engine runs as it does without it."""
 
 import dataclasses
 import errno
@@ -28,7 +28,7 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 class TestRecorder:
     def test_it_appends(self, tmp_path: Path) -> None:
-        """Two schedulers of one engine write to one file, each under a name of its own."""
+        """Two schedulers of one engine write to one file, each under its own stream name."""
         path = tmp_path / "run.jsonl"
         recorder.begin(str(path), "a model", HOOKS)
         for _ in range(2):
@@ -44,7 +44,7 @@ class TestRecorder:
         assert (tmp_path / "run.jsonl").read_bytes().endswith(b'"sequence":"r"}\n')
 
     def test_it_closes_the_file(self, tmp_path: Path) -> None:
-        """When its scheduler is gone."""
+        """It does so when its scheduler is gone."""
         recorder = Recorder(str(tmp_path / "run.jsonl"), lambda: 0.0)
         file = recorder._file
         del recorder
@@ -52,7 +52,7 @@ class TestRecorder:
         assert file.closed
 
     def test_a_full_disk_ends_the_recording_and_not_the_engine(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It is logged."""
+        """The end of the recording is logged."""
         logging.getLogger("vllm").propagate = True
         hooks = dataclasses.replace(HOOKS, record_to="/dev/full")
         engine = SurgicalEngine(hooks, scheduler_cls=TickingScheduler)
@@ -64,7 +64,7 @@ class TestRecorder:
 
 class TestHeader:
     def test_it_tells_of_model_and_hooks(self, tmp_path: Path) -> None:
-        """Of those fields alone that were given."""
+        """Of the hooks' fields it has only those that were given."""
         hooks = dataclasses.replace(HOOKS, child_sampling_params={"max_tokens": 3}, record_to=str(tmp_path / "r"))
         recorder.begin(str(tmp_path / "r"), "a model", hooks)
         run = read(tmp_path / "r").run
@@ -76,7 +76,7 @@ class TestHeader:
         }
 
     def test_it_begins_the_file_anew(self, tmp_path: Path) -> None:
-        """A second engine's run is not the first one's."""
+        """A second engine does not append to the first one's run."""
         fork_and_join(tmp_path / "run.jsonl")
         recorder.begin(str(tmp_path / "run.jsonl"), "a model", HOOKS)
         assert read(tmp_path / "run.jsonl").events == ()
@@ -92,7 +92,7 @@ class TestField:
         ],
     )
     def test_what_cannot_be_a_file_is_refused(self, value: Any, way_out: str) -> None:
-        """With field, value and way out."""
+        """The error names the field, its value and the way out."""
         with pytest.raises(ValueError, match=f"special_kwargs: record_to is {value!r}; .*{way_out}"):
             SpecialKwargs(sync_token_id=SYNC, record_to=value)
 
@@ -102,12 +102,12 @@ class TestStart:
         return dataclasses.replace(HOOKS, record_to=str(path))
 
     def test_it_begins_with_the_model(self, tmp_path: Path) -> None:
-        """Whatever scheduler runs, its events follow."""
+        """The header comes first, and the events of any scheduler follow."""
         begin_recording(self.hooks(tmp_path / "run.jsonl"), "a model")
         assert read(tmp_path / "run.jsonl").run.model == "a model"
 
     def test_a_file_that_cannot_be_written_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Before a model is loaded."""
+        """It is refused before a model is loaded."""
 
         def refuse(*args: Any) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
@@ -120,7 +120,7 @@ class TestStart:
 class TestNothingElse:
     @pytest.mark.parametrize("is_recorded", [True, False])
     def test_a_file_is_made_if_it_is_asked_for(self, is_recorded: bool, tmp_path: Path) -> None:
-        """With the engine's configuration; the scheduler is the same."""
+        """It is made with the engine's configuration; the scheduler is the same either way."""
         path = str(tmp_path / "run.jsonl")
         hooks = SpecialKwargs(sync_token_id=SYNC, record_to=path if is_recorded else None)
         config = EngineArgs(str(MODEL_FOLDER), special_kwargs=hooks).create_engine_config()
@@ -129,7 +129,7 @@ class TestNothingElse:
         assert Path(path).exists() is is_recorded
 
     def test_the_run_is_the_same(self, tmp_path: Path) -> None:
-        """Steps, tokens, and blocks that are copied."""
+        """Steps, tokens and block copies are the same."""
         runs = []
         for engine in (SurgicalEngine(SYNC_HOOKS), engine_recorded_to(tmp_path / "run.jsonl", SYNC_HOOKS)):
             engine.add()

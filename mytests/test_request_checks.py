@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling parameters that upstream takes, and whose request would end the engine in a step: refused before."""
+"""Sampling parameters that upstream accepts, but that would crash its engine in a step, are refused beforehand."""
 
 from typing import Any
 
@@ -66,13 +66,13 @@ ILLEGAL: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fields", LEGAL, ids=str)
 def test_what_works_is_taken(fields: dict[str, Any]) -> None:
-    """What upstream takes and does not die of, numpy's numbers too."""
+    """All that upstream accepts and survives is accepted, numpy's numbers included."""
     check_request(SamplingParams(**fields), MODEL)
 
 
 @pytest.mark.parametrize(("fields", "message"), ILLEGAL, ids=[message for _, message in ILLEGAL])
 def test_what_would_fail_in_a_step_is_refused(fields: dict[str, Any], message: str) -> None:
-    """The error names field, value and way out, and is short whatever the value."""
+    """The error names the field, its value and the way out, and is short whatever the value."""
     with pytest.raises(ValueError, match=message) as caught:
         check_request(SamplingParams(**fields), MODEL)
     assert len(str(caught.value)) < 250
@@ -80,17 +80,17 @@ def test_what_would_fail_in_a_step_is_refused(fields: dict[str, Any], message: s
 
 class TestAdmission:
     def test_a_prompt_lies_in_the_vocabulary(self) -> None:
-        """Upstream looks at the largest id alone."""
+        """Upstream checks only the largest id."""
         with pytest.raises(ValueError, match=r"prompt has -5, .*use ids from 0 up"):
             admit("r", {"type": "token", "prompt_token_ids": [3, -5]}, SamplingParams(), None, MODEL)
         admit("r", {"type": "token", "prompt_token_ids": [3]}, SamplingParams(), None, MODEL)
 
     def test_a_pooling_request_has_no_such_parameters(self) -> None:
-        """It is upstream's to take or to refuse."""
+        """Whether it is accepted is up to upstream."""
         admit("r", {}, PoolingParams(), SpecialKwargs(sync_token_id=1), MODEL)
 
     def test_a_request_whose_children_would_fail_is_refused(self) -> None:
-        """Its stop token is no token, which a child's min_tokens looks up; without hooks it has no children."""
+        """A child's min_tokens looks up the stop token, which does not exist; without children it is accepted."""
         hooks = SpecialKwargs(promise_token_id=1, child_sampling_params={"min_tokens": 2})
         with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
             admit("r", {}, SamplingParams(stop_token_ids=[999]), hooks, MODEL)
@@ -102,7 +102,7 @@ class TestAdmission:
 
 
 def test_every_error_refuses_one_request() -> None:
-    """Upstream's engine in the server's process ends at any but a ValueError; an operator's Ctrl-C is no such one."""
+    """Upstream's engine in the server's process dies of any error but a ValueError; Ctrl-C still gets through."""
     with (
         pytest.raises(ValueError, match="The request cannot be processed: IndexError: list index"),
         only_value_errors(),
@@ -116,6 +116,6 @@ def test_every_error_refuses_one_request() -> None:
 
 @pytest.mark.parametrize("num_logprobs", [0, 2])
 def test_logprobs_of_a_prompt_that_may_be_cached_are_refused(num_logprobs: int) -> None:
-    """Upstream's sampler has no rows for what is found in the prefix cache, and fails in a step."""
+    """Upstream's sampler has no rows for tokens found in the prefix cache, and fails in a step."""
     with pytest.raises(ValueError, match=rf"^prompt_logprobs is {num_logprobs}; .*enable_prefix_caching=False"):
         check_request(SamplingParams(prompt_logprobs=num_logprobs), CACHING)

@@ -24,7 +24,7 @@ def waiting_engine(script: str = "a.z", max_model_len: int = 128, **texts: str) 
 
 class TestResume:
     def test_it_waits_without_an_end(self) -> None:
-        """Unfinished, and nothing to schedule: a caller is awaited."""
+        """The request is unfinished, nothing is scheduled, and a caller is awaited."""
         engine = waiting_engine()
         assert [branch.request_id for branch in engine.processor.awaiting_resume()] == ["r"]
         assert engine.scheduler.is_waiting_for_callers()
@@ -32,7 +32,7 @@ class TestResume:
 
     @pytest.mark.parametrize(("given", "text"), [(None, "az"), ("tool", "atoolz"), ([ord("!")], "a!z"), ([], "az")])
     def test_it_goes_on_with_what_it_is_given(self, given: str | list[int] | None, text: str) -> None:
-        """A text, token ids, or nothing."""
+        """A caller gives a text, token ids, or nothing."""
         engine = waiting_engine()
         engine.processor.resume("r", given)
         assert not engine.scheduler.is_waiting_for_callers()
@@ -41,7 +41,7 @@ class TestResume:
         engine.assert_empty()
 
     def test_what_it_is_given_stands_behind_its_childrens_results(self) -> None:
-        """And is "inserted": nobody sampled it."""
+        """It is "inserted", since no sequence sampled it."""
         engine = waiting_engine("!.z", r_child_0="BC")
         engine.processor.resume("r", "tool")
         engine.run(plan(r="!.z"))
@@ -50,7 +50,7 @@ class TestResume:
         engine.assert_empty()
 
     def test_resumed_early_it_still_waits_for_its_children(self) -> None:
-        """Both are needed, in either order."""
+        """The call and the children's results are both needed, in either order."""
         engine, script = SurgicalEngine(MANUAL), plan(r="!.z", r_child_0="BCDEF")
         engine.add()
         for _ in range(3):
@@ -62,7 +62,7 @@ class TestResume:
         engine.assert_empty()
 
     def test_a_child_is_resumed_by_its_own_id(self) -> None:
-        """Its parent waits for it meanwhile."""
+        """Meanwhile its parent waits for it."""
         engine, script = SurgicalEngine(MANUAL), plan(r="!y", r_child_0="B.C")
         engine.add()
         for _ in range(8):
@@ -73,7 +73,7 @@ class TestResume:
         engine.assert_empty()
 
     def test_it_waits_at_each_sync(self) -> None:
-        """One call for one sync."""
+        """Each sync token needs a call of its own."""
         engine = waiting_engine("a.b.c")
         for text in ("1", "2"):
             engine.processor.resume("r", text)
@@ -102,13 +102,13 @@ class TestResume:
 class TestErrors:
     @pytest.mark.parametrize("request_id", ["s", "r_child_0"])
     def test_an_id_that_does_not_wait_is_refused(self, request_id: str) -> None:
-        """The error names it, and those that wait."""
+        """The error names the id, and those that wait."""
         engine = waiting_engine()
         with pytest.raises(ValueError, match=f"request_id is '{request_id}', .* those that wait are \\['r'\\]"):
             engine.processor.resume(request_id, None)
 
     def test_a_second_call_is_refused(self) -> None:
-        """What the first one gave isn't lost."""
+        """What the first call gave is not lost."""
         engine = waiting_engine()
         engine.processor.resume("r", "one")
         with pytest.raises(ValueError, match=r"no such sequence waits .*those that wait are \[\]"):
@@ -118,7 +118,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("given", [[-1], [0x11000], ["a"], 5, [1.5], [True], [2.0], "\ud800"])
     def test_what_is_no_token_is_refused(self, given: Any) -> None:
-        """The error names the argument, its value and the way out, and the sequence waits on."""
+        """The error names the argument, its value and the way out, and the sequence keeps waiting."""
         engine = waiting_engine()
         engine.tokenizer.encode = bytes_of
         with pytest.raises(ValueError, match=r"text_or_token_ids is .*; give a text, or a list of token ids") as raised:
@@ -128,7 +128,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("given", [[10**5000], [*range(50), "a" * 5000], {"a" * 5000: 1}])
     def test_an_error_repeats_no_long_input(self, given: Any) -> None:
-        """Whatever is given."""
+        """The error is short, whatever is given."""
         engine = waiting_engine()
         with pytest.raises(ValueError, match="text_or_token_ids") as raised:
             engine.processor.resume("r", given)
@@ -136,18 +136,18 @@ class TestErrors:
         assert_waits(engine)
 
     def test_no_long_id_is_repeated(self) -> None:
-        """Nor are all that wait."""
+        """The error does not list all that wait, either."""
         with pytest.raises(ValueError, match=r"request_id is 'aaa") as raised:
             waiting_engine().processor.resume("a" * 10**6, None)
         assert len(str(raised.value)) < 400
 
 
 class TestRoom:
-    """Of 20 tokens in all "prompta." leaves 12."""
+    """Of 20 tokens "prompta." leaves room for 12."""
 
     @pytest.mark.parametrize("given", ["b" * 12, [ord("b")] * 12])
     def test_what_fits_exactly_is_taken(self, given: str | list[int]) -> None:
-        """And the sequence ends with the model's length."""
+        """The sequence then ends at the model's length."""
         engine = waiting_engine(max_model_len=20)
         engine.processor.resume("r", given)
         engine.run(plan(r="a.z"))
@@ -156,14 +156,14 @@ class TestRoom:
 
     @pytest.mark.parametrize("given", ["b" * 13, [ord("b")] * 13])
     def test_what_does_not_fit_is_refused(self, given: str | list[int]) -> None:
-        """Nothing is cut, and nothing is lost: the sequence waits on."""
+        """Nothing is cut and nothing is lost: the sequence keeps waiting."""
         engine = waiting_engine(max_model_len=20)
         with pytest.raises(ValueError, match=r"text_or_token_ids has 13 .* room for 12.*; give"):
             engine.processor.resume("r", given)
         assert_waits(engine)
 
     def test_a_text_that_cannot_fit_is_not_encoded(self) -> None:
-        """It is longer than so many of the longest token."""
+        """It has more characters than the longest token times the room."""
         engine = waiting_engine(max_model_len=20)
         engine.tokenizer.get_vocab = lambda: {"a": 0, "bcd": 1}
         encoded: list[str] = []
@@ -181,11 +181,11 @@ class TestRoom:
 
 
 def bytes_of(text: str, add_special_tokens: bool) -> list[int]:
-    """As tokenizers do, it takes no lone surrogates."""
+    """Encodes a text as its bytes; as real tokenizers, it takes no lone surrogates."""
     return list(text.encode())
 
 
 def assert_waits(engine: SurgicalEngine) -> None:
-    """As if nobody had called."""
+    """Asserts that ``r`` waits as if there had been no call."""
     assert engine.statuses() == {"r": "BLOCKED"}
     assert engine.scheduler.is_waiting_for_callers()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts for sequences that wait are encoded beside the event loop, and beside everybody's tokenizer."""
+"""Texts for waiting sequences are encoded off the event loop, with a tokenizer of their own."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ ROOM = 20
 
 class TestEncoding:
     def test_the_event_loop_goes_on_meanwhile(self) -> None:
-        """Others are served while a text is encoded, and their tokenizer is not borrowed."""
+        """Others are served while a text is encoded, and their tokenizer is not used for it."""
         going_on = threading.Event()
 
         class SlowTokenizer(CharTokenizer):
@@ -38,7 +38,7 @@ class TestEncoding:
         assert asyncio.run(resume_beside_another()) == (97, 98)
 
     def test_what_it_raises_is_raised(self) -> None:
-        """In the thread, of a text that cannot fit."""
+        """An error in the thread reaches the caller; here the text does not fit."""
 
         async def tokenizer_of(lora_request: LoRARequest | None) -> Any:
             return CharTokenizer()

@@ -59,7 +59,7 @@ class FakeEngine:
 
 
 class FakeClient:
-    """`FakeEngine`, as a server has it."""
+    """A `FakeEngine` behind the client that a server has."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine()
@@ -87,12 +87,12 @@ def server(client: Any) -> TestClient:
 
 class TestRoutes:
     def test_who_waits(self) -> None:
-        """By request id."""
+        """Waiting sequences are listed by request id."""
         assert server(FakeClient()).get("/v1/sequences_awaiting_resume").json() == {"request_ids": ["r"]}
 
     @pytest.mark.parametrize(("field", "given"), [("text", "tool"), ("token_ids", [7]), ("text", None)])
     def test_it_goes_on_with_what_it_is_given(self, field: str, given: Any) -> None:
-        """A text, token ids, or nothing."""
+        """The body has a text, token ids, or nothing."""
         client = FakeClient()
         response = server(client).post("/v1/resume_sequence", json={"request_id": "r", field: given})
         assert (response.status_code, client.engine.calls) == (200, [("r", given)])
@@ -117,27 +117,27 @@ class TestRoutes:
         ],
     )
     def test_what_cannot_be_is_refused(self, body: dict[str, Any], status: int, message: str) -> None:
-        """With the field and the way out."""
+        """The error names the field and the way out."""
         response = server(FakeClient()).post("/v1/resume_sequence", json=body)
         assert response.status_code == status and message in response.text
 
     def test_an_id_of_many_digits_is_refused_by_its_field(self) -> None:
-        """Where Python's own parser refuses the body as a whole."""
+        """Python's own parser would refuse the body as a whole."""
         assert self.post_raw(f'{{"request_id": "r", "token_ids": [{"1" * 5000}]}}') == (422, True)
 
     @pytest.mark.parametrize("body", ["", "nonsense", "[" * 3000, b"\xff"])
     def test_what_is_no_json_is_refused(self, body: str | bytes) -> None:
-        """However deep."""
+        """It is refused however deeply it is nested."""
         assert self.post_raw(body) == (422, False)
 
     def post_raw(self, body: str | bytes) -> tuple[int, bool]:
-        """The status, and whether it is ``token_ids`` that is wrong."""
+        """The status, and whether the error is about ``token_ids``."""
         headers = {"Content-Type": "application/json"}
         response = server(FakeClient()).post("/v1/resume_sequence", content=body, headers=headers)
         return response.status_code, "token_ids" in response.text
 
     def test_a_body_is_json(self) -> None:
-        """As on upstream's routes."""
+        """Anything else is refused, as on upstream's routes."""
         response = server(FakeClient()).post("/v1/resume_sequence", data={"request_id": "r"})
         assert response.status_code == 422 and "application/json" in response.text
 
@@ -149,7 +149,7 @@ class TestRoutes:
 
 
 def in_engine_process(call: Any) -> tuple[FakeEngine, list[Any]]:
-    """The engine after ``call`` has come through the socket, and what went back."""
+    """The engine after ``call`` has come through the socket, and its answers."""
     process = MQLLMEngine.__new__(MQLLMEngine)
     answers: list[Any] = []
     process.engine = FakeEngine()
@@ -160,29 +160,29 @@ def in_engine_process(call: Any) -> tuple[FakeEngine, list[Any]]:
 
 class TestEngineProcess:
     def test_a_call_is_answered_with_its_value(self) -> None:
-        """And under its own id."""
+        """The answer has the id of the call."""
         call = RPCHookCall(method="sequences_awaiting_resume")
         assert in_engine_process(call)[1] == [RPCHookResult(call.request_id, ["r"])]
 
     def test_an_error_goes_back_and_the_engine_goes_on(self) -> None:
-        """It is the caller's alone."""
+        """The error concerns only the caller."""
         (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=("nobody",)))[1]
         assert isinstance(answer, RPCError)
         assert (str(answer.exception), answer.is_engine_errored) == (NO_SUCH, False)
 
     def test_no_call_ends_the_engine(self) -> None:
-        """Whatever it raises."""
+        """The engine goes on, whatever a call raises."""
         (answer,) = in_engine_process(RPCHookCall(method="resume_sequence", arguments=()))[1]
         assert isinstance(answer, RPCError) and not answer.is_engine_errored
 
     def test_adapters_are_upstreams(self) -> None:
-        """They come the same way."""
+        """Requests to load an adapter come the same way."""
         engine, _ = in_engine_process(RPCLoadAdapterRequest("adapter"))
         assert engine.calls == [("add_lora", "adapter")]
 
     @pytest.mark.parametrize("is_waiting", [True, False])
     def test_it_does_not_spin_while_all_wait(self, is_waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nothing happens but by a caller."""
+        """Only a caller can make anything happen, so each step sleeps."""
         slept: list[float] = []
         monkeypatch.setattr(engine_module.time, "sleep", slept.append)
         process = MQLLMEngine.__new__(MQLLMEngine)
@@ -191,7 +191,7 @@ class TestEngineProcess:
         assert process.engine_step() == [] and slept == [0.001] * is_waiting
 
     def test_a_new_process_gets_our_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Upstream's function looks for it in its own module."""
+        """Upstream's function looks the class up in its own module."""
         made: list[Any] = []
         monkeypatch.setattr(MQLLMEngine, "from_vllm_config", lambda **_: SimpleNamespace(start=lambda: made.append(1)))
         monkeypatch.setattr(engine_module.upstream.signal, "signal", lambda *_: None)
@@ -200,7 +200,7 @@ class TestEngineProcess:
 
 
 class FakeSocket:
-    """Hands each call to an engine process, whose answer comes by the client's own queue."""
+    """Hands each call to an engine process, whose answer arrives in the client's own queue."""
 
     def __init__(self, client: MQLLMEngineClient) -> None:
         self._client = client
@@ -224,20 +224,20 @@ class TestFrontEnd:
         return CharTokenizer()
 
     def test_it_gets_what_the_engine_returns(self) -> None:
-        """And keeps no queue."""
+        """It keeps no queue afterwards."""
         client = self.make_client()
         assert asyncio.run(client.sequences_awaiting_resume()) == ["r"]
         assert client.output_queues == {}
 
     def test_an_engine_that_has_ended_is_not_waited_for(self) -> None:
-        """Nobody would answer."""
+        """No answer would come."""
         client = self.make_client()
         client._errored_with = RuntimeError("gone")
         with pytest.raises(MQEngineDeadError):
             asyncio.run(client.sequences_awaiting_resume())
 
     def test_it_raises_what_the_engine_raises(self) -> None:
-        """Of a resume."""
+        """An error of a resume reaches its caller."""
         client = self.make_client()
         with pytest.raises(ValueError, match="nobody"):
             asyncio.run(client.resume_sequence("nobody"))
@@ -247,7 +247,7 @@ class TestFrontEnd:
     def test_it_encodes_what_it_is_given(
         self, given: Any, ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With the tokenizer of the sequence's adapter; the engine gets ids."""
+        """It uses the tokenizer of the sequence's adapter, and the engine gets ids."""
         resumed: list[Any] = []
         monkeypatch.setattr(FakeEngine, "resume_sequence", lambda _, *args: resumed.append(args))
         asyncio.run(self.make_client().resume_sequence("r", given))
@@ -255,7 +255,7 @@ class TestFrontEnd:
 
     @pytest.mark.parametrize("given", ["a" * 201, [7] * 201, "a" * 10**6])
     def test_what_does_not_fit_does_not_reach_the_engine(self, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its sequence waits on."""
+        """The sequence keeps waiting."""
         monkeypatch.setattr(FakeEngine, "resume_sequence", None)
         with pytest.raises(ValueError, match="room for 200"):
             asyncio.run(self.make_client().resume_sequence("r", given))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected keys: what upstream's forward pass would have made at the new position, up to rounding."""
+"""Injected keys are what upstream's forward pass would make at the new position, up to rounding."""
 
 from typing import Any
 
@@ -21,12 +21,12 @@ AFTER = [LAST, 0, 7, 31, 499, 90, 0, 251]
 
 
 def rotation(rotary: Any, before: torch.Tensor, after: torch.Tensor) -> Rotation:
-    """With the table of one of upstream's modules."""
+    """The rotation from ``before`` to ``after``, by the table of one of upstream's modules."""
     return Rotation.between(rotary.cos_sin_cache, before, after, rotary.is_neox_style)
 
 
 def lengths_of_pairs(keys: torch.Tensor, shape: RotaryShape) -> torch.Tensor:
-    """For each element the length of the pair that it is rotated in, which bounds its rounding."""
+    """For each element, the length of the pair that it is rotated in, which bounds its rounding error."""
     squares = keys[..., : shape.rotary_dim].double().square()
     if shape.is_neox_style:
         return squares.unflatten(-1, (2, -1)).sum(-2).sqrt().repeat(1, 1, 2)
@@ -42,8 +42,8 @@ class TestEveryRotaryEmbedding:
     def model(self, name: str, is_neox_style: bool, rotary_dim: int, dtype: torch.dtype) -> TinyModel:
         return TinyModel(rotary=ROTARIES[name], shape=RotaryShape(32, rotary_dim, is_neox_style, dtype))
 
-    def test_a_injected_key_is_the_key_of_its_new_position(self, model: TinyModel) -> None:
-        """Rotated for p, written, copied from p to q: as rotated for q, within a few roundings of a pair."""
+    def test_an_injected_key_is_the_key_of_its_new_position(self, model: TinyModel) -> None:
+        """Rotated for p and copied from p to q, it is as if rotated for q, within a few roundings of a pair."""
         shape = model.shape
         keys = torch.randn(len(BEFORE), 2, 32, generator=torch.Generator().manual_seed(1)).to(shape.dtype)
         sources, targets = list(range(8)), list(range(12, 20))
@@ -58,7 +58,7 @@ class TestEveryRotaryEmbedding:
             assert torch.equal(rest, expected[..., shape.rotary_dim :])
 
     def test_a_key_that_stays_is_the_same_bit_for_bit(self, model: TinyModel) -> None:
-        """Whatever its bits mean."""
+        """This holds whatever its bits mean."""
         keys = torch.tensor([-0.0, float("nan"), float("inf"), 1e-40]).to(model.shape.dtype).repeat(1, 2, 8)
         model.write_keys([0], keys)
         model.copy_kv((0, 9, 100, 100), (1, 2, 3, 4))
@@ -72,7 +72,7 @@ class TestEveryRotaryEmbedding:
     st.sampled_from(sorted(ROTARIES)), st.integers(0, LAST), st.integers(0, LAST), st.integers(0, LAST), st.booleans()
 )
 def test_moves_add_up(name: str, start: int, between: int, end: int, is_neox_style: bool) -> None:
-    """From p to q to r is from p to r."""
+    """Moving from p to q to r is moving from p to r."""
     rotary = ROTARIES[name](RotaryShape(is_neox_style=is_neox_style))
     keys = torch.randn(1, 2, 32, generator=torch.Generator().manual_seed(2))
 
@@ -84,7 +84,7 @@ def test_moves_add_up(name: str, start: int, between: int, end: int, is_neox_sty
 
 
 def test_bfloat16_keys_are_computed_in_float32_and_rounded_once() -> None:
-    """As near to the exact result as bfloat16 gets, though the table is bfloat16 too."""
+    """The result is as close to the exact one as bfloat16 gets, though the table is bfloat16 too."""
     shape = RotaryShape(dtype=torch.bfloat16)
     rotary = ROTARIES["yarn"](shape)
     keys = torch.randn(64, 2, 32, generator=torch.Generator().manual_seed(3)).bfloat16()
@@ -99,7 +99,7 @@ def test_bfloat16_keys_are_computed_in_float32_and_rounded_once() -> None:
 
 
 def test_the_table_of_the_moment_is_used() -> None:
-    """A forward pass may put it into another dtype."""
+    """A forward pass may convert the table to another dtype."""
     rotary = ROTARIES["plain"](RotaryShape(dtype=torch.bfloat16))
     rotary.cos_sin_cache = rotary._compute_cos_sin_cache()
     keys = torch.randn(1, 2, 32)

@@ -19,7 +19,7 @@ SEED_OF_123 = 3751671686878481423
 
 
 class Counting:
-    """A logits processor with state: how often it was asked."""
+    """A logits processor with state: how often it was called."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -52,24 +52,24 @@ def joined() -> tuple[SurgicalEngine, SequenceGroup]:
 
 class TestChildren:
     def test_they_have_their_parents_parameters(self) -> None:
-        """A copy: what one sequence changes in them is its own."""
+        """They are a copy: a change by one sequence affects no other."""
         params = child_params_of(None, temperature=0.5, stop=["x"], max_tokens=7)
         assert (params.temperature, params.stop, params.max_tokens) == (0.5, ["x"], 7)
 
     def test_named_fields_replace_their_parents(self) -> None:
-        """The others stay, and so does the text that is held back for stop strings."""
+        """The other fields stay; how much text is held back follows the new stop strings."""
         params = child_params_of({"temperature": 0.25, "stop": ["abc"]}, temperature=0.5, max_tokens=7, stop=["x"])
         assert (params.temperature, params.max_tokens, params.stop) == (0.25, 7, ["abc"])
         assert params.output_text_buffer_length == 2
         assert params.n == 1
 
     def test_an_object_replaces_all(self) -> None:
-        """Whatever the parent has."""
+        """A SamplingParams object replaces whatever the parent has."""
         params = child_params_of(SamplingParams(max_tokens=3), temperature=0.5, stop=["x"])
         assert (params.temperature, params.max_tokens, params.stop) == (1.0, 3, [])
 
     def test_overrides_hold_at_every_depth(self) -> None:
-        """A grandchild has them over its parent's."""
+        """A grandchild has them in place of its parent's."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=2, child_sampling_params={"seed": 1}))
         parent = engine.add()
         engine.step({"r": PROMISE})
@@ -78,7 +78,7 @@ class TestChildren:
         assert child.sampling_params.seed != grandchild.sampling_params.seed
 
     def test_the_engine_completes_what_is_given(self) -> None:
-        """As for a new request: the model's EOS tokens, and fields that become logits processors."""
+        """It adds the same as for a new request: the model's EOS tokens, and logits processors made from fields."""
         asked = []
 
         def complete(params: SamplingParams, seq: object) -> SamplingParams:
@@ -92,7 +92,7 @@ class TestChildren:
         assert asked == [(GuidedDecodingParams(choice=["a"]), None, parent.first_seq)]
 
     def test_overrides_without_processors_keep_their_parents(self) -> None:
-        """Each child its own state."""
+        """Each child has them with a state of its own."""
         processor = Counting()
         params = child_params_of({"temperature": 0.5}, logits_processors=[processor], bad_words=["x"])
         assert [type(each) for each in params.logits_processors] == [Counting]
@@ -100,7 +100,7 @@ class TestChildren:
         assert params.bad_words == []
 
     def test_a_childs_own_processors_replace_its_parents(self) -> None:
-        """All of them."""
+        """None of the parent's processors is kept."""
         own = Counting()
         params = child_params_of({"logits_processors": [own]}, logits_processors=[Counting(), Counting()])
         assert len(params.logits_processors) == 1
@@ -108,7 +108,7 @@ class TestChildren:
 
 class TestState:
     def test_logits_processors_have_a_state_for_each_sequence(self) -> None:
-        """A child starts anew, and its parent goes on where it was."""
+        """A child starts with fresh state, and its parent goes on with its own."""
         engine = SurgicalEngine(SYNC_HOOKS)
         processor = Counting()
         parent = engine.add(logits_processors=[processor])
@@ -120,7 +120,7 @@ class TestState:
         assert child_of(parent).sampling_params.logits_processors[0] is not processor
 
     def test_a_logits_processor_sees_what_the_sequence_sampled(self) -> None:
-        """A grammar's state advances by one token a step; merged tokens are none of its."""
+        """A grammar's state advances by one token per step; merged tokens do not advance it."""
         _, parent = joined()
         seen: list[object] = []
 
@@ -133,7 +133,7 @@ class TestState:
         assert seen == [((ord("p"),), (ord("a"), PROMISE, SYNC, ord("z")))]
 
     def test_penalties_count_merged_tokens_as_prompt(self) -> None:
-        """Presence and frequency are of sampled tokens; repetition is of all that was seen."""
+        """Presence and frequency penalties count sampled tokens; the repetition penalty counts all tokens."""
         _, parent = joined()
         data = parent.first_seq.data
         assert list(data.output_token_ids_array) == [ord("a"), PROMISE, SYNC, ord("z")]
@@ -148,7 +148,7 @@ class TestState:
         assert data.get_output_token_ids() == (*ids("a"), PROMISE, SYNC, *ids("BCz"))
 
     def test_min_tokens_masks_the_eos_until_enough_is_sampled(self) -> None:
-        """In the sampler too: four are sampled, and five are asked for."""
+        """The sampler masks it too: four tokens are sampled, so a minimum of five is not reached."""
         _, parent = joined()
         for min_tokens, masked in [(4, False), (5, True)]:
             params = SamplingParams(min_tokens=min_tokens)
@@ -159,22 +159,22 @@ class TestState:
 
 class TestSeeds:
     def test_a_resumed_parent_draws_other_numbers(self) -> None:
-        """A prefill restarts the random stream, so it must not be the same one."""
+        """A prefill restarts the random stream, so the seed must be another."""
         _, parent = joined()
         assert parent.sampling_params.seed == derive_seed(5, "join", 0)
 
     def test_seeds_are_the_same_in_every_process(self) -> None:
-        """A digest of what they are derived from; upstream takes 63 bits."""
+        """A seed is a digest of what it is derived from; upstream takes 63 bits."""
         assert derive_seed(1, 2, 3) == SEED_OF_123
         assert 0 <= derive_seed("x") < 2**63
 
     def test_a_childs_seed_is_of_its_own_its_parents_and_its_number(self) -> None:
-        """Overridden or not."""
+        """This holds whether or not its seed is overridden."""
         assert child_params_of(None, seed=5).seed == derive_seed(5, 5, 0)
         assert child_params_of({"seed": 7}, seed=5).seed == derive_seed(7, 5, 0)
 
     def test_without_a_seed_there_is_none(self) -> None:
-        """Neither for children nor after a join."""
+        """Neither children nor a parent after a join get one."""
         assert child_params_of(None).seed is None
         engine = SurgicalEngine(SYNC_HOOKS)
         parent = engine.add()
@@ -183,7 +183,7 @@ class TestSeeds:
         assert finished(engine).text == "Bz"
 
     def test_children_of_one_promise_have_seeds_of_their_own(self) -> None:
-        """And so have those of another request's seed."""
+        """The children of a request with another seed have other seeds, too."""
         hooks = dataclasses.replace(SYNC_HOOKS, children_per_promise=3)
         seeds = set()
         for seed in (1, 2):

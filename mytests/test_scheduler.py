@@ -14,7 +14,7 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 class TestBlocks:
     def test_a_shared_block_is_copied_by_the_first_to_write(self) -> None:
-        """The worker is told to copy it, from the one to the other's."""
+        """The worker is told to copy the shared block to the writer's new one."""
         engine = SurgicalEngine(SYNC_HOOKS, block_size=4)
         parent = engine.add(prompt="abcdef")
         engine.step({"r": PROMISE})
@@ -25,7 +25,7 @@ class TestBlocks:
         assert engine.copies == [(shared, its if ours == shared else ours)]
 
     def test_blocked_parents_keep_their_blocks_while_anything_else_can_run(self) -> None:
-        """Even if somebody waits for blocks."""
+        """They keep them even if another request waits for blocks."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=10)
         parent = engine.add("r", prompt="p" * 7)
         engine.add("s", prompt="p" * 7)
@@ -38,7 +38,7 @@ class TestBlocks:
         assert len(engine.block_table(parent)) == 2
 
     def test_a_blocked_parent_gives_way_before_a_running_group_is_preempted(self) -> None:
-        """It costs a recompute of what nobody works on."""
+        """Evicting it costs a recompute of a sequence that is idle."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=8)
         parent = engine.add("r", prompt="p" * 8)
         engine.step(plan(r=".z"))
@@ -52,7 +52,7 @@ class TestBlocks:
         assert (finished(engine, "s").text, finished(engine, "t").text) == ("a" * 6, "b" * 6)
 
     def test_no_more_is_given_up_than_is_needed_and_the_latest_first(self) -> None:
-        """A prompt of three blocks takes those of one parent."""
+        """A prompt of three blocks evicts one parent, and not the other."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
         first, second = engine.add("r", prompt="p" * 8), engine.add("s", prompt="p" * 8)
         for _ in range(2):
@@ -64,7 +64,7 @@ class TestBlocks:
         assert engine.statuses()["t"] == "RUNNING"
 
     def test_a_step_that_fails_a_prompt_is_no_reason_to_give_anything_up(self) -> None:
-        """It did something: the next one may go on."""
+        """The step made progress, and the next one may go on."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
         parent = engine.add("r", prompt="p" * 8)
         engine.step(plan(r=".z"))
@@ -74,7 +74,7 @@ class TestBlocks:
         assert len(engine.block_table(parent)) == 2
 
     def test_a_parent_that_gave_up_its_blocks_is_recomputed_in_its_turn(self) -> None:
-        """From WAITING, with what was merged, and nothing twice."""
+        """It goes on from WAITING with its merged tokens, and each token is computed once."""
         engine = SurgicalEngine(MANUAL, block_size=4, num_blocks=6)
         engine.add("r", prompt="p" * 8)
         engine.step(plan(r=".z"))
@@ -92,7 +92,7 @@ class TestBlocks:
 class TestQueues:
     @pytest.mark.parametrize("length", [1, 2, 3])
     def test_a_resume_prefills_in_one_step(self, length: int) -> None:
-        """What was merged and the last token of its own, however few."""
+        """It prefills the merged tokens and its own last one, however few they are."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add()
         script = plan(r="!.z", r_child_0="B" * length)
@@ -103,7 +103,7 @@ class TestQueues:
         assert prefills == [length + 1]
 
     def test_one_parent_that_must_wait_does_not_hold_up_another(self) -> None:
-        """Both were touched by the same step; only the second can go on."""
+        """The same step blocks both; only the second can go on."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add("r")
         engine.add("s")
@@ -115,7 +115,7 @@ class TestQueues:
         engine.assert_empty()
 
     def test_it_waits_for_callers_only_if_nobody_else_can_go_on(self) -> None:
-        """A request that waits, runs or is just spawned can."""
+        """A request that is waiting, running or just spawned can go on."""
         engine = SurgicalEngine(MANUAL)
         assert not engine.scheduler.is_waiting_for_callers()
         engine.add("r")
@@ -131,7 +131,7 @@ class TestQueues:
         assert engine.statuses() == {"r": "BLOCKED"}
 
     def test_the_worker_learns_who_has_finished(self) -> None:
-        """Its state of a sequence, such as a generator, goes with it: aborted and joined at its end."""
+        """It drops its state of a sequence, such as a generator, when that is aborted or joined at its end."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add("r")
         engine.add("s")
@@ -146,7 +146,7 @@ class TestQueues:
         assert engine.finished_ids[-2:] == ["r_child_0", "r"]
 
     def test_an_abort_reaches_a_child_that_was_preempted(self) -> None:
-        """It waits to be recomputed, with no blocks."""
+        """It is waiting to be recomputed, without blocks of its own."""
         engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=7)
         engine.add(prompt="p" * 10)
         script = plan(r="!" + "a" * 30, r_child_0="B" * 30)
@@ -158,7 +158,7 @@ class TestQueues:
 
     @pytest.mark.parametrize("status", ["SWAPPED", "FINISHED_ABORTED", "WAITING"])
     def test_an_illegal_transition_names_both_states(self, status: str) -> None:
-        """From whatever status."""
+        """This holds for each status that cannot become BLOCKED."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
         group.first_seq.status = SequenceStatus[status]

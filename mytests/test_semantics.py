@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of docs/semantics.md that are stated nowhere else, one class a rule."""
+"""The rules of docs/semantics.md that are stated nowhere else, one class per rule."""
 
 import dataclasses
 import time
@@ -27,7 +27,7 @@ NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 class TestStopWinsOverAHook:
     @pytest.mark.parametrize("params", [{"stop_token_ids": [PROMISE]}, {"max_tokens": 2}])
     def test_a_promise_that_ends_its_sequence_spawns_nothing(self, params: dict[str, Any]) -> None:
-        """Whatever ended it."""
+        """This holds whatever ended the sequence."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(**params)
         engine.run(plan(r="a!"))
@@ -35,7 +35,7 @@ class TestStopWinsOverAHook:
         engine.assert_empty()
 
     def test_a_sync_that_ends_its_sequence_joins_at_its_end(self) -> None:
-        """The children are not lost."""
+        """The children's results are not lost."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(stop_token_ids=[SYNC])
         engine.run(plan(r="!a.", r_child_0="BCD"))
@@ -57,7 +57,7 @@ class TestTheEndsOfAChild:
     def test_its_result_is_what_it_sampled_before_its_end(
         self, params: dict[str, Any], script: str, reason: str, text: str
     ) -> None:
-        """And its parent goes on, whatever ended the child."""
+        """Its parent goes on, whatever ended the child."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(**params)
         engine.run(plan(r="!.z", r_child_0=script))
@@ -107,7 +107,7 @@ class TestTheImplicitJoin:
     def test_the_reason_is_the_one_it_ended_with(
         self, params: dict[str, Any], script: str, ended: tuple[str, str, object]
     ) -> None:
-        """Its children's results come behind what it sampled."""
+        """Its children's results come after what it sampled."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(**params)
         engine.run(plan(r=script, r_child_0="BCD"))
@@ -121,7 +121,7 @@ class TestFailures:
     @pytest.mark.parametrize("status", ["WAITING", "RUNNING", "BLOCKED"])
     @pytest.mark.parametrize("target", ["r", "r_child_0", "r_child_0_child_0"])
     def test_an_abort_from_every_status_of_every_generation(self, status: str, target: str) -> None:
-        """The root takes all along; of a descendant's abort its ancestors go on with what they have."""
+        """Aborting the root ends the whole tree; after a descendant's abort its ancestors go on with what they have."""
         engine = SurgicalEngine(NESTED)
         engine.add()
         script = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9)
@@ -136,7 +136,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("target", ["r", "r_child_0"])
     def test_an_abort_of_a_swapped_sequence(self, target: str) -> None:
-        """Its blocks in the swap space are free again, too."""
+        """Its blocks in swap space are freed, too."""
         engine = SurgicalEngine(SYNC_HOOKS, num_blocks=9, num_cpu_blocks=32, max_model_len=32)
         for name in ("q", "r"):
             engine.add(name, prompt="p" * 8)
@@ -161,7 +161,7 @@ class TestFailures:
 
 
 def run_until(engine: SurgicalEngine, script: Any, target: str, status: str) -> dict[str, SequenceGroup]:
-    """Steps until ``target`` has ``status``; all groups by id."""
+    """Steps until ``target`` has ``status``; returns all groups by id."""
     for _ in range(60):
         groups = {group.request_id: group for group in engine.queued()}
         if target in groups and groups[target].first_seq.status.name == status:
@@ -171,7 +171,7 @@ def run_until(engine: SurgicalEngine, script: Any, target: str, status: str) -> 
 
 
 def test_a_child_in_the_tree_tells_all_of_itself() -> None:
-    """Its own segments, joins and children, and when it ran."""
+    """It has its own segments, joins and children, and the times when it ran."""
     engine = SurgicalEngine(NESTED)
     engine.add()
     before = time.time()
@@ -184,7 +184,7 @@ def test_a_child_in_the_tree_tells_all_of_itself() -> None:
 
 
 def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
-    """Its context is its parent's, whoever wrote it."""
+    """Its context is its parent's, whether sampled or merged."""
     engine = SurgicalEngine(SYNC_HOOKS, model=(prompts := SeenPrompts()))
     engine.add(prompt="p")
     engine.run(plan(r="!.!.z", r_child_0="AB", r_child_1="C"))

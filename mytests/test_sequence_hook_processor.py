@@ -37,7 +37,7 @@ class TestSpawn:
         assert child_of(parent).request_id == "r_child_0"
 
     def test_child_prefix_stands_behind_the_promise(self) -> None:
-        """The prefix is in the child's context alone."""
+        """The prefix is only in the child's context."""
         engine = SurgicalEngine(with_fields(child_prefix_token_ids=(CHILD, CHILD)))
         parent = engine.add(prompt="abc")
         engine.step({"r": PROMISE})
@@ -62,7 +62,7 @@ class TestSpawn:
         assert (scheduled.request_id, scheduled.num_tokens) == ("r_child_0", 2)
 
     def test_children_are_numbered_by_parent_in_spawn_order(self) -> None:
-        """A child's id is its parent's, and k counted from 0."""
+        """A child's id is its parent's followed by _child_k, with k counted from 0."""
         engine = SurgicalEngine(with_fields(SYNC_HOOKS, max_child_depth=2))
         engine.add()
         engine.step({"r": PROMISE})
@@ -182,7 +182,7 @@ class TestMerge:
         engine.assert_empty()
 
     def test_none_appends_nothing(self) -> None:
-        """With "none" the parent goes on by a plain decode."""
+        """With "none" the parent goes on with a plain decode."""
         engine = SurgicalEngine(with_fields(child_merge_strategy="none"))
         engine.add()
         engine.run(plan(r="a!z", r_child_0="BC"))
@@ -191,7 +191,7 @@ class TestMerge:
         engine.assert_empty()
 
     def test_resume_prefills_only_what_is_new(self) -> None:
-        """The merged tokens and the last sampled one, exactly once; nothing of the context."""
+        """It prefills the merged tokens and the last sampled one exactly once, and nothing else of the context."""
         engine = SurgicalEngine()
         engine.add(prompt="a" * 40)
         script = plan(r="!z", r_child_0="BCD")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server with hooks, by the real client and by plain HTTP; in one process, and with the engine in another."""
+"""A server with hooks, used by the OpenAI client and by plain HTTP, with its engine in its process or in another."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ SEPARATE, TOGETHER = "engine in a process of its own", "all in one process"
 
 @pytest.fixture(scope="module", params=[SEPARATE, TOGETHER])
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server with hooks."""
+    """The address of a server with hooks."""
     template = tmp_path_factory.mktemp("chat") / "template.jinja"
     template.write_text(TEMPLATE)
     options = ["--disable-frontend-multiprocessing"] if request.param == TOGETHER else []
@@ -43,13 +43,13 @@ def client(address: str) -> OpenAI:
 
 
 def arguments(**extra: Any) -> dict[str, Any]:
-    """Of a greedy request whose text has the hook tokens."""
+    """The arguments of a greedy request whose text includes the hook tokens."""
     body = {"skip_special_tokens": False, **extra}
     return {"model": MODEL, "temperature": 0, "max_tokens": 40, "extra_body": body}
 
 
 def check_tree(choice: Any) -> None:
-    """All children, and segments that cover the output without a gap."""
+    """The choice has all children, and its segments cover the output without a gap."""
     assert [child["failed"] for child in choice.children] == [False] * NUM_CHILDREN
     ends = [segment["end"] for segment in choice.segments]
     assert [segment["start"] for segment in choice.segments] == [0, *ends[:-1]]
@@ -58,13 +58,13 @@ def check_tree(choice: Any) -> None:
 
 class TestCompletions:
     def test_the_choice_has_its_tree(self, client: OpenAI) -> None:
-        """Beside the joined text."""
+        """The tree comes with the joined text."""
         (choice,) = client.completions.create(prompt=PROMPT, **arguments()).choices
         assert choice.text == expected_output(PROMPT)
         check_tree(choice)
 
     def test_each_sample_has_its_own(self, client: OpenAI) -> None:
-        """With n = 2, of two prompts."""
+        """Two prompts with n = 2 have four trees."""
         choices = client.completions.create(prompt=[PROMPT, PROMPT], n=2, **arguments() | {"temperature": 0.01}).choices
         assert [choice.index for choice in choices] == [0, 1, 2, 3]
         for choice in choices:
@@ -72,13 +72,13 @@ class TestCompletions:
         assert len({child["request_id"] for choice in choices for child in choice.children}) == 4 * NUM_CHILDREN
 
     def test_a_stream_is_the_parents_alone(self, client: OpenAI) -> None:
-        """Silent while BLOCKED; the tree comes with the finish reason."""
+        """It is silent while the parent is BLOCKED; the tree comes with the finish reason."""
         chunks = list(client.completions.create(prompt=PROMPT, stream=True, **arguments()))
         assert "".join(chunk.choices[0].text for chunk in chunks) == expected_output(PROMPT)
         check_tree(chunks[-1].choices[0])
 
     def test_children_stream_for_who_asks(self, client: OpenAI) -> None:
-        """As chunks without choices, before the parent goes on."""
+        """Their text comes as chunks without choices, before the parent goes on."""
         chunks = list(client.completions.create(prompt=PROMPT, stream=True, **arguments(stream_children=True)))
         told = [chunk.child for chunk in chunks if not chunk.choices]
         tree = chunks[-1].choices[0].children
@@ -88,12 +88,12 @@ class TestCompletions:
         assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected_output(PROMPT)
 
     def test_a_request_may_switch_its_hooks_off(self, client: OpenAI) -> None:
-        """Its choices are upstream's then."""
+        """Its choices are then upstream's."""
         (choice,) = client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"hooks": 0})).choices
         assert not hasattr(choice, "segments") and "<sync>" in choice.text
 
     def test_a_request_may_not_loosen_its_limits(self, client: OpenAI) -> None:
-        """It is told the field, and the most."""
+        """The error names the field and the maximum."""
         with pytest.raises(Exception, match="max_children is 1000; the engine allows 16"):
             client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"max_children": 1000}))
 
@@ -103,7 +103,7 @@ class TestChat:
 
     @pytest.mark.parametrize("n", [1, 2])
     def test_each_choice_has_its_tree(self, client: OpenAI, n: int) -> None:
-        """Beside the message."""
+        """The tree comes with the message."""
         sampled = arguments() | {"temperature": 0.01}
         choices = client.chat.completions.create(messages=self.MESSAGES, n=n, **sampled).choices
         assert [choice.message.content for choice in choices] == [expected_output(PROMPT)] * n
@@ -111,7 +111,7 @@ class TestChat:
             check_tree(choice)
 
     def test_children_stream_for_who_asks(self, client: OpenAI) -> None:
-        """As chunks without choices."""
+        """Their text comes as chunks without choices."""
         stream = client.chat.completions.create(messages=self.MESSAGES, stream=True, **arguments(stream_children=True))
         *chunks, last = list(stream)
         told = [chunk.model_extra["child"] for chunk in chunks if not chunk.choices]
@@ -120,7 +120,7 @@ class TestChat:
 
     @pytest.mark.parametrize("n", [1, 2])
     def test_a_stream_ends_with_the_tree(self, client: OpenAI, n: int) -> None:
-        """Of each choice."""
+        """Each choice has its own tree."""
         sampled = arguments() | {"temperature": 0.01}
         stream = client.chat.completions.create(messages=self.MESSAGES, stream=True, n=n, **sampled)
         choices = [choice for chunk in stream for choice in chunk.choices]
@@ -131,7 +131,7 @@ class TestChat:
 
 
 def sampled_by(branch: Any) -> int:
-    """Tokens that a choice, or a child, and all below it have sampled."""
+    """The number of tokens that a choice or child, and all below it, have sampled."""
     segments, children = (getattr(branch, name, None) or branch[name] for name in ("segments", "children"))
     own = sum(segment["end"] - segment["start"] for segment in segments if segment["origin"] == "sampled")
     return own + sum(map(sampled_by, children))
@@ -150,30 +150,30 @@ def check_usage(usage: Any, choices: list[Any]) -> None:
 
 
 class TestUsage:
-    """By the real client, which takes more fields than it knows."""
+    """What the OpenAI client gets, which accepts fields that it does not know."""
 
     SAMPLED = arguments() | {"temperature": 0.01}
     STREAMED: Any = {"stream": True, "stream_options": {"include_usage": True}}
 
     def test_of_completions(self, client: OpenAI) -> None:
-        """With n = 2, of two prompts."""
+        """The usage of two prompts with n = 2 is that of all choices."""
         response = client.completions.create(prompt=[PROMPT, PROMPT], n=2, **self.SAMPLED)
         check_usage(response.usage, response.choices)
 
     def test_of_a_chat(self, client: OpenAI) -> None:
-        """Likewise."""
+        """The usage of a chat with n = 2 is that of both choices."""
         response = client.chat.completions.create(messages=TestChat.MESSAGES, n=2, **self.SAMPLED)
         check_usage(response.usage, response.choices)
 
     def test_of_a_stream_of_completions(self, client: OpenAI) -> None:
-        """In the last chunk, of all choices."""
+        """The last chunk has the usage of all choices."""
         *chunks, last = client.completions.create(prompt=[PROMPT, PROMPT], n=2, **self.SAMPLED, **self.STREAMED)
         choices = [choice for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
         assert len(choices) == 4
         check_usage(last.usage, choices)
 
     def test_of_a_stream_of_a_chat(self, client: OpenAI) -> None:
-        """Likewise."""
+        """The last chunk has the usage of both choices."""
         *chunks, last = client.chat.completions.create(messages=TestChat.MESSAGES, n=2, **self.SAMPLED, **self.STREAMED)
         choices = [choice for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
         assert len(choices) == 2
@@ -195,14 +195,14 @@ class TestUsage:
 
 
 def metric(address: str, name: str) -> float:
-    """The value of a metric of hooks, 0 before its first."""
+    """The value of a metric of hooks, 0 before it is first set."""
     with urllib.request.urlopen(f"{address}/metrics") as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
 
 def test_plain_http_sees_the_same(address: str, tmp_path: Path) -> None:
-    """No client library is needed, and the metrics move."""
+    """No client library is needed, and the metrics count the request."""
     before = metric(address, "vllm:children_spawned_total")
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "temperature": 0, "skip_special_tokens": False}
     request = urllib.request.Request(
@@ -215,7 +215,7 @@ def test_plain_http_sees_the_same(address: str, tmp_path: Path) -> None:
 
 
 def test_the_example_streams_a_tree(address: str) -> None:
-    """As the README has it."""
+    """It prints what the README shows."""
     command = [sys.executable, "examples/stream_tree.py", address]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=MODEL_FOLDER.parents[1]).stdout
     assert "child 2  'e'" in printed and "children: ['enost', 'aelpp', 'eirrv']" in printed

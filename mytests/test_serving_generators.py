@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's own generators around upstream's, which are pretended here."""
+"""The server's own generators around upstream's, which are faked here."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ async def results(*items: Any) -> AsyncIterator[Any]:
 
 
 async def upstreams_stream(serving: Any, request: Any, *args: Any) -> AsyncGenerator[str, None]:
-    """A line for each result."""
+    """A line per result, in place of upstream's stream."""
     (items,) = (arg for arg in args if hasattr(arg, "__anext__"))
     async for _ in items:
         yield LINE
@@ -55,7 +55,7 @@ def lines(made: AsyncIterator[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("wanted", [True, False])
 class TestStreams:
     def check(self, chunks: list[dict[str, Any]], kind: str, wanted: bool) -> None:
-        """The tree in the last, and before it the child's, if it was asked for."""
+        """The last chunk has the tree, and those before it are the child's, if they were asked for."""
         *told, last = chunks
         assert last["choices"][0]["segments"]
         assert [(chunk["id"], chunk["object"], chunk["child"]["text"]) for chunk in told] == [
@@ -63,7 +63,7 @@ class TestStreams:
         ] * wanted
 
     def test_of_a_chat(self, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Its results come as they are."""
+        """A chat's results come as they are."""
         monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
         request = ChatCompletionRequest(messages=[], stream=True, stream_children=wanted)
         serving = OpenAIServingChat.__new__(OpenAIServingChat)
@@ -71,7 +71,7 @@ class TestStreams:
         self.check(lines(made), "chat.completion.chunk", wanted)
 
     def test_of_a_completion(self, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They come with the index of their prompt."""
+        """A completion's results come with the index of their prompt."""
         monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
         request = CompletionRequest(prompt="", stream=True, stream_children=wanted)
         serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
@@ -90,7 +90,7 @@ class TestResponses:
         assert [hasattr(choice, "segments") for choice in response.choices] == [False, True]
 
     def test_of_a_chat(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An error has no choices."""
+        """An error has no choices, and passes unchanged."""
         monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_full_generator", upstreams_chat)
         serving = OpenAIServingChat.__new__(OpenAIServingChat)
         answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()], usage=UsageInfo())
@@ -102,7 +102,7 @@ class TestResponses:
 
 
 def test_the_module_starts_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's, with the options that it was given."""
+    """It starts upstream's server with the given options."""
     started: list[Any] = []
     monkeypatch.setattr("sys.argv", ["api_server", "--port", "1234"])
     monkeypatch.setattr(api_server.upstream, "run_server", started.append)

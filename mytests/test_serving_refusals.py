@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that ended upstream's engine: a server says 400, and the next client is served."""
+"""Requests that crash upstream's engine: a server answers 400, and the next client is served."""
 
 import json
 import urllib.error
@@ -36,13 +36,13 @@ BODIES: dict[str, dict[str, Any]] = {
     ids=["hooks", "hooks-one-process", "off", "off-one-process"],
 )
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server with each front end, with hooks and without."""
+    """The address of a server with each front end, with hooks and without."""
     with server(*API_SERVER, str(MODEL_FOLDER), *request.param, use_v1="0") as started:
         yield started
 
 
 def post(address: str, body: dict[str, Any]) -> tuple[int, str]:
-    """Status and text of a completion."""
+    """The status and the text of a completion's response."""
     fields = {"model": str(MODEL_FOLDER), "prompt": "1+2", "max_tokens": 8, "temperature": 0} | body
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/v1/completions", json.dumps(fields).encode(), headers)
@@ -55,7 +55,7 @@ def post(address: str, body: dict[str, Any]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_it_is_refused_and_others_are_served(name: str, address: str) -> None:
-    """Before it is queued."""
+    """It is refused before it is queued."""
     status, text = post(address, BODIES[name])
     assert status == 400, text
     assert len(text) < 1000
@@ -63,7 +63,7 @@ def test_it_is_refused_and_others_are_served(name: str, address: str) -> None:
 
 
 def test_a_stream_says_so_in_its_first_event(address: str) -> None:
-    """Upstream's way of telling what a stream's request was refused for."""
+    """This is how upstream reports why a streaming request was refused."""
     status, text = post(address, BODIES["regex"] | {"stream": True})
     assert status in (200, 400)
     assert '"code": 400' in text or '"code":400' in text
@@ -71,7 +71,7 @@ def test_a_stream_says_so_in_its_first_event(address: str) -> None:
 
 
 def test_a_grammar_that_dies_later_ends_its_own_request(address: str) -> None:
-    """With what there is of it."""
+    """The request ends with the text sampled so far."""
     status, text = post(address, {"guided_regex": "12\u1234"})
     choice = json.loads(text)["choices"][0]
     assert (status, choice["text"], choice["finish_reason"]) == (200, "12", "abort")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences that wait for their caller, over HTTP; and callers that go away."""
+"""Sequences that wait for their caller, over HTTP, and clients that go away."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ BODY: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "tem
 
 @pytest.fixture(scope="module", params=[SEPARATE, TOGETHER])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a server whose sync tokens wait for a caller."""
+    """The address of a server whose sync tokens wait for a caller."""
     options = ["--disable-frontend-multiprocessing"] if request.param == TOGETHER else []
     fields = json.dumps(vars(hooks_for("sync", sync_resume="manual")))
     with server(*API_SERVER, MODEL, "--special-kwargs", fields, *options, use_v1="0") as found:
@@ -40,13 +40,13 @@ def call(url: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def waiting(address: str) -> list[str]:
-    """Request ids."""
+    """The request ids of the sequences that wait."""
     ids: list[str] = call(f"{address}/v1/sequences_awaiting_resume")["request_ids"]
     return ids
 
 
 def test_a_sequence_goes_on_with_what_its_caller_says(address: str) -> None:
-    """Behind its children's results, in the same response."""
+    """The caller's text comes after the children's results, in the same response."""
     answers: list[Any] = []
     request = threading.Thread(target=lambda: answers.append(call(f"{address}/v1/completions", BODY)), daemon=True)
     request.start()
@@ -73,7 +73,7 @@ def test_a_sequence_goes_on_with_what_its_caller_says(address: str) -> None:
     ids=["24 MB", "characters", "tokens of a text", "tokens", "out of the vocabulary", "no integers"],
 )
 def test_what_does_not_fit_is_refused(address: str, given: dict[str, Any], status: int, told: str) -> None:
-    """Nothing is lost: the sequence waits on, and goes on with what does fit."""
+    """Nothing is lost: the sequence keeps waiting, and goes on with what does fit."""
     answers: list[Any] = []
     request = threading.Thread(target=lambda: answers.append(call(f"{address}/v1/completions", BODY)), daemon=True)
     request.start()
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_refused(address: str, given: dict[str, Any], statu
 
 
 def test_a_resume_of_nobody_is_refused(address: str) -> None:
-    """And the server goes on."""
+    """The server goes on."""
     with pytest.raises(urllib.error.HTTPError) as error:
         call(f"{address}/v1/resume_sequence", {"request_id": "nobody"})
     assert error.value.code == 400 and b"nobody" in error.value.read()
@@ -98,7 +98,7 @@ def test_a_resume_of_nobody_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_client_that_goes_away_aborts_its_tree(address: str, is_streamed: bool) -> None:
-    """BLOCKED as it is; without that it would wait for ever."""
+    """The tree is aborted while BLOCKED; otherwise it would wait forever."""
     host, _, port = address.removeprefix("http://").rpartition(":")
     client = http.client.HTTPConnection(host, int(port))
     body = json.dumps(BODY | {"stream": is_streamed})

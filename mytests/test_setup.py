@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetching and building upstream: what is kept, what is refused, and in which words."""
+"""Fetching and building upstream: what is kept, what is refused, and what the errors say."""
 
 import hashlib
 import io
@@ -88,7 +88,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def test_fetch_keeps_the_verified_file(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
-    """The index's file lies in the cache, byte for byte."""
+    """The index's file is in the cache, byte for byte."""
     url, artifact = make_index(tmp_path)
     use_index(url)
     path = fetch(artifact, cache)
@@ -98,7 +98,7 @@ def test_fetch_keeps_the_verified_file(tmp_path: Path, cache: BuildCache, use_in
 def test_wrong_hash_is_one_line_and_leaves_nothing(
     tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
 ) -> None:
-    """A file of another content is refused, with both hashes named."""
+    """A file with other content is refused, and the error names both hashes."""
     url, artifact = make_index(tmp_path)
     use_index(url)
     with pytest.raises(SetupError, match=f"^[^\n]*{artifact.sha256}[^\n]*{'0' * 64}[^\n]*$"):
@@ -107,7 +107,7 @@ def test_wrong_hash_is_one_line_and_leaves_nothing(
 
 
 def test_unreachable_index_is_one_line_and_leaves_nothing(cache: BuildCache, use_index: Callable[[str], None]) -> None:
-    """With a cold cache the index that cannot be reached is named."""
+    """With a cold cache the error names the index that cannot be reached."""
     use_index(UNREACHABLE)
     with pytest.raises(SetupError, match=f"^[^\n]*{UNREACHABLE}[^\n]*refused[^\n]*$"):
         fetch(Artifact(FILENAME, "0" * 64), cache)
@@ -126,7 +126,7 @@ def test_a_dead_source_does_not_hide_a_live_one(
 
 @pytest.mark.usefixtures("no_compiler")
 def test_warm_cache_needs_no_index(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
-    """A tree that was built once is there without the index."""
+    """A tree that was built once is available without the index."""
     url, artifact = make_index(tmp_path)
     use_index(url)
     first = built_tree(make_recipe(artifact), cache)
@@ -138,7 +138,7 @@ def test_warm_cache_needs_no_index(tmp_path: Path, cache: BuildCache, use_index:
 def test_tree_is_upstreams_package_and_its_kernels(
     tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
 ) -> None:
-    """Neither sources nor benchmarks are in it."""
+    """It has neither sources nor benchmarks."""
     url, artifact = make_index(tmp_path)
     use_index(url)
     tree = built_tree(make_recipe(artifact), cache)
@@ -148,7 +148,7 @@ def test_tree_is_upstreams_package_and_its_kernels(
 
 @pytest.mark.usefixtures("no_compiler")
 def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
-    """A tree of another recipe, or a link, gives way to a copy of this one."""
+    """A tree of another recipe, or a link, is replaced by a copy of this one."""
     url, artifact = make_index(tmp_path)
     use_index(url)
     recipe = make_recipe(artifact)
@@ -167,7 +167,7 @@ def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, use
 
 
 def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
-    """The final name appears only when the block has ended well."""
+    """The final name appears only if the block ends without an error."""
     final = tmp_path / "tree"
     with pytest.raises(RuntimeError), published_folder(final) as staging:
         (staging / "half").touch()
@@ -176,7 +176,7 @@ def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_published_folder_is_whole_when_it_appears(tmp_path: Path) -> None:
-    """While it is being filled, its name isn't there."""
+    """While it is being filled, its final name does not exist."""
     final = tmp_path / "tree"
     with published_folder(final) as staging:
         (staging / "file").touch()
@@ -185,7 +185,7 @@ def test_published_folder_is_whole_when_it_appears(tmp_path: Path) -> None:
 
 
 def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install."""
+    """The error says what to install."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(SetupError, match=r"^no C\+\+ compiler \(no-such-compiler.*install g\+\+"):
         require_compiler(("-O3",))
@@ -206,7 +206,7 @@ def test_command_line_prints_one_line_for_an_error(tmp_path: Path) -> None:
 
 
 def test_unsupported_python_is_refused() -> None:
-    """It names the supported ones."""
+    """The error names the supported versions."""
     with pytest.raises(SetupError, match=r"Python 3.13 is not supported: use one of 3.10, 3.11, 3.12"):
         require_supported_python((3, 13))
 
@@ -221,17 +221,17 @@ def test_unsupported_python_is_refused() -> None:
     ],
 )
 def test_flags_fit_the_processor(processor: Processor, flag: str) -> None:
-    """Each family of processors has its own."""
+    """Each family of processors has its own flags."""
     assert flag in compile_flags(processor)
 
 
 def test_apple_silicon_is_compiled_without_openmp() -> None:
-    """Apple's compiler has none."""
+    """Apple's compiler does not have it."""
     assert "-fopenmp" not in compile_flags(Processor("Darwin", "arm64", frozenset()))
 
 
 def test_processor_without_kernels_is_refused() -> None:
-    """An x86-64 processor older than AVX2."""
+    """Here it is an x86-64 processor older than AVX2."""
     with pytest.raises(SetupError, match=r"^this processor \(x86_64\) is not supported: [^\n]*AVX2"):
         compile_flags(Processor("Linux", "x86_64", frozenset({"sse4_2"})))
 
@@ -253,17 +253,17 @@ def test_key_changes_with_all_that_a_tree_is_made_of(change: dict[str, object]) 
 
 
 def test_environment_wins_over_pips_files() -> None:
-    """As in pip itself."""
+    """The order is that of pip itself."""
     lines = ["global.index-url='a'", "install.index-url='b'", ":env:.index-url='c'"]
     assert parse_pip_options(lines) == {"index-url": "c"}
 
 
 def test_no_index_leaves_no_index() -> None:
-    """Not even the one that is pip's default."""
+    """Not even pip's default index is left."""
     assert index_urls({"no-index": "true", "index-url": UNREACHABLE}) == []
 
 
 def test_only_the_cpu_build_says_cpu() -> None:
-    """Upstream finds its platform by that."""
+    """Upstream finds its platform by that part of the version."""
     assert distribution_version(Target.CPU) == "0.9.2+hooks.1.cpu"
     assert distribution_version(Target.CUDA) == "0.9.2+hooks.1"

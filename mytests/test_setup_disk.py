@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full disks and folders that cannot be written to: one line, and as early as can be."""
+"""Full disks and folders that cannot be written to are reported in one line, as early as possible."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def cache(tmp_path: Path) -> BuildCache:
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    """A function that raises it."""
+    """A function that raises ``error``."""
 
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -68,13 +68,13 @@ class TestDisk:
         ],
     )
     def test_what_a_disk_refuses_is_one_line(self, error: OSError, line: str) -> None:
-        """With the path, the reason and the way out."""
+        """The line has the path, the reason and the way out."""
         with pytest.raises(SetupError, match=f"^{re.escape(line)}[^\n]*$"), writing_to(Path("/a/cache"), "X"):
             raise error
 
     @pytest.mark.parametrize("error", [ConnectionResetError(errno.ECONNRESET, "reset"), OSError("odd")])
     def test_what_no_disk_refuses_passes(self, error: OSError) -> None:
-        """It is not about the folder."""
+        """Such an error is not about the folder."""
         with pytest.raises(type(error)) as raised, writing_to(Path("/a/cache"), "X"):
             raise error
         assert raised.value is error
@@ -83,7 +83,7 @@ class TestDisk:
     def test_a_disk_that_fills_up_while_a_tree_is_made(
         self, step: str, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The cache is named, and nothing half is left in it."""
+        """The error names the cache, and nothing incomplete is left in it."""
         monkeypatch.setattr(tree_module, "fetch", lambda *_: tmp_path)
         monkeypatch.setattr(tree_module, step, raising(FULL))
         with pytest.raises(SetupError, match=f"^{cache.root} cannot be .*No space left.*VLLM_HOOKS_CACHE$"):
@@ -93,7 +93,7 @@ class TestDisk:
     def test_a_disk_that_fills_up_while_a_tree_is_copied(
         self, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The checkout is named; what stood there still does."""
+        """The error names the checkout; what was there before still is."""
         recipe = recipe_for(Target.CUDA)
         (cache.trees / recipe.key / "vllm" / "core").mkdir(parents=True)
         destination = tmp_path / "tree"
@@ -107,20 +107,20 @@ class TestDisk:
         assert [path.name for path in destination.iterdir()] == ["old.py"]
 
     def test_a_cache_that_cannot_be_made_is_named(self, tmp_path: Path) -> None:
-        """By its path, with the variable that names another."""
+        """The error has its path, and the variable that names another."""
         (tmp_path / "file").touch()
         with pytest.raises(SetupError, match=rf"^{tmp_path}/file/\S* cannot be .*Not a directory.*VLLM_HOOKS_CACHE$"):
             built_tree(recipe_for(Target.CUDA), BuildCache(tmp_path / "file" / "cache"))
 
     def test_a_compiler_without_room_says_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And not only where its own words are."""
+        """The error quotes the compiler, rather than only say where its output is."""
         said = program(tmp_path / "python", "echo 'fatal: cannot write x.o: No space left on device'; exit 1")
         monkeypatch.setattr(sys, "executable", said)
         with pytest.raises(SetupError, match=rf"^no room for the CPU kernels: fatal: .*make room in .* or {tmp_path},"):
             compile_kernels(tmp_path, tmp_path, (), tmp_path / "logs" / "key.log")
 
     def test_a_compiler_that_cannot_be_run_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As one that isn't there."""
+        """The error is that of a missing compiler."""
         (tmp_path / "c++").touch()
         monkeypatch.setenv("CXX", str(tmp_path / "c++"))
         with pytest.raises(
@@ -129,7 +129,7 @@ class TestDisk:
             require_compiler(("-O3",))
 
     def test_without_a_temporary_folder_the_variable_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """pip, the compiler and we need one."""
+        """pip, the compiler and set-up itself need such a folder."""
         missing = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
         monkeypatch.setattr("tempfile.gettempdir", raising(missing))
         with pytest.raises(SetupError, match=r"no temporary folder to write to \(No usable .*; name one in TMPDIR$"):
@@ -138,18 +138,18 @@ class TestDisk:
 
 class TestPreflight:
     def with_free(self, gigabytes: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All disks have so much room."""
+        """Makes all disks have ``gigabytes`` of free room."""
         usage = shutil._ntuple_diskusage(10**12, 0, int(gigabytes * 10**9))
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
     def check(self, tmp_path: Path, cache: BuildCache) -> None:
-        """Of an empty environment."""
+        """Runs the check for an empty environment."""
         check(Target.CPU, cache, tmp_path, tmp_path / "venv")
 
     def test_too_little_room_is_one_line(
         self, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has what is there, what is needed, and what names other folders."""
+        """It says what is free, what is needed, and how to name other folders."""
         self.with_free(5.0, monkeypatch)
         with pytest.raises(
             SetupError, match=rf"^{tmp_path}/venv and [^\n]* needs 6.3 GB there, and 5.0 GB are free; make"
@@ -157,7 +157,7 @@ class TestPreflight:
             self.check(tmp_path, cache)
 
     def test_each_file_system_has_its_own_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Folders of two are not added up."""
+        """Needs on two file systems are not added up."""
         sizes = {tmp_path: 8 * 10**9, Path("/proc"): 8 * 10**9}
         self.with_free(9.0, monkeypatch)
         require_room([preflight.Need(folder, size, None) for folder, size in sizes.items()])
@@ -168,7 +168,7 @@ class TestPreflight:
     def test_an_environment_that_is_full_takes_no_more(
         self, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A set-up that is done again fetches little."""
+        """A repeated set-up fetches little."""
         monkeypatch.setattr(preflight, "size_of", lambda _: int(3.2e9))
         needs = needs_of(SIZES[Target.CPU], cache, tmp_path, tmp_path / "venv", is_built=True)
         assert [need.size for need in needs] == [0, 0, 10**8, 0]
@@ -176,7 +176,7 @@ class TestPreflight:
     def test_a_missing_compiler_is_told_before_anything_is_fetched(
         self, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where the kernels are not in the cache already."""
+        """This holds if the kernels are not already in the cache."""
         monkeypatch.setenv("CXX", "no-such-compiler")
         self.with_free(100.0, monkeypatch)
         with pytest.raises(SetupError, match=r"^no C\+\+ compiler"):
@@ -188,14 +188,14 @@ class TestPreflight:
     def test_the_wheel_needs_no_compiler(
         self, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It has its kernels."""
+        """The wheel has its kernels."""
         monkeypatch.setenv("CXX", "no-such-compiler")
         self.with_free(100.0, monkeypatch)
         check(Target.CUDA, cache, tmp_path, tmp_path / "venv")
 
     @pytest.mark.parametrize("error", [FULL, NOT_OURS, READ_ONLY])
     def test_a_folder_is_tried(self, error: OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By a file that is written to it."""
+        """It is tried by writing a file to it."""
         require_writable(tmp_path / "new" / "folder", "X")
         assert list((tmp_path / "new" / "folder").iterdir()) == []
         monkeypatch.setattr("tempfile.TemporaryFile", raising(error))
@@ -203,7 +203,7 @@ class TestPreflight:
             require_writable(tmp_path, "X")
 
     def test_the_command_prints_one_line(self, tmp_path: Path) -> None:
-        """And fails."""
+        """Its exit status is 1."""
         (tmp_path / "file").touch()
         environment = os.environ | {"VLLM_TARGET_DEVICE": "cpu", "VLLM_HOOKS_CACHE": str(tmp_path / "file" / "cache")}
         command = [sys.executable, "-m", "build_tools.preflight"]

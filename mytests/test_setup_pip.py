@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What set-up shows of pip: how far it is, and its errors."""
+"""What set-up shows of pip: its progress, and its errors."""
 
 import io
 import shutil
@@ -32,19 +32,19 @@ class Terminal(io.StringIO):
 
 class TestPip:
     def run(self, folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> int:
-        """A pip that does as the script says."""
+        """Runs a pip that does what the script says."""
         monkeypatch.setattr(sys, "executable", program(folder / "python", script))
         return pip_install.main(["torch"])
 
     def test_a_file_has_a_few_lines(self) -> None:
-        """What takes long, and how much there is."""
+        """They say what takes long, and how much there is."""
         screen = io.StringIO()
         pip_install.show_progress(PIP_SAYS.splitlines(), screen)
         large = "downloading torch-2.13.0-cp311-cp311-linux_x86_64.whl (190.4 MB)"
         assert screen.getvalue() == f"  {large}\n  installing 3 packages\n"
 
     def test_a_terminal_has_one_line(self) -> None:
-        """Written over by the next, no wider than it is, and gone at the end."""
+        """It is overwritten by the next, no wider than the terminal, and gone at the end."""
         screen = Terminal()
         pip_install.show_progress([*PIP_SAYS.splitlines(), "Collecting " + "x" * 1000], screen)
         assert "\n" not in screen.getvalue()
@@ -56,7 +56,7 @@ class TestPip:
     def test_folders_that_lack_a_package_are_not_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """Other warnings are."""
+        """Other warnings are passed on."""
         noise = "WARNING: Location 'file:///simple/torch/' is ignored: it is neither a file nor a directory."
         assert self.run(tmp_path, f'echo "{noise}" >&2; echo "WARNING: torch is yanked" >&2', monkeypatch) == 0
         assert capfd.readouterr() == ("", "WARNING: torch is yanked\n")
@@ -64,7 +64,7 @@ class TestPip:
     def test_errors_are_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """pip's own, then a line of ours."""
+        """pip's own error comes first, then a line of ours."""
         assert self.run(tmp_path, 'echo "ERROR: No matching distribution" >&2; exit 1', monkeypatch) == 1
         own = "error: pip could not install what is needed; its own message is above\n"
         assert capfd.readouterr().err == f"ERROR: No matching distribution\n{own}"
@@ -72,7 +72,7 @@ class TestPip:
     def test_a_full_disk_is_told_with_the_way_out(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """Where pip writes to."""
+        """The error names the folders that pip writes to."""
         problem = "Could not install packages due to an OSError: [Errno 28] No space left on device"
         assert self.run(tmp_path, f'echo "ERROR: {problem}" >&2; exit 1', monkeypatch) == 1
         last = capfd.readouterr().err.splitlines()[-1]

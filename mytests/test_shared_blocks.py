@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What forks ask of the block manager: each test fails on upstream's own way of doing it."""
+"""What forks need from the block manager; each test fails if it is done as upstream does it."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ def engine_with_kv(hooks: Any = SYNC_HOOKS, block_size: int = 8, **sizes: Any) -
 
 
 def test_a_block_that_is_copied_from_is_not_copied_into_in_the_same_step() -> None:
-    """The copies of a step run in no order: here a preemption frees the source of one of them."""
+    """A step's copies run in no particular order; here a preemption frees the source of one of them."""
     engine = engine_with_kv(num_blocks=4, max_num_seqs=4)
     engine.add("r", "rrrr")
     engine.add("s", "ss")
@@ -30,7 +30,7 @@ def test_a_block_that_is_copied_from_is_not_copied_into_in_the_same_step() -> No
 
 
 def test_blocked_parents_give_way_to_children_that_preempt_each_other() -> None:
-    """Every step does something, and nothing comes of it: not being stuck is not getting on."""
+    """Otherwise every step does something, yet no sequence makes progress."""
     hooks = dataclasses.replace(HOOKS, children_per_promise=2)
     engine = engine_with_kv(hooks, num_blocks=6, max_model_len=40, max_num_batched_tokens=16, max_num_seqs=4)
     engine.add("q", "q" * 6)
@@ -42,7 +42,7 @@ def test_blocked_parents_give_way_to_children_that_preempt_each_other() -> None:
 
 
 def test_a_sequence_may_fill_the_last_block() -> None:
-    """Upstream wants a free block for each that is written to, and preempts it again and again."""
+    """Upstream wants a free block for each block that is written to, and preempts the sequence again and again."""
     engine = engine_with_kv(num_blocks=4, max_model_len=32)
     engine.add(prompt="p" * 20)
     engine.run(plan(r="a" * 30), max_steps=20)
@@ -53,7 +53,7 @@ def test_a_sequence_may_fill_the_last_block() -> None:
 
 @pytest.mark.parametrize("num_in_last_block", [1, 2, 3, 4])
 def test_a_shared_block_counts_as_one_to_be_copied(num_in_last_block: int) -> None:
-    """However little is in it; behind a full one a new block is needed, too."""
+    """It counts however little is in it; after a full one a new block is needed, too."""
     engine = engine_with_kv(block_size=4, num_blocks=2)
     parent = engine.add(prompt="p" * (4 + num_in_last_block))
     engine.step({"r": PROMISE})
@@ -71,7 +71,7 @@ def test_a_chunked_prefill_may_take_the_last_block() -> None:
 
 
 def test_a_childs_promise_is_computed_though_the_cache_knows_it() -> None:
-    """Another child left the full block of the same context behind; it may be gone before this one runs."""
+    """An earlier child left the full block of the same context in the cache; it may be gone before this child runs."""
     engine = engine_with_kv(HOOKS, block_size=4, num_blocks=16, prefix_caching=True)
     engine.add("r", "abc")
     engine.run(plan(r="!z", r_child_0="BCDE"))
@@ -95,7 +95,7 @@ def test_an_aborted_prefill_leaves_nothing_uncomputed_in_the_cache(num_steps: in
     scheduled = engine.step({})
     assert [(entry.request_id, entry.num_tokens) for entry in scheduled] == [("s", 8 * num_steps + 8)]
     engine.run(lambda group: EOS)
-    # It needs every block there is, those of the aborted one too.
+    # It needs every block, including those of the aborted request.
     engine.add("t", "z" * 31)
     engine.run(lambda group: EOS)
     engine.assert_empty()
@@ -115,7 +115,7 @@ def test_a_swapped_prefill_comes_back_in_chunks() -> None:
 
 
 def test_a_block_is_not_evicted_before_those_behind_it() -> None:
-    """A parent that was BLOCKED for long is freed behind its child; upstream finds what stands behind a hole."""
+    """A parent that was BLOCKED for long is freed after its child; upstream then finds blocks that follow a hole."""
     engine = engine_with_kv(HOOKS, block_size=4, num_blocks=4, max_model_len=12, prefix_caching=True)
     engine.add("r", "pppp")
     engine.run(plan(r="!", r_child_0="c" * 9))
@@ -128,7 +128,7 @@ def test_a_block_is_not_evicted_before_those_behind_it() -> None:
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_a_context_of_many_blocks_is_forked(caching: bool) -> None:
-    """Upstream walks along a sequence's blocks by recursion, and Python ends that after a thousand calls."""
+    """Upstream walks a sequence's blocks recursively, which Python stops after a thousand calls."""
     engine = SurgicalEngine(
         num_blocks=1300, max_model_len=5000, max_num_batched_tokens=5000, prefix_caching=caching, block_size=4
     )

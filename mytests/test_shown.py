@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How errors show values: none repeats an input of any length."""
+"""How errors show values: no error repeats a long input in full."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class Unshowable:
     ["text", "", 5, True, 2.5, None, [-1], [1.5], ["a"], (1, 2), {"regex": "((("}, {3}, b"bytes", "\ud800", "a\nb"],
 )
 def test_a_short_value_is_its_repr(value: Any) -> None:
-    """So errors read as ever."""
+    """Errors about short values read as before."""
     assert shortened(value) == repr(value)
 
 
@@ -41,12 +41,12 @@ def test_a_short_value_is_its_repr(value: Any) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_long_value_is_cut(value: Any) -> None:
-    """Whatever its type."""
+    """It is cut whatever its type."""
     assert 20 < len(shortened(value)) <= 80
 
 
 def test_the_beginning_and_the_end_are_kept() -> None:
-    """A cut in the middle is marked."""
+    """The cut is in the middle, and is marked."""
     text = shortened("<" + "a" * 500 + ">")
     assert text.startswith("'<aaa") and text.endswith("aaa>'") and "a...a" in text
 
@@ -59,5 +59,5 @@ def test_a_list_is_not_read_to_its_end() -> None:
 
 @pytest.mark.parametrize(("text", "most"), [("short", 5), ("a" * 10**6, 240)])
 def test_an_error_is_cut_likewise(text: str, most: int) -> None:
-    """Of a library, which repeats what it was given."""
+    """It may come from a library, which repeats what it was given."""
     assert len(shortened_error(ValueError(text))) == most

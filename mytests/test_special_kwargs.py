@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SpecialKwargs`: what a field takes, what is refused, how texts become token ids."""
+"""`SpecialKwargs`: what a field accepts, what is refused, and how texts become token ids."""
 
 import dataclasses
 import pickle
@@ -20,7 +20,7 @@ NOT_CALLABLE = "mytests.test_extension.FORK"
 
 
 class WordTokenizer:
-    """Words, of which some are one token."""
+    """A tokenizer of words, some of which are one token."""
 
     unk_token_id = 0
 
@@ -78,7 +78,7 @@ class TestFields:
         ],
     )
     def test_a_bad_value_is_refused(self, fields: dict[str, object], message: str) -> None:
-        """The error names field, value and way out."""
+        """The error names the field, its value and the way out."""
         with pytest.raises(ValueError, match=message):
             SpecialKwargs.of({"sync_token_id": 5, **fields})
 
@@ -110,18 +110,18 @@ class TestFields:
         ],
     )
     def test_bad_sampling_params_are_refused(self, overrides: Any, message: str) -> None:
-        """At start-up, and not when the first child is spawned."""
+        """They are refused at start-up, and not when the first child is spawned."""
         with pytest.raises(ValueError, match=message):
             SpecialKwargs(sync_token_id=5, child_sampling_params=overrides)
 
     def test_logits_processors_by_name(self) -> None:
-        """As the server takes them: a function, or what makes one, with its arguments."""
+        """As in the server, a name is that of a function, or of what makes one, with its arguments."""
         given = [JOIN, {"qualname": "functools.partial", "args": [max, 1]}, min]
         made = sampling_fields({"logits_processors": given})["logits_processors"]
         assert (made[0].__name__, made[1].args, made[2]) == (JOIN.rpartition(".")[2], (1,), min)
 
     def test_more_may_be_asked_of_children_than_upstreams_default_has_room_for(self) -> None:
-        """Their parent's max_tokens is another."""
+        """Their parent's max_tokens applies, which may be greater than upstream's default."""
         hooks = SpecialKwargs(sync_token_id=5, child_sampling_params={"min_tokens": 20})
         assert hooks.child_sampling_params == {"min_tokens": 20}
 
@@ -140,7 +140,7 @@ class TestFields:
         ],
     )
     def test_a_name_that_leads_nowhere_is_refused(self, fields: dict[str, Any], message: str) -> None:
-        """A user's own code is found when hooks are configured."""
+        """User-defined code is looked up when hooks are configured."""
         with pytest.raises(ValueError, match=message):
             SpecialKwargs(sync_token_id=5, **fields)
 
@@ -154,7 +154,7 @@ class TestFields:
 
 class TestForms:
     def test_a_dict_an_object_and_json_mean_the_same(self) -> None:
-        """And the result is hashable."""
+        """The result is the same hashable object."""
         given: list[Any] = [HOOKS, {"sync_token_id": 3, "promise_token_id": 2}]
         parsed = SpecialKwargs.from_json('{"sync_token_id": 3, "promise_token_id": 2}')
         assert {parsed, *map(SpecialKwargs.of, given)} == {HOOKS}
@@ -172,7 +172,7 @@ class TestForms:
         assert {parsed: 1}[pickle.loads(pickle.dumps(parsed))] == 1
 
     def test_none_stays_none(self) -> None:
-        """No hooks at all."""
+        """None stands for no hooks at all."""
         assert SpecialKwargs.of(None) is None
 
     def test_later_changes_of_what_was_given_change_nothing(self) -> None:
@@ -183,7 +183,7 @@ class TestForms:
         assert hooks.child_sampling_params == {"temperature": 0.5}
 
     def test_a_sampling_params_object_is_hashable_too(self) -> None:
-        """It takes no part in the hash, and does in comparisons."""
+        """The sampling parameters are left out of the hash, but are compared."""
         hot, cold = (
             SpecialKwargs(sync_token_id=5, child_sampling_params=SamplingParams(temperature=t)) for t in (1, 0)
         )
@@ -197,7 +197,7 @@ class TestForms:
             SpecialKwargs.from_json(text)
 
     def test_anything_else_is_a_type_error(self) -> None:
-        """A string is no mapping: --special-kwargs parses it."""
+        """A string is not a mapping: only --special-kwargs parses one."""
         with pytest.raises(TypeError, match="expected SpecialKwargs or a dict"):
             SpecialKwargs.of("sync")  # type: ignore[arg-type]
 
@@ -214,18 +214,18 @@ class TestTokens:
         )
 
     def test_ids_need_no_tokenizer(self) -> None:
-        """They stay as they are."""
+        """Ids stay as they are."""
         assert not needs_tokenizer(HOOKS)
         assert with_token_ids(HOOKS, WordTokenizer()) == HOOKS
 
     @pytest.mark.parametrize("text", ["sync up", "nonsense"])
     def test_a_text_of_more_or_less_than_one_token_is_refused(self, text: str) -> None:
-        """The unknown token is none."""
+        """The unknown token does not count as one."""
         with pytest.raises(ValueError, match=f"sync_token has '{text}', which is .*use a text that is one token"):
             with_token_ids(SpecialKwargs(sync_token=text), WordTokenizer())
 
     def test_two_texts_of_one_token_are_refused(self) -> None:
-        """It shows only when the tokenizer is asked."""
+        """This is known only once the tokenizer is asked."""
         with pytest.raises(ValueError, match="token 7 is given to two"):
             with_token_ids(SpecialKwargs(sync_token="<sync>", promise_token_id=7), WordTokenizer())
 
@@ -248,7 +248,7 @@ class TestTokens:
 
 
 def test_resolving_asks_the_models_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where a token is given by its text."""
+    """It does so only if a token is given by its text."""
     from mytests.test_processor_factory import config_of
     from vllm.engine import compatibility
 

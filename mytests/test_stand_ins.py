@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With hooks off our classes ask nothing of an engine that upstream's don't: a stand-in for one will do."""
+"""With hooks off our classes ask nothing of an engine that upstream's do not, so a stand-in for one will do."""
 
 import asyncio
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from vllm.sampling_params import SamplingParams
 
 
 class StandIn:
-    """As upstream's own tests have one: no config, no scheduler. Each request finishes in one step."""
+    """Like the one in upstream's own tests, without config or scheduler. Each request finishes in one step."""
 
     def __init__(self) -> None:
         self.parallel_config = SimpleNamespace(pipeline_parallel_size=1)
@@ -62,7 +62,7 @@ def test_behind_the_asynchronous_engine(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_in_a_process_of_its_own() -> None:
-    """A step is the engine's."""
+    """A step of the process is a step of the engine."""
     process = MQLLMEngine.__new__(MQLLMEngine)
     process.engine = StandIn()
     process.engine.request_ids.append("r")
@@ -70,7 +70,7 @@ def test_in_a_process_of_its_own() -> None:
 
 
 def test_behind_llm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests come in, and its bar is upstream's."""
+    """Requests are added, and the progress bar is upstream's."""
     llm, added = LLM.__new__(LLM), []
     llm.llm_engine = StandIn()
     monkeypatch.setattr(LLM.__bases__[0], "_validate_and_add_requests", lambda self, prompt: added.append(prompt))

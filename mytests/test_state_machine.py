@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random walks over the real scheduler and block manager: whatever comes in whatever order, the tree is sound.
+"""Random walks over the real scheduler and block manager: trees stay sound whatever happens, in whatever order.
 
-After each step of a walk queues, blocks and segments are checked, and a pretended KV cache; at the end of
-each request its tokens, against a reference that knows nothing of scheduling.
+After each step of a walk queues, blocks, segments and a pretended KV cache are checked; at the end of each
+request its tokens are compared with those of a reference that knows nothing of scheduling.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ MUST_ARISE = {
 
 MAX_QUEUED = 8
 MAX_IDLE_STEPS = 6
-"""Joins of a whole line of ended parents, one a step, and a preemption of all that runs."""
+"""Enough to join a whole chain of ended parents, one per step, and to preempt all that runs."""
 
 
 class Trees(RuleBasedStateMachine):
@@ -81,7 +81,7 @@ class Trees(RuleBasedStateMachine):
         adapter=st.integers(0, 3),
     )
     def add(self, length: int, letter: str, max_tokens: int, priority: int, adapter: int) -> None:
-        """A request; few letters, so that prefixes are alike."""
+        """Adds a request; there are few letters, so that prefixes are alike."""
         prompt = letter * min(length, self.engine.max_model_len - 1)
         adapter = adapter if self.engine.max_loras else 0
         name = f"r{len(self.roots)}"
@@ -90,21 +90,21 @@ class Trees(RuleBasedStateMachine):
     @precondition(lambda self: self.roots)
     @rule(tokens=st.lists(TOKENS, min_size=5, max_size=5))
     def step(self, tokens: list[int]) -> None:
-        """One step, in which each group that samples gets the next of the tokens."""
+        """Takes one step, in which each group that samples gets the next of the tokens."""
         drawn = iter(tokens)
         self._step(lambda group: self.reference.feed(group, next(drawn)))
 
     @precondition(lambda self: self.roots)
     @rule(steps=st.integers(2, 12))
     def decode(self, steps: int) -> None:
-        """Steps of ordinary tokens, which fill blocks."""
+        """Takes steps of ordinary tokens, which fill blocks."""
         for _ in range(steps):
             self._step(lambda group: self.reference.feed(group, ord("x")))
 
     @precondition(lambda self: self.engine.queued())
     @rule(index=st.integers(0, 63))
     def abort(self, index: int) -> None:
-        """Any sequence that lives, with all below it."""
+        """Aborts any live sequence, with all below it."""
         queued = self.engine.queued()
         group = queued[index % len(queued)]
         branch = branch_of(group)
@@ -115,13 +115,13 @@ class Trees(RuleBasedStateMachine):
     @precondition(lambda self: any(self.engine.processor.awaiting_resume()))
     @rule(index=st.integers(0, 63), text=st.sampled_from(["", "r", "rs" * 10]))
     def resume(self, index: int, text: str) -> None:
-        """A sequence that waits for its caller."""
+        """Resumes a sequence that waits for its caller."""
         waiting = list(self.engine.processor.awaiting_resume())
         self._resume(waiting[index % len(waiting)], text)
 
     @invariant()
     def books_add_up(self) -> None:
-        """Trees, queues and blocks; and no sequence that is unfinished is in no queue."""
+        """Trees, queues and blocks are consistent, and each unfinished sequence is in a queue."""
         self.engine.scheduler.check_integrity()
         queued = {group.request_id for group in self.engine.queued()}
         assert queued == {group.request_id for group in self._all() if not group.first_seq.is_finished()}
@@ -129,7 +129,7 @@ class Trees(RuleBasedStateMachine):
 
     @invariant()
     def tables_fit(self) -> None:
-        """Tables are where they should be, and cover what is computed."""
+        """Block tables exist where they must, and only where they may, and cover what is computed."""
         scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
         must = {g.first_seq.seq_id for g in [*scheduler.running, *scheduler.swapped, *scheduler.forked]}
         kept = scheduler._kept.seq_ids
@@ -142,7 +142,7 @@ class Trees(RuleBasedStateMachine):
             assert num_alike(seqs[seq_id]) <= table.num_full_slots <= seqs[seq_id].get_len()
 
     def teardown(self) -> None:
-        """All that lives comes to its end, and leaves nothing."""
+        """All live sequences come to their end, and leave nothing."""
         if not hasattr(self, "engine"):
             return
         for _ in range(400):
@@ -201,10 +201,10 @@ class Trees(RuleBasedStateMachine):
 
 
 def _tight_engine(hooks: SpecialKwargs, draw: Callable[..., Any]) -> SurgicalEngine:
-    """One with little of everything. Swap space without prefix caching: upstream cannot have both."""
+    """An engine with little of everything. Swap space excludes prefix caching: upstream cannot have both."""
     block_size, num_blocks, prefix_caching = draw(8, 16, 32), draw(*range(2, 10)), draw(False, True)
     num_cpu_blocks = 0 if prefix_caching else draw(512, 0)
-    # Where swapped sequences can outgrow the GPU upstream doesn't start; where others can, they fail.
+    # If swapped sequences can outgrow the GPU, upstream does not start; if others can, they fail.
     can_outgrow = not num_cpu_blocks and draw(False, True)
     return SurgicalEngine(
         hooks,
@@ -222,7 +222,7 @@ def _tight_engine(hooks: SpecialKwargs, draw: Callable[..., Any]) -> SurgicalEng
 
 
 def test_random_walks() -> None:
-    """All invariants hold, and the walks have been where they should."""
+    """All invariants hold, and the walks reach all that they must."""
     Trees.seen.clear()
     run_walks(
         Trees,

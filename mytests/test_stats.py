@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler counts of hooks."""
+"""What the scheduler counts about hooks."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from sequence_hooks.stats import HookStats
 
 
 def stats_of(strategy: str = "concatenate", abort: str | None = None) -> HookStats:
-    """Of a request with two children, of five and three tokens; ``abort`` names one to abort."""
+    """The counts of a request with two children, of five and three tokens; ``abort`` names one to abort."""
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_merge_strategy=strategy))
     engine.add(prompt="prompt")
     script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="XYZ")
@@ -31,7 +31,7 @@ def test_a_join_counts_what_it_merged_and_saved(strategy: str, num_prefilled: in
 
 
 def test_a_child_that_fails_is_counted() -> None:
-    """When its parent is joined."""
+    """It is counted when its parent is joined."""
     assert (stats_of(abort="r_child_1").num_spawned, stats_of(abort="r_child_1").num_failed) == (2, 1)
 
 

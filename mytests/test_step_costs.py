@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a token and a swapped block cost, told from the durations of steps."""
+"""The costs of a token and of a swapped block, estimated from the durations of steps."""
 
 import random
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ Step = tuple[float, int, int]
 
 @dataclass
 class Clock:
-    """Stands still unless it is told to go on."""
+    """A clock that stands still until it is moved on."""
 
     now: float = 100.0
 
@@ -46,29 +46,29 @@ def synthetic(count: int, most_swapped: int = 20, noise: float = 0.0) -> list[St
 
 
 def test_noise_hides_neither_cost() -> None:
-    """Durations that are 10 % off either way give both costs to 10 %."""
+    """Durations that are up to 10 % off give both costs to within 10 %."""
     assert measured(synthetic(128, noise=0.1)).fit() == pytest.approx((PER_TOKEN, PER_BLOCK), rel=0.1)
 
 
 def test_without_noise_the_costs_are_exact() -> None:
-    """A step's constant cost is told apart from them."""
+    """A step's constant cost is separated from them."""
     assert measured(synthetic(16)).fit() == pytest.approx((PER_TOKEN, PER_BLOCK))
 
 
 def test_only_the_latest_steps_count() -> None:
-    """A machine that has become three times as slow is measured anew after a window of steps."""
+    """A machine that becomes three times as slow is measured anew after a window of steps."""
     slower = [(3 * seconds, num_tokens, num_swapped) for seconds, num_tokens, num_swapped in synthetic(128)]
     assert measured(synthetic(128) + slower).fit() == pytest.approx((3 * PER_TOKEN, 3 * PER_BLOCK))
 
 
 def test_an_idle_gap_is_no_step() -> None:
-    """An engine that had nothing to do for a minute reports that as one long step, and it is left out."""
+    """A minute with nothing to do is reported as one long step, which is left out."""
     steps = [*synthetic(20), (60.0, 1, 0), *synthetic(20)]
     assert measured(steps).fit() == pytest.approx((PER_TOKEN, PER_BLOCK))
 
 
 def test_a_step_that_never_began_does_not_end() -> None:
-    """The first `end_step` of an engine measures nothing, nor does a second one behind the same step."""
+    """The first `end_step` of an engine measures nothing, nor does a second one after the same step."""
     clock = Clock()
     costs = StepCosts(clock)
     costs.end_step()
@@ -84,7 +84,7 @@ def test_without_a_measurement_a_block_is_cheaper_than_a_token() -> None:
 
 
 def test_steps_without_tokens_are_no_measurement() -> None:
-    """Steps that only copy tell nothing of a token."""
+    """Steps that only copy say nothing about the cost of a token."""
     assert measured([(0.1, 0, 8), (0.1, 0, 8)]).fit() == (1.0, 0.0)
 
 
@@ -94,19 +94,19 @@ def test_before_the_first_swap_a_block_costs_nothing() -> None:
 
 
 def test_a_slope_that_is_not_positive_gives_the_mean() -> None:
-    """Where longer steps had fewer tokens, a token costs what all steps took by all their tokens."""
+    """If longer steps had fewer tokens, a token costs the time of all steps divided by all their tokens."""
     assert measured([(0.03, 10, 0), (0.02, 20, 0), (0.01, 30, 0)]).fit() == pytest.approx((0.06 / 60, 0.0))
 
 
 def test_a_block_never_costs_less_than_nothing() -> None:
-    """Where steps that copy are the shorter ones."""
+    """It costs nothing if steps that copy are the shorter ones."""
     copying = [(1e-2 + num_tokens * PER_TOKEN, num_tokens, 4) for num_tokens in range(1, 20)]
     others = [(2e-2 + num_tokens * PER_TOKEN, num_tokens, 0) for num_tokens in range(1, 20)]
     assert measured(copying + others).fit() == pytest.approx((PER_TOKEN, 0.0))
 
 
 def test_the_cost_of_a_block_is_remembered() -> None:
-    """When no swap is among the latest steps any more, it is what it was."""
+    """It stays as it was when the latest steps include no swap any more."""
     clock = Clock()
     costs = measured(synthetic(64), clock)
     costs.fit()

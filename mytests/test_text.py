@@ -53,7 +53,7 @@ FACTS = EngineFacts(GROUP.tokenizer, len(GROUP.tokenizer))
 
 
 def engine_with(**hooks: Any) -> SurgicalEngine:
-    """Decodes bytes; blocks at the sync token."""
+    """An engine that decodes bytes and blocks at the sync token."""
     fields = {"merge_separator": "", **hooks}
     return SurgicalEngine(
         dataclasses.replace(SYNC_HOOKS, **fields),
@@ -79,7 +79,7 @@ def _ids(piece: int | str | bytes) -> list[int]:
     if isinstance(piece, int):
         return [piece]
     text = piece if isinstance(piece, bytes) else piece.encode()
-    # A byte at a time, so that characters may be cut in the middle.
+    # One byte at a time, so that characters may be cut in the middle.
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
     table = {char.encode(): letters.pre_tokenize_str(char)[0][0] for char in map(chr, range(128))}
     alphabet = GROUP.tokenizer.get_vocab()
@@ -94,7 +94,7 @@ def _high_letter(byte: int) -> str:
 
 
 def test_tokens_past_the_tokenizers_are_merged_without_text() -> None:
-    """A model's vocabulary is often padded, and its head may sample what is there."""
+    """A model's vocabulary is often padded, and the model may sample from the padding."""
     engine = engine_with()
     past = len(GROUP.tokenizer) + 7
     engine.add()
@@ -117,7 +117,7 @@ class TestText:
         ids=["two-bytes", "three-bytes", "cut-by-the-child", "cut-by-the-parent", "cut-emoji"],
     )
     def test_text_is_the_decode_of_the_tokens(self, before: Any, child: Any, after: Any) -> None:
-        """With characters of many bytes on a merge's border, and in two halves from two sequences."""
+        """Multi-byte characters may be at a merge's border, or split between two sequences."""
         engine = engine_with()
         engine.add()
         engine.run(spoken(r=[before, PROMISE, SYNC, after], r_child_0=[child]))
@@ -128,7 +128,7 @@ class TestText:
 
 class TestStopStrings:
     def test_a_stop_string_begun_by_a_child_does_not_stop_its_parent(self) -> None:
-        """It would take merged characters for sampled ones."""
+        """Otherwise merged characters would count as sampled ones."""
         engine = engine_with()
         engine.add(stop=["END"])
         engine.run(spoken(r=["a", PROMISE, SYNC, "D", "bENDc"], r_child_0=["xEN"]))
@@ -138,7 +138,7 @@ class TestStopStrings:
 
     @pytest.mark.parametrize(("include", "text"), [(False, "ax b"), (True, "ax stop b")])
     def test_a_childs_stop_string_is_merged_if_it_is_part_of_its_text(self, include: bool, text: str) -> None:
-        """Its tokens are left out of the result like the text."""
+        """If it is not, its tokens are left out of the result, as its text is."""
         engine = engine_with()
         engine.add(stop=["stop"], include_stop_str_in_output=include)
         engine.run(spoken(r=["a", PROMISE, SYNC, " b"], r_child_0=["x stop more"]))
@@ -167,7 +167,7 @@ class TestStopStrings:
 
 
 class Doubling(CharDetokenizer):
-    """Each character twice, so that a stop string can begin in the middle of a token."""
+    """Decodes each character twice, so that a stop string can begin in the middle of a token."""
 
     def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
         count = super().decode_sequence_inplace(seq, params) + super().decode_sequence_inplace(seq, params)
@@ -190,7 +190,7 @@ class TestStreams:
         return seen
 
     def test_cumulative_outputs_grow(self) -> None:
-        """Silent while BLOCKED; the first output after it has the merged text."""
+        """They pause while the request is BLOCKED; the first output after that has the merged text."""
         texts = [output.text for output in self.run(RequestOutputKind.CUMULATIVE)]
         assert texts == ["a", "ab", "ab", "abc", "abc", "abcxyzd", "abcxyzd"]
 
@@ -202,14 +202,14 @@ class TestStreams:
         assert [len(output.logprobs) for output in outputs] == [1, 1, 1, 1, 1, 4, 1]
 
     def test_final_only_is_one_output(self) -> None:
-        """With the tree."""
+        """The only output has the tree."""
         (output,) = self.run(RequestOutputKind.FINAL_ONLY)
         assert output.text == "abcxyzd"
         assert [child.text for child in output.children] == ["xyz"]
 
 
 class TokenByToken:
-    """Upstream's detokenizer in a guise by which merged tokens go through it one by one."""
+    """Upstream's detokenizer in a wrapper that makes merged tokens go through it one by one."""
 
     def __init__(self) -> None:
         self._detokenizer = Detokenizer(GROUP)
@@ -219,7 +219,7 @@ class TokenByToken:
 
 
 class Counting(Detokenizer):
-    """Upstream's, and how often it decoded a token."""
+    """Upstream's detokenizer, which counts the tokens that it decodes."""
 
     num_decoded = 0
 
@@ -242,7 +242,7 @@ class TestOnePass:
     def test_it_gives_what_token_by_token_gives(
         self, before: list[Any], first: list[Any], second: list[Any], after: list[Any], skips: bool
     ) -> None:
-        """Whatever is cut in the middle of a character, or special."""
+        """The results are equal even if a character is split between tokens, or a token is special."""
         outputs = []
         for detokenizer in (Detokenizer(GROUP), TokenByToken()):
             engine = engine_with(merge_separator="\n")
@@ -256,7 +256,7 @@ class TestOnePass:
         assert outputs[0] == outputs[1]
 
     def test_a_span_costs_one_decoded_token(self) -> None:
-        """And a pass over the others, however many they are."""
+        """The others take one pass together, however many they are."""
         counts = []
         for length in (10, 40):
             engine = engine_with()
@@ -268,7 +268,7 @@ class TestOnePass:
         assert counts[0] == counts[1]
 
     def test_a_child_without_text_is_decoded_for_its_parent(self) -> None:
-        """Nobody has decoded its tokens before."""
+        """Its tokens have not been decoded before."""
         engine = engine_with(child_sampling_params={"detokenize": False})
         engine.add()
         engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["xyz"]))

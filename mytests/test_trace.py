@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a recorded run, and its lanes."""
+"""Reading a recorded run, and laying out its lanes."""
 
 import itertools
 import json
@@ -20,13 +20,13 @@ from sequence_hooks.trace.reader import TraceError, read
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Of a recording that is still to be made."""
+    """The path of a recording that is still to be made."""
     return tmp_path / "run.jsonl"
 
 
 class TestReader:
     def test_a_last_line_that_is_cut_off_is_left_out(self, path: Path) -> None:
-        """The engine ended while it wrote."""
+        """The engine ended while writing it."""
         whole = fork_and_join(path)
         path.write_bytes(path.read_bytes()[:-9])
         cut = read(path)
@@ -43,7 +43,7 @@ class TestReader:
         ],
     )
     def test_a_line_that_is_no_event_is_named(self, line: bytes, problem: str, path: Path) -> None:
-        """By its number, with the problem and the way out."""
+        """The error has its number, the problem and the way out."""
         fork_and_join(path)
         lines = path.read_bytes().splitlines()
         path.write_bytes(b"\n".join([*lines[:3], line, *lines[4:], b""]))
@@ -52,13 +52,13 @@ class TestReader:
 
     @pytest.mark.parametrize("data", [b"", b'{"type":"swappedin","stream":"1","time":0,"sequence":"r"}\n'])
     def test_a_file_without_a_header_is_refused(self, data: bytes, path: Path) -> None:
-        """It is no recorded run."""
+        """It is not a recorded run."""
         path.write_bytes(data)
         with pytest.raises(TraceError, match="line 1: a recorded run begins with its header"):
             read(path)
 
     def test_a_second_header_is_refused(self, path: Path) -> None:
-        """Two files in one."""
+        """It means two recordings in one file."""
         fork_and_join(path)
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([*lines, lines[0]]))
@@ -66,7 +66,7 @@ class TestReader:
             read(path)
 
     def test_another_version_is_refused(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With the way out."""
+        """The error names both versions and the way out."""
         monkeypatch.setattr(reader, "FORMAT_VERSION", 3)
         fork = written(path)
         with pytest.raises(TraceError, match="version 2 of the format, and this reads version 3; read it with"):
@@ -75,18 +75,18 @@ class TestReader:
 
 class TestLanes:
     def test_what_a_parent_does(self, path: Path) -> None:
-        """Decode steps that follow each other are one bar; a resume is a prefill."""
+        """Consecutive decode steps are one bar; a resume is a prefill."""
         recorded = fork_and_join(path)
         states = [("waiting", 0), ("prefill", 6), ("decode", 4), ("blocked", 0), ("prefill", 8), ("decode", 1)]
         assert bars_of(recorded) == states
 
     def test_what_a_child_does(self, path: Path) -> None:
-        """It prefills the promise."""
+        """It prefills the promise, and then decodes."""
         assert bars_of(fork_and_join(path), "r_child_0") == [("waiting", 0), ("prefill", 1), ("decode", 2)]
 
     @pytest.mark.parametrize("record", [fork_and_join, under_pressure])
     def test_bars_follow_each_other(self, record: Any, path: Path) -> None:
-        """From the start of a lane to its end, without gaps."""
+        """They cover a lane from its start to its end without gaps."""
         for lane in picture_of(record(path)).lanes:
             assert lane.end is not None
             borders = [lane.start, *(bar.end for bar in lane.bars)]
@@ -94,7 +94,7 @@ class TestLanes:
             assert borders[-1] == lane.end
 
     def test_children_follow_their_parent(self, path: Path) -> None:
-        """In spawn order, each below its own."""
+        """They are in spawn order, each below its own parent."""
         engine = engine_recorded_to(path, SYNC_HOOKS)
         engine.add("r")
         engine.add("s")
@@ -106,7 +106,7 @@ class TestLanes:
         ]
 
     def test_trees_may_be_deep(self, path: Path) -> None:
-        """Deeper than Python's stack: what an engine records can be drawn."""
+        """A tree deeper than Python's recursion limit can be recorded, so it can be drawn, too."""
         depth = sys.getrecursionlimit() + 100
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
@@ -128,7 +128,7 @@ class TestLanes:
         assert (merge.start, merge.end) == (lane_of(picture, "r_child_0").end, blocked.end)
 
     def test_a_preempted_sequence_waits(self, path: Path) -> None:
-        """And computes its tokens again."""
+        """It then computes its tokens again."""
         recorded = under_pressure(path, policy="preserve")
         (preempted,) = [event for event in recorded.events if isinstance(event, events.Preempted)]
         assert [state for state, _ in bars_of(recorded, preempted.sequence)][2:5] == ["decode", "waiting", "prefill"]
@@ -136,7 +136,7 @@ class TestLanes:
         assert notes == ["preempted: 12 tokens to recompute", "finished: stopped"]
 
     def test_notes_say_what_became_of_kv(self, path: Path) -> None:
-        """Out to swap space, and back."""
+        """Here KV is copied out to swap space, and back."""
         recorded = under_pressure(path, policy="swap", num_cpu_blocks=8)
         assert [note.text for note in lane_of(picture_of(recorded)).notes] == [
             "BLOCKED until it is resumed",
@@ -147,7 +147,7 @@ class TestLanes:
         ]
 
     def test_a_cut_is_noted(self, path: Path) -> None:
-        """Where merged tokens would pass the model's length."""
+        """Here merged tokens would exceed the model's length."""
         engine = engine_recorded_to(path, SYNC_HOOKS, max_model_len=16)
         engine.add()
         engine.run(plan(r="!!.", r_child_0="ABCDE", r_child_1="VWXYZ"))
@@ -155,7 +155,7 @@ class TestLanes:
         assert "joined: 7 tokens merged, 0 of them with their KV, 0 to prefill, 4 cut off" in notes
 
     def test_an_aborted_sequence_was_blocked_to_its_end(self, path: Path) -> None:
-        """Nothing follows."""
+        """No bar follows."""
         engine = engine_recorded_to(path, SYNC_HOOKS)
         engine.add()
         engine.run_until(lambda: bool(engine.scheduler.blocked), plan(r="!.", r_child_0="AAAAAA"))
@@ -163,7 +163,7 @@ class TestLanes:
         assert [state for state, _ in bars_of(read(path))][-1] == "blocked"
 
     def test_a_run_that_was_cut_off_ends_with_its_last_event(self, path: Path) -> None:
-        """A step's end is unknown, a parent is BLOCKED still, a request has only arrived."""
+        """Here a step's end is unknown, a parent is still BLOCKED, and a request has only arrived."""
         engine = engine_recorded_to(path, SYNC_HOOKS)
         engine.add()
         engine.run_until(lambda: bool(engine.scheduler.blocked), plan(r="!.", r_child_0="AAAAAA"))
@@ -177,7 +177,7 @@ class TestLanes:
         assert [lane.end for lane in picture.lanes] == [None] * 3
 
     def test_a_sequence_that_ends_with_its_join_has_its_arrow(self, path: Path) -> None:
-        """To where it is BLOCKED no more, and ends."""
+        """The arrow points to where it stops being BLOCKED, and ends."""
         engine = engine_recorded_to(path, SYNC_HOOKS)
         engine.add()
         engine.run(plan(r="!", r_child_0="ABC"))
@@ -187,7 +187,7 @@ class TestLanes:
         assert last.end == lane_of(picture).end
 
     def test_a_merge_begins_where_a_child_that_has_not_ended_is(self, path: Path) -> None:
-        """Asynchronously its end may be noted later than the join."""
+        """With asynchronous output its end may be recorded after the join."""
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
         fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
@@ -201,7 +201,7 @@ class TestLanes:
         [(slice(1, 2), "stream"), (slice(2, 3), "sequence r of stream"), (slice(4, 5), "sequence r_child_0 of stream")],
     )
     def test_what_has_no_beginning_is_named(self, lines: slice, missing: str, path: Path) -> None:
-        """Another engine began the file anew."""
+        """It is missing if another engine began the file anew."""
         engine = engine_recorded_to(path)
         engine.add()
         engine.run(plan(r="!", r_child_0="A"))

@@ -35,7 +35,7 @@ def open_recorded(path: Path, mode: Mode, is_async: bool, **engine_args: Any) ->
 def test_a_run_of_a_model_has_both_pictures(
     engine_args: dict[str, Any], is_async: bool, mode: Mode, tmp_path: Path
 ) -> None:
-    """Lanes are the sequences of the outputs, with their texts; blocks are all given back."""
+    """Lanes are the sequences of the outputs, with their texts; at the end all blocks are free."""
     path = tmp_path / "run.jsonl"
     prompts = held_out_prompts(16, 1, mode)
     llm = open_recorded(path, mode, is_async, **engine_args)

@@ -20,20 +20,20 @@ EVIL = "</script><script>console.log('run')</script><b>bold</b>"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all."""
+    """One browser for all tests."""
     with chromium() as browser:
         yield browser
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Of a page that is still to be made."""
+    """The path of a page that is still to be made."""
     return tmp_path / "run.html"
 
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Picture:
-    """A parent, blocked for its two children; 20 s long, and it begins at its first second."""
+    """A trace of 20 s with a parent that blocks for its two children; the parent arrives at 1 s."""
     return picture_of(fork_and_join(tmp_path / "run.jsonl"))
 
 
@@ -45,7 +45,7 @@ def opened(browser: Browser, picture: Picture, path: Path) -> Opened:
 
 
 def test_nothing_goes_wrong_and_nothing_is_loaded(opened: Opened) -> None:
-    """No message on the console, no error, no request but the page itself."""
+    """There is no message on the console, no error, and no request but for the page itself."""
     assert opened.page.title() == "run.jsonl"
     assert opened.shown() == "0 s to 20 s"
     assert opened.problems == []
@@ -53,7 +53,7 @@ def test_nothing_goes_wrong_and_nothing_is_loaded(opened: Opened) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_bars_have_the_legends_colors(scheme: str, browser: Browser, picture: Picture, path: Path) -> None:
-    """Each state where it was, in light and in dark."""
+    """Each state has its color where it occurred, in light and in dark mode."""
     path.write_text(to_html(picture))
     opened = Opened.of(browser, path, color_scheme=scheme)
     states = {0.145: "prefill", 0.36: "decode", 0.55: "blocked"}
@@ -63,7 +63,7 @@ def test_bars_have_the_legends_colors(scheme: str, browser: Browser, picture: Pi
 
 
 def test_arrows_have_the_legends_colors(opened: Opened, picture: Picture) -> None:
-    """Down to a child at its spawn, and up from it where its parent goes on."""
+    """They point down to a child at its spawn, and up to its parent where that goes on."""
     spawn, merge = picture.arrows[0], picture.arrows[3]
     half_a_row = opened.size("row") / 2
     for arrow, kind in [(spawn, "spawn"), (merge, "merge")]:
@@ -73,7 +73,7 @@ def test_arrows_have_the_legends_colors(opened: Opened, picture: Picture) -> Non
 
 
 def test_hovering_tells_of_a_sequence(opened: Opened) -> None:
-    """What it does there, where it comes from, and its text."""
+    """The tooltip says what it does there, where it comes from, and its text."""
     opened.page.mouse.move(*opened.place(1, 0.41))
     told = opened.tip()
     assert told.startswith("r_child_0\ndecode for 4 s, 2 tokens, from 6 s to 10 s")
@@ -83,7 +83,7 @@ def test_hovering_tells_of_a_sequence(opened: Opened) -> None:
 
 
 def test_hovering_tells_of_what_happened(browser: Browser, tmp_path: Path, path: Path) -> None:
-    """A sequence gave up its KV."""
+    """Here a sequence gave up its KV."""
     picture = picture_of(under_pressure(tmp_path / "run.jsonl"))
     path.write_text(to_html(picture))
     opened = Opened.of(browser, path)
@@ -94,7 +94,7 @@ def test_hovering_tells_of_what_happened(browser: Browser, tmp_path: Path, path:
 
 
 def test_hovering_tells_of_blocks(opened: Opened) -> None:
-    """Of the step at that time."""
+    """They are those of the step at that time."""
     box = opened.page.locator("#blocks").bounding_box()
     assert box is not None
     opened.page.mouse.move(opened.place(0, 9 / 20)[0], box["y"] + 40)
@@ -104,14 +104,14 @@ def test_hovering_tells_of_blocks(opened: Opened) -> None:
 
 
 def test_there_is_nothing_to_tell_beside_the_lanes(opened: Opened) -> None:
-    """And what was shown goes."""
+    """What was shown disappears."""
     opened.page.mouse.move(*opened.place(1, 0.41))
     opened.page.mouse.move(500, 5)
     assert opened.tip() == ""
 
 
 def test_the_wheel_zooms_around_the_pointer(opened: Opened) -> None:
-    """What is below it stays there; a double click shows all again."""
+    """What is below the pointer stays there; a double click shows the whole run again."""
     opened.page.mouse.move(*opened.place(0, 0.5))
     opened.page.mouse.wheel(0, -1000)
     opened.page.wait_for_function("document.getElementById('range').textContent !== '0 s to 20 s'")
@@ -123,7 +123,7 @@ def test_the_wheel_zooms_around_the_pointer(opened: Opened) -> None:
 
 
 def test_dragging_moves(opened: Opened) -> None:
-    """By as much as the pointer does."""
+    """The view moves as far as the pointer does."""
     opened.page.evaluate("show(5, 10)")
     start, end = opened.place(0, 0.8), opened.place(0, 0.4)
     opened.page.mouse.move(*start)
@@ -145,14 +145,14 @@ def test_dragging_moves(opened: Opened) -> None:
     ],
 )
 def test_keys_move_and_zoom(key: str, shown: str, opened: Opened) -> None:
-    """From the middle half; other keys are the browser's."""
+    """The view starts as the middle half; other keys are left to the browser."""
     opened.page.evaluate("show(5, 15)")
     opened.page.keyboard.press(key)
     assert opened.shown() == shown
 
 
 def test_a_text_is_text(browser: Browser, picture: Picture, path: Path) -> None:
-    """It neither ends its element, nor runs, nor is bold."""
+    """It neither ends its element, nor runs as a script, nor is bold."""
     lane_of(picture).text = EVIL
     path.write_text(to_html(picture))
     opened = Opened.of(browser, path)
@@ -162,7 +162,7 @@ def test_a_text_is_text(browser: Browser, picture: Picture, path: Path) -> None:
 
 
 def with_lanes(count: int) -> Picture:
-    """Each with a hundred bars, and below the one before it."""
+    """A trace of ``count`` lanes with a hundred bars each, each spawned by the lane above it."""
     lanes = [Lane(f"r{row}", 0.0, 1, end=100.0, reason="stopped") for row in range(count)]
     for lane in lanes:
         lane.bars = [Bar("decode" if second % 2 else "prefill", second, second + 1, 1) for second in range(100)]
@@ -174,7 +174,7 @@ def with_lanes(count: int) -> Picture:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_lanes_can_be_read(count: int, browser: Browser, path: Path) -> None:
-    """None at all, too."""
+    """This holds for no lane at all, too."""
     path.write_text(to_html(with_lanes(count)))
     opened = Opened.of(browser, path)
     assert opened.shown() == "0 s to 100 s"
@@ -182,7 +182,7 @@ def test_few_lanes_can_be_read(count: int, browser: Browser, path: Path) -> None
 
 
 def test_a_thousand_lanes_can_be_read(browser: Browser, path: Path) -> None:
-    """Their last one is there when it is scrolled to."""
+    """The last one is there when it is scrolled to."""
     path.write_text(to_html(with_lanes(1000)))
     opened = Opened.of(browser, path)
     opened.page.evaluate("lanes.scrollTop = lanes.scrollHeight")
@@ -195,7 +195,7 @@ def test_a_thousand_lanes_can_be_read(browser: Browser, path: Path) -> None:
 
 
 def test_only_what_is_seen_is_drawn(browser: Browser, path: Path) -> None:
-    """A thousand lanes take as many calls of the canvas as fifty, which fill the window; a part of the time fewer."""
+    """A thousand lanes take as many canvas calls as the fifty that fill the window; a part of the time takes fewer."""
     counts = []
     for count in (50, 1000):
         path.write_text(to_html(with_lanes(count)))
@@ -212,7 +212,7 @@ def test_only_what_is_seen_is_drawn(browser: Browser, path: Path) -> None:
 
 
 def test_shift_and_wheel_scrolls(browser: Browser, path: Path) -> None:
-    """The lanes, and not the time."""
+    """It scrolls the lanes, and does not change the time shown."""
     path.write_text(to_html(with_lanes(1000)))
     opened = Opened.of(browser, path)
     opened.page.mouse.move(*opened.place(0, 0.5))
@@ -223,7 +223,7 @@ def test_shift_and_wheel_scrolls(browser: Browser, path: Path) -> None:
 
 
 def test_a_narrow_window_has_room_for_bars(browser: Browser, picture: Picture, path: Path) -> None:
-    """Labels give way."""
+    """Labels shrink to 30 % of it."""
     path.write_text(to_html(picture))
     opened = Opened.of(browser, path)
     opened.page.set_viewport_size({"width": 320, "height": 500})

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 
 
 class WatchedBars(list[Bar]):
-    """Bars of a lane, and how often one of them was looked at."""
+    """The bars of a lane, which count how often one of them is looked at."""
 
     num_looks = 0
 
@@ -45,25 +45,25 @@ class WatchedBars(list[Bar]):
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Of a recording that is still to be made."""
+    """The path of a recording that is still to be made."""
     return tmp_path / "run.jsonl"
 
 
 @pytest.fixture(params=[fork_and_join, under_pressure])
 def picture(request: pytest.FixtureRequest, path: Path) -> Picture:
-    """With arrows, and with notes."""
+    """One trace with arrows, and one with notes."""
     return picture_of(request.param(path))
 
 
 class TestPerfetto:
     def test_it_is_one_json_object(self, picture: Picture) -> None:
-        """With the events in the one place where viewers look."""
+        """The events are in the one place where viewers look."""
         trace = json.loads(to_json(picture))
         assert trace["otherData"]["model"] == "a model"
         assert trace["traceEvents"] == json.loads(json.dumps(list(events_of(picture))))
 
     def test_every_bar_has_its_place_and_time(self, picture: Picture) -> None:
-        """In microseconds."""
+        """Times are in microseconds."""
         bars = [event for event in events_of(picture) if event["ph"] == "X"]
         assert len(bars) == sum(len(lane.bars) for lane in picture.lanes)
         for bar in bars:
@@ -72,7 +72,7 @@ class TestPerfetto:
             assert bar["dur"] > 0
 
     def test_flows_pair_up_within_bars(self, picture: Picture) -> None:
-        """Each has a start and, no earlier, an end; both within a bar of their thread."""
+        """Each flow has a start and, no earlier, an end; both are within a bar of their thread."""
         events = list(events_of(picture))
         flows = [event for event in events if event["ph"] in "sf"]
         assert len(flows) == 2 * len(picture.arrows)
@@ -85,13 +85,13 @@ class TestPerfetto:
             assert sum(bar["ts"] <= flow["ts"] < bar["ts"] + bar["dur"] for bar in bars) == 1
 
     def test_a_process_is_a_request_and_a_thread_a_sequence(self, path: Path) -> None:
-        """Each is named."""
+        """Each has a name."""
         events = [event for event in events_of(picture_of(fork_and_join(path))) if event["ph"] == "M"]
         names = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if "name" in event["args"]}
         assert names == {(0, 0): "engine", (1, 1): "r", (1, 2): "r_child_0", (1, 3): "r_child_1"}
 
     def test_counters_have_blocks_and_sequences(self, picture: Picture) -> None:
-        """One of each kind a step."""
+        """Each step has one counter of each kind."""
         counters = [event for event in events_of(picture) if event["ph"] == "C"]
         num_steps = len(picture.streams[0].samples)
         kinds = ["KV blocks", "KV blocks unshared", "sequences"]
@@ -100,13 +100,13 @@ class TestPerfetto:
         assert {args["used"] + args["free"] for args in blocks} == {picture.streams[0].num_blocks}
 
     def test_the_end_has_the_text(self, path: Path) -> None:
-        """Of the whole output."""
+        """It is the text of the whole output."""
         events = events_of(picture_of(fork_and_join(path)))
         texts = [event["args"]["text"] for event in events if event["ph"] == "i" and event["args"]]
         assert texts == ["abAB\nCDEFz", "AB", "CDEF"]
 
     def test_a_flow_without_a_bar_is_left_out(self, path: Path) -> None:
-        """A child that was aborted at once has none."""
+        """A child that was aborted at once has no bar."""
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
         fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
@@ -116,7 +116,7 @@ class TestPerfetto:
         assert [event for event in events_of(picture) if event["ph"] in "sf"] == []
 
     def test_an_arrow_looks_at_few_bars(self) -> None:
-        """A parent of many children has many of both: as many looks as halvings, and one at each bar to draw it."""
+        """A parent may have many bars and arrows: an arrow takes O(log n) looks, and drawing takes one per bar."""
         parent, child = Lane("r", 0.0, 1), Lane("c", 0.0, 1)
         parent.bars = watched = WatchedBars(Bar("decode", second, second + 1, 1) for second in range(1024))
         child.bars = [Bar("decode", 0.0, 1024.0, 1)]
@@ -127,7 +127,7 @@ class TestPerfetto:
 
     @pytest.mark.parametrize(("time", "bound"), [(1.0, 1e6), (2.0, 2e6 - 0.5), (3.5, None), (5.0, 5e6 - 0.5)])
     def test_an_arrow_is_bound_to_a_bar_that_lasts(self, time: float, bound: float | None) -> None:
-        """One that takes no time cannot hold it; where there is no bar, there is no flow."""
+        """A bar that takes no time cannot hold it; without a bar there is no flow."""
         parent, child = Lane("r", 0.0, 1), Lane("c", 0.0, 1)
         ends = [(0.0, 2.0), (2.0, 2.0), (4.0, 4.0), (4.5, 5.0), (5.0, 5.0)]
         parent.bars = [Bar("prefill", start, end, 1) for start, end in ends]
@@ -139,14 +139,14 @@ class TestPerfetto:
 
 class TestPage:
     def test_it_is_self_contained(self, picture: Picture) -> None:
-        """It loads nothing, and may not."""
+        """It loads nothing, and its policy forbids it to."""
         page = to_html(picture)
         assert "{{" not in page
         assert "default-src 'none'" in page
         assert not {"src=", "href=", "@import", "url(", "fetch(", "import("} & set(page.split('"'))
 
     def test_a_text_cannot_end_its_element(self, path: Path) -> None:
-        """Data has no "<" at all."""
+        """The embedded data has no "<" at all."""
         picture = picture_of(fork_and_join(path))
         lane_of(picture).text = "</script><script>alert(1)</script><!--"
         page = to_html(picture)
@@ -159,20 +159,20 @@ class TestPage:
         assert "<title>&lt;b&gt;&amp;.jsonl</title>" in to_html(picture_of(named))
 
     def test_a_long_text_is_cut(self, path: Path) -> None:
-        """A page of a thousand sequences can still be opened."""
+        """So a page of a thousand sequences can still be opened."""
         picture = picture_of(fork_and_join(path))
         lane_of(picture).text = "x" * 5000
         assert "x" * 2000 + " \\u2026" in to_html(picture)
 
     @pytest.mark.parametrize(("model", "shown"), [("org/model", "org/model"), ("/srv/models/tiny", "tiny")])
     def test_a_model_in_a_folder_is_shown_by_its_name(self, model: str, shown: str, path: Path) -> None:
-        """Where it lies is nobody's business."""
+        """The folder itself is not disclosed."""
         recorder.begin(str(path), model, SYNC_HOOKS)
         assert f"<p>{shown} · " in to_html(picture_of(read(path)))
 
 
 def test_the_page_is_packed() -> None:
-    """What is no module is named to setuptools."""
+    """Files that are not modules are named to setuptools."""
     packed = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]["package-data"]["sequence_hooks.trace"]
     others = [
         file.name for file in (ROOT / "sequence_hooks/trace").iterdir() if file.is_file() and file.suffix != ".py"
@@ -183,7 +183,7 @@ def test_the_page_is_packed() -> None:
 
 class TestCommand:
     def test_it_imports_no_engine(self, path: Path) -> None:
-        """Neither torch nor a module of vLLM's but those that read and draw."""
+        """It imports neither torch nor any module of vLLM."""
         fork_and_join(path)
         code = (
             "import runpy, sys\n"
@@ -196,7 +196,7 @@ class TestCommand:
         assert not {"vllm", "torch", "transformers", "numpy"}.intersection(imported)
 
     def test_it_writes_both_beside_the_recording(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """And says so."""
+        """It prints what each of them is for."""
         fork_and_join(path)
         assert main([str(path)]) == 0
         assert path.with_suffix(".html").read_text().startswith("<!DOCTYPE html>")
@@ -209,20 +209,20 @@ class TestCommand:
         assert err == ""
 
     def test_it_writes_where_it_is_told_to(self, path: Path, tmp_path: Path) -> None:
-        """Folders have to be there."""
+        """Folders must exist."""
         fork_and_join(path)
         assert main([str(path), "--html", str(tmp_path / "a"), "--perfetto", str(tmp_path / "b")]) == 0
         assert {file.name for file in tmp_path.iterdir()} == {"run.jsonl", "a", "b"}
 
     def test_it_warns_of_a_cut(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """And goes on without the line."""
+        """It goes on without the line that is cut off."""
         fork_and_join(path)
         path.write_bytes(path.read_bytes()[:-9])
         assert main([str(path)]) == 0
         assert "warning: the last line of" in capsys.readouterr().err
 
     def test_an_error_is_one_line(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A file that isn't there, and one that is no recording."""
+        """This holds for a missing file, and for one that is not a recording."""
         assert main([str(path)]) == 1
         path.write_text("no JSON\n")
         assert main([str(path)]) == 1
@@ -231,7 +231,7 @@ class TestCommand:
         assert wrong.startswith("error: ") and "line 1" in wrong
 
     def test_it_is_a_module_to_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """`python -m sequence_hooks.trace`."""
+        """`python -m sequence_hooks.trace` runs it."""
         fork_and_join(path)
         monkeypatch.setattr(sys, "argv", ["trace", str(path)])
         monkeypatch.delitem(sys.modules, "sequence_hooks.trace.__main__")
@@ -241,7 +241,7 @@ class TestCommand:
 
 
 def test_the_header_is_a_line_of_its_own(path: Path) -> None:
-    """An empty run has a picture too."""
+    """So an empty run has a trace, too."""
     recorder.begin(str(path), "a model", SYNC_HOOKS)
     recorded = read(path)
     assert isinstance(recorded.run, Header)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenTelemetry spans: a child's under its parent's."""
+"""OpenTelemetry spans: a child's is under its parent's."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ NESTED = dataclasses.replace(HOOKS, max_child_depth=2)
 
 
 class Traced:
-    """Upstream's own spans of groups of a surgical engine, in memory."""
+    """Collects in memory upstream's own spans of a surgical engine's groups."""
 
     def __init__(self) -> None:
         self._exporter, provider = InMemorySpanExporter(), TracerProvider()
@@ -57,7 +57,7 @@ def parent_id(span: ReadableSpan) -> int | None:
 
 class TestSpans:
     def test_a_childs_span_is_under_its_parents(self, traced: Traced) -> None:
-        """At every depth, in one trace."""
+        """This holds at every depth, in one trace."""
         spans = traced.trace(finished_group(r="!z", r_child_0="!y", r_child_0_child_0="x"))
         root, child, grandchild = (spans[name] for name in ("r", "r_child_0", "r_child_0_child_0"))
         assert parent_id(root) is None
@@ -66,19 +66,19 @@ class TestSpans:
         assert {span.context.trace_id for span in spans.values()} == {root.context.trace_id}
 
     def test_what_a_caller_sends_beside_goes_down(self, traced: Traced) -> None:
-        """What its vendor needs."""
+        """The trace state, which its vendor needs, reaches the children's spans."""
         group = finished_group(r="!z", r_child_0="A")
         group.trace_headers = {"tracestate": "vendor=1"}
         parent = traced.trace(group)["r_child_0"].parent
         assert parent is not None and parent.trace_state.get("vendor") == "1"
 
     def test_siblings_are_side_by_side(self, traced: Traced) -> None:
-        """Under the same span."""
+        """Their spans have the same parent."""
         spans = traced.trace(finished_group(r="!!z", r_child_0="A", r_child_1="B"))
         assert parent_id(spans["r_child_0"]) == parent_id(spans["r_child_1"]) == spans["r"].context.span_id
 
     def test_a_child_has_its_own_times(self, traced: Traced) -> None:
-        """From its spawn to its end, and not its request's."""
+        """Its span is from its spawn to its end, not from its request's start to that one's end."""
         group = finished_group(r="!z", r_child_0="A")
         (child,) = group.first_seq.branch.children
         child.spawn_time, child.finished_time = 2.0, 3.5
@@ -88,19 +88,19 @@ class TestSpans:
         assert (span.attributes or {})[SpanAttributes.GEN_AI_LATENCY_TIME_IN_QUEUE] == 0.25
 
     def test_what_has_no_end_yet_is_traced_with_its_join(self, traced: Traced) -> None:
-        """Asynchronously it may have joined behind the step that is looked at."""
+        """With asynchronous output it may have joined after the step that is traced."""
         group = finished_group(r="z")
         group.metrics.finished_time = None
         assert traced.trace(group) == {}
 
     def test_a_childs_own_end_makes_none(self, traced: Traced) -> None:
-        """Its request's makes it."""
+        """Its span is made at the end of its request."""
         child = finished_group(r="!z", r_child_0="A").first_seq.branch.children[0].sequence.group
         child.metrics.finished_time = 5.0
         assert traced.trace(child) == {}
 
     def test_a_request_without_children_is_upstreams(self, traced: Traced) -> None:
-        """One span, and the tracer is the engine's own afterwards."""
+        """There is one span, and afterwards the tracer is the engine's own again."""
         tracer = traced.engine.tracer
         assert list(traced.trace(finished_group(r="z"))) == ["r"]
         assert traced.engine.tracer is tracer
@@ -108,7 +108,7 @@ class TestSpans:
 
 @pytest.mark.parametrize("is_traced", [True, False])
 def test_requests_that_end_at_a_join_are_traced(is_traced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream looks at those of the step alone."""
+    """Upstream traces only the requests of the current step."""
     engine, made = LLMEngine.__new__(LLMEngine), []
     engine.tracer = object() if is_traced else None
     monkeypatch.setattr(upstream.LLMEngine, "create_trace_span", lambda _, group: made.append(group.request_id))

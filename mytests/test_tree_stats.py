@@ -35,21 +35,21 @@ LISTS = (
 
 
 def counts(engine: SurgicalEngine) -> dict[str, int]:
-    """Of requests, by what they do."""
+    """The numbers of requests, by state."""
     stats: Any = SimpleNamespace()
     count_requests(stats, [engine.scheduler])
     return vars(stats)
 
 
 def scheduled(engine: SurgicalEngine) -> SchedulerOutputs:
-    """A step's outputs, of which nothing is processed."""
+    """The scheduler's outputs for a step that is not processed."""
     _, outputs, _ = engine.scheduler.schedule()
     return outputs
 
 
 class TestCounts:
     def test_a_request_counts_once(self) -> None:
-        """Whatever its children do: with one slot its child waits while it runs."""
+        """This holds whatever its children do: with one slot its child waits while it runs."""
         engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=1)
         engine.add()
         engine.add("s")
@@ -58,7 +58,7 @@ class TestCounts:
         assert counts(engine) == {"num_running_sys": 1, "num_swapped_sys": 0, "num_waiting_sys": 1}
 
     def test_it_runs_by_its_children(self) -> None:
-        """Though it is BLOCKED itself."""
+        """It counts as running though it is BLOCKED itself."""
         engine = SurgicalEngine(SpecialKwargs(promise_token_id=2, children_per_promise=2))
         engine.add()
         engine.step(plan(r="!"))
@@ -67,13 +67,13 @@ class TestCounts:
         assert counts(engine) == {"num_running_sys": 1, "num_swapped_sys": 0, "num_waiting_sys": 0}
 
     def test_no_request_of_an_empty_engine(self) -> None:
-        """All are zero."""
+        """All counts are zero."""
         assert set(counts(SurgicalEngine()).values()) == {0}
 
 
 class TestEnds:
     def test_a_childs_end_is_no_requests(self) -> None:
-        """Its group is otherwise as it is."""
+        """Statistics see it as unfinished; its group itself does not change."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
         engine.step(plan(r="!x"))
@@ -85,7 +85,7 @@ class TestEnds:
         assert {group.request_id: group.is_finished() for group in seen} == {"r": False, "r_child_0": False}
 
     def test_what_was_processed_at_once_is_counted(self) -> None:
-        """Upstream would leave it out as preempted; it has sampled, and its end at a join is the join's."""
+        """Upstream would skip it as preempted though it sampled; if it ends at a join, the join counts that end."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
         engine.add("s")
@@ -98,7 +98,7 @@ class TestEnds:
         assert group.is_finished() and not mine.is_finished()
 
     def test_a_first_token_is_its_requests(self) -> None:
-        """Before a child's, and behind a join, time counts as between tokens."""
+        """Time before a child's first token, and after a join, counts as time between tokens."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
         engine.add("s")
@@ -133,13 +133,13 @@ class TestEnds:
 
     @pytest.mark.parametrize("prompt", ["x" * 200])
     def test_one_that_never_fits_is_upstreams(self, prompt: str) -> None:
-        """It has ended, and has met no hook."""
+        """It has ended without meeting a hook."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(prompt=prompt)
         assert finished_at_join(scheduled(engine)) == []
 
     def test_its_figures_are_added(self) -> None:
-        """Times from its arrival, to now; its own tokens and merged ones."""
+        """Times run from its arrival until now; tokens are its own and merged ones."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add(max_tokens=7)
         engine.run(plan(r="!", r_child_0="ABC"))

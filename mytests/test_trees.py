@@ -28,20 +28,20 @@ WAYS = pytest.mark.parametrize("way", [TreeStream.of_parent, TreeStream.with_chi
 
 
 def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
-    """Of a request that met a hook if it has segments."""
+    """A completion; its request met a hook if it has segments."""
     tree_tokens = TreeTokens(0, 0, 0) if segments else None
     return CompletionOutput(index, "az", [97, 122], None, None, "stop", segments=segments, tree_tokens=tree_tokens)
 
 
 def output(*completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = ()) -> RequestOutput:
-    """Of one request."""
+    """The output of one request."""
     made = RequestOutput("r", None, None, None, list(completions), finished=False)
     made.child_deltas = deltas
     return made
 
 
 def sent(*items: Any, num_samples: int = 1) -> list[Any]:
-    """The chunks of a stream of ``items``, of which upstream makes a finishing chunk a completion."""
+    """The chunks of a stream of ``items``; upstream makes one finishing chunk per completion."""
 
     async def results() -> AsyncIterator[Any]:
         for item in items:
@@ -70,7 +70,7 @@ class TestStreams:
         assert sent(output(completion())) == [{"choices": [{"index": 0, "finish_reason": "stop"}]}]
 
     def test_the_finishing_chunk_has_the_tree(self) -> None:
-        """Of its own choice: the second prompt's, of two samples each."""
+        """It is the tree of its own choice: here the second prompt's, with two samples each."""
         (chunk,) = sent((1, output(completion(1, Segment(0, 2, "sampled")))), num_samples=2)
         (choice,) = chunk["choices"]
         assert choice["index"] == 3
@@ -86,7 +86,7 @@ class TestStreams:
         assert ["segments" in choice for choice in choices] == [False, False, True, False]
 
     def test_a_delta_is_a_chunk_of_its_own(self) -> None:
-        """Sent though upstream makes nothing of it; it names the choice that its tree is."""
+        """It is sent though upstream makes no chunk of it, and names the choice that its tree belongs to."""
         (chunk,) = sent((1, output(deltas=(DELTA,))), num_samples=2)
         assert (chunk["id"], chunk["choices"]) == ("cmpl", [])
         assert chunk["child"] == {
@@ -101,7 +101,7 @@ class TestStreams:
 
     @WAYS
     def test_what_upstreams_generator_raises_is_raised(self, way: Way) -> None:
-        """The stream ends, and nobody waits for its next line."""
+        """The stream ends, and no reader waits for its next line."""
 
         async def broken() -> AsyncGenerator[str, None]:
             yield "data: {}\n\n"
@@ -115,7 +115,7 @@ class TestStreams:
 
     @WAYS
     def test_a_client_that_is_gone_ends_upstreams_generator(self, way: Way) -> None:
-        """Which aborts the request."""
+        """This aborts the request."""
         ended = []
 
         async def endless() -> AsyncGenerator[str, None]:
@@ -136,7 +136,7 @@ class TestStreams:
 
 
 def test_choices_have_the_trees_of_their_completions() -> None:
-    """As extra fields, which upstream's response models allow; none where no hook fired."""
+    """They are extra fields, which upstream's response models allow; without a hook there are none."""
     choices = [CompletionResponseChoice(index=index, text="") for index in range(2)]
     response = CompletionResponse(model="m", choices=choices, usage=UsageInfo())
     add_trees(response, [completion(0), completion(1, Segment(0, 2, "sampled"))])
@@ -147,7 +147,7 @@ def test_choices_have_the_trees_of_their_completions() -> None:
 
 @pytest.mark.parametrize(("streamed", "wanted"), [(True, True), (True, False), (False, True)])
 def test_a_stream_asks_for_its_children(streamed: bool, wanted: bool) -> None:
-    """By ``stream_children``, beside the arguments that it has anyway."""
+    """It asks by ``stream_children``, beside any other extra arguments."""
     fields: dict[str, Any] = {"stream": streamed, "stream_children": wanted, "vllm_xargs": {"max_children": 2}}
     chat = ChatCompletionRequest(messages=[], **fields)
     text = CompletionRequest(prompt="", **fields)
@@ -157,14 +157,14 @@ def test_a_stream_asks_for_its_children(streamed: bool, wanted: bool) -> None:
 
 
 def test_batches_are_of_our_requests() -> None:
-    """Upstream makes them by the name of its own module, and its server asks for the class."""
+    """Upstream looks the class up in its own module, and its server checks for that class."""
     line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}
     assert type(BatchRequestInput(**line).body) is ChatCompletionRequest
 
 
 @pytest.mark.parametrize("continuous", [True, False])
 def test_continuous_usage_asks_for_running_counts(continuous: bool) -> None:
-    """Which cost a walk over the tree with each output."""
+    """Others do not, since running counts cost a walk over the tree with each output."""
     options = {"include_usage": True, "continuous_usage_stats": continuous}
     fields: dict[str, Any] = {"stream": True, "stream_options": options}
     for request in (ChatCompletionRequest(messages=[], **fields), CompletionRequest(prompt="", **fields)):

@@ -50,7 +50,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A model of 10,000 tokens: upstream's latency benchmarks draw from as many."""
+    """A model with a vocabulary of 10,000 tokens: upstream's latency benchmarks draw from as many."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = Model("wide", "float32", {"vocab_size": 10000, **sizes})
     return ["--model", str(model.save(tmp_path_factory.mktemp("models")))]
@@ -58,13 +58,13 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Of a server with hooks."""
+    """The address of a server with hooks."""
     with server(*API_SERVER, str(MODEL_FOLDER), *HOOKS, use_v1="0") as found:
         yield found
 
 
 def run(*arguments: str, folder: Path) -> str:
-    """What a command prints, in ``folder``; it has to succeed."""
+    """What a command prints when run in ``folder``; it must succeed."""
     environment = os.environ | {"VLLM_USE_V1": "0"}
     command = [sys.executable, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=folder)
@@ -74,40 +74,40 @@ def run(*arguments: str, folder: Path) -> str:
 
 class TestCommands:
     def test_throughput(self, tmp_path: Path) -> None:
-        """`vllm bench throughput`."""
+        """`vllm bench throughput` runs with hooks."""
         run(*CLI, "bench", "throughput", *THROUGHPUT, "--output-json", "report.json", folder=tmp_path)
         assert json.loads((tmp_path / "report.json").read_text())["num_requests"] == 3
 
     def test_latency(self, wide: list[str], tmp_path: Path) -> None:
-        """`vllm bench latency`."""
+        """`vllm bench latency` runs with hooks."""
         run(*CLI, "bench", "latency", *wide, *LATENCY, "--output-json", "report.json", folder=tmp_path)
         assert json.loads((tmp_path / "report.json").read_text())["avg_latency"] > 0
 
     def test_serve(self, address: str, tmp_path: Path) -> None:
-        """`vllm bench serve`."""
+        """`vllm bench serve` runs against a server with hooks."""
         run(*CLI, "bench", "serve", *at(address), folder=tmp_path)
         assert completed(tmp_path) == 3
 
 
 class TestScripts:
     def test_throughput(self, scripts: Path, tmp_path: Path) -> None:
-        """`benchmark_throughput.py`."""
+        """`benchmark_throughput.py` runs with hooks."""
         script = str(scripts / "benchmark_throughput.py")
         run(script, *THROUGHPUT, "--output-json", "report.json", folder=tmp_path)
         assert json.loads((tmp_path / "report.json").read_text())["num_requests"] == 3
 
     def test_latency(self, scripts: Path, wide: list[str], tmp_path: Path) -> None:
-        """`benchmark_latency.py`."""
+        """`benchmark_latency.py` runs with hooks."""
         run(str(scripts / "benchmark_latency.py"), *wide, *LATENCY, "--output-json", "report.json", folder=tmp_path)
         assert json.loads((tmp_path / "report.json").read_text())["avg_latency"] > 0
 
     @pytest.mark.parametrize(("name", "options", "says"), OTHERS)
     def test_others(self, name: str, options: str, says: str, scripts: Path, tmp_path: Path) -> None:
-        """Which print what they found, and write nothing."""
+        """They run with hooks, print what they measure, and write nothing."""
         assert says in run(str(scripts / f"benchmark_{name}.py"), *ENGINE, *options.split(), folder=tmp_path)
 
     def test_structured_output(self, address: str, scripts: Path) -> None:
-        """`benchmark_serving_structured_output.py`, which reads a file beside it."""
+        """`benchmark_serving_structured_output.py` runs; it reads a file beside it."""
         place = urlsplit(address)
         server = ["--host", str(place.hostname), "--port", str(place.port)]
         options = ["--dataset", "regex", "--num-prompts", "2", "--output-len", "8"]
@@ -116,19 +116,19 @@ class TestScripts:
         )
 
     def test_serving(self, address: str, scripts: Path, tmp_path: Path) -> None:
-        """`benchmark_serving.py`."""
+        """`benchmark_serving.py` runs against a server with hooks."""
         run(str(scripts / "benchmark_serving.py"), *at(address), folder=tmp_path)
         assert completed(tmp_path) == 3
 
 
 def at(address: str) -> list[str]:
-    """The arguments of a benchmark of a server."""
+    """The arguments of a benchmark against a server."""
     place = urlsplit(address)
     server = ["--host", str(place.hostname), "--port", str(place.port)]
     return [*MODEL, *server, *RANDOM, "--save-result", "--result-filename", "report.json"]
 
 
 def completed(folder: Path) -> int:
-    """Requests that a benchmark of a server has completed."""
+    """The number of requests that a benchmark against a server has completed."""
     number: int = json.loads((folder / "report.json").read_text())["completed"]
     return number

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What children sampled and brought is counted: in completions, and in the usage of responses and streams."""
+"""Tokens that children sampled and contributed are counted in completions and in the usage of responses and streams."""
 
 import asyncio
 import dataclasses
@@ -19,7 +19,7 @@ from vllm.sampling_params import RequestOutputKind
 
 NESTED = dataclasses.replace(HOOKS, max_child_depth=2)
 TREE = TreeTokens(sampled_below=5, merged=3, inserted=1)
-"""Of a completion of 10 tokens, of which it has sampled 6."""
+"""The counts of a completion of 10 tokens, of which it has sampled 6."""
 
 DETAILS = {"sampled_tokens": 11, "merged_tokens": 3, "inserted_tokens": 1}
 
@@ -33,7 +33,7 @@ class TestTrees:
         ],
     )
     def test_what_children_sample_counts_merged_or_not(self, strategy: Any, expected: TreeTokens) -> None:
-        """Their ends, which are not merged, too; the separator is inserted."""
+        """Their EOS tokens, which are not merged, count, too; the separator is inserted."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_merge_strategy=strategy))
         engine.add()
         engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CDE"))
@@ -41,7 +41,7 @@ class TestTrees:
         engine.assert_empty()
 
     def test_children_of_children_count_once(self) -> None:
-        """What a child got from its own is merged again, and was sampled once."""
+        """What a child got from its own children is merged again, but was sampled once."""
         engine = SurgicalEngine(NESTED)
         engine.add()
         engine.run(plan(r="!z", r_child_0="!B", r_child_0_child_0="CD"))
@@ -50,7 +50,7 @@ class TestTrees:
         engine.assert_empty()
 
     def test_without_a_hook_there_is_nothing_to_count(self) -> None:
-        """None, not zeros."""
+        """The count is None, not zeros."""
         engine = SurgicalEngine(HOOKS)
         engine.add()
         engine.run(plan(r="abc"))
@@ -58,7 +58,7 @@ class TestTrees:
 
     @pytest.mark.parametrize("asked", [True, False])
     def test_a_running_tree_is_counted_for_who_asks(self, asked: bool) -> None:
-        """Others are spared the walk."""
+        """Other requests are spared the walk over the tree."""
         engine = SurgicalEngine(SYNC_HOOKS)
         extra_args = {COUNT_TREE: True} if asked else None
         engine.add(output_kind=RequestOutputKind.DELTA, extra_args=extra_args)
@@ -89,13 +89,13 @@ def response_of(*completions: CompletionOutput) -> dict[str, Any]:
 
 class TestResponses:
     def test_the_details_stand_beside_upstreams_figures(self) -> None:
-        """Which are as ever."""
+        """Upstream's figures do not change."""
         usage = response_of(of_tree(0, 10, TREE))
         assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (4, 10, 14)
         assert usage["completion_tokens_details"] == DETAILS
 
     def test_choices_add_up(self) -> None:
-        """One that met no hook has sampled all its tokens."""
+        """A choice that met no hook has sampled all its tokens."""
         usage = response_of(of_tree(0, 10, TREE), of_tree(1, 10, TREE), of_tree(2, 8, None))
         assert usage["completion_tokens_details"] == {"sampled_tokens": 30, "merged_tokens": 6, "inserted_tokens": 2}
 
@@ -105,7 +105,7 @@ class TestResponses:
 
 
 def stream_of(*lines: tuple[CompletionOutput, list[int], int | None]) -> list[dict[str, Any] | None]:
-    """The usage in each chunk of a stream: of an output, the choices in its chunk, and the tokens of its usage."""
+    """The usage in each chunk of a stream; a line has an output, the choices in its chunk, and its usage's tokens."""
 
     async def outputs() -> AsyncIterator[Any]:
         for made, _, _ in lines:
@@ -127,14 +127,14 @@ def stream_of(*lines: tuple[CompletionOutput, list[int], int | None]) -> list[di
 
 class TestStreams:
     def test_the_last_chunk_has_the_request(self) -> None:
-        """All its choices."""
+        """Its usage is that of all choices."""
         first, second = of_tree(0, 10, TREE), of_tree(1, 8, None)
         *others, last = stream_of((first, [0], None), (second, [1], None), (second, [], 18))
         assert others == [None, None]
         assert last == {"completion_tokens": 18, "completion_tokens_details": {**DETAILS, "sampled_tokens": 19}}
 
     def test_continuous_usage_is_of_the_choice_so_far(self) -> None:
-        """As upstream's figure beside it."""
+        """It covers the same as upstream's figure beside it."""
         early = TreeTokens(sampled_below=2, merged=0, inserted=0)
         told = stream_of((of_tree(0, 1, None), [0], 1), (of_tree(0, 1, early), [0], 2), (of_tree(1, 1, None), [1], 5))
         details = {"sampled_tokens": 4, "merged_tokens": 0, "inserted_tokens": 0}

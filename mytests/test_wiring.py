@@ -59,7 +59,7 @@ def parent_sequence() -> Any:
 
 class TestLLMEngine:
     def test_with_hooks_it_has_their_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And the scheduler joins through it."""
+        """The scheduler joins through it."""
         engine = bare_engine(monkeypatch, HOOKS)
         assert type(engine.output_processor) is SequenceHookOutputProcessor
         assert engine.scheduler[0]._merger is engine.output_processor.merger
@@ -73,7 +73,7 @@ class TestLLMEngine:
             engine.sequences_awaiting_resume()
 
     def test_it_resumes_what_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By the id of the sequence."""
+        """A sequence is resumed by its own id."""
         engine = bare_engine(monkeypatch, MANUAL)
         surgical = engine.surgical
         surgical.processor = engine.output_processor
@@ -98,7 +98,7 @@ class TestLLMEngine:
         assert type(params.logits_processors[0]) is GuardedProcessor
 
     def test_childrens_parameters_are_checked_as_a_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Those that a handler gives are seen first when it spawns."""
+        """Those that a handler gives are first seen when it spawns."""
         engine = bare_engine(monkeypatch, HOOKS)
         with pytest.raises(ValueError, match="logprobs is 1000; use at most 20"):
             engine._complete_params(SamplingParams(logprobs=1000), parent_sequence())
@@ -107,7 +107,7 @@ class TestLLMEngine:
     def test_a_request_that_a_step_would_die_of_is_refused(
         self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With hooks and without; and whatever upstream raises refuses that one request."""
+        """This holds with and without hooks, and any error of upstream's refuses only that request."""
         engine = bare_engine(monkeypatch, hooks)
         monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: [][0])
         with pytest.raises(ValueError, match="stop_token_ids has 999, which is not in the model's vocabulary"):
@@ -116,7 +116,7 @@ class TestLLMEngine:
             engine._add_processed_request("r", {}, SamplingParams())
 
     def test_a_requests_logits_processors_are_guarded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What one raises in a step is its own sequence's."""
+        """What one raises in a step affects only its own sequence."""
         engine = bare_engine(monkeypatch, None)
         group = engine.surgical.add(logits_processors=[lambda sampled, logits: logits])
         monkeypatch.setattr(
@@ -126,7 +126,7 @@ class TestLLMEngine:
         assert type(made.sampling_params.logits_processors[0]) is GuardedProcessor
 
     def test_a_request_with_an_id_that_was_used_is_told_of_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What is logged once a request is forgotten with it."""
+        """What was logged once for the earlier request is forgotten with it."""
         engine = bare_engine(monkeypatch, HOOKS)
         told = engine.output_processor.stop_checker.told
         told.is_first("r")
@@ -138,7 +138,7 @@ class TestLLMEngine:
     def test_a_request_with_limits_that_cannot_be_is_refused(
         self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where there are hooks, and before anything is made of it."""
+        """It is refused if there are hooks, and before anything is made of it."""
         engine, added = bare_engine(monkeypatch, hooks), []
         monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: added.append(args))
         params = SamplingParams(extra_args={"max_children": 99})
@@ -152,13 +152,13 @@ class TestLLMEngine:
         assert added == [("r", {}, params)]
 
     def test_ids_of_children_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An abort of the one would end the other."""
+        """Otherwise an abort of one would also end the other."""
         with pytest.raises(ValueError, match=r"request_id is 'r_child_0', .* choose another"):
             bare_engine(monkeypatch, HOOKS)._add_processed_request("r_child_0", {}, SamplingParams())
 
     @pytest.mark.parametrize("loggers", [None, {}, {"logging": None}, {"prometheus": None}])
     def test_metrics_of_hooks_stand_beside_upstreams(self, loggers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where upstream's are told to Prometheus."""
+        """They are added if upstream's go to Prometheus."""
         added: list[Any] = []
         monkeypatch.setattr(LLMEngine, "_add_hook_metrics", lambda engine: added.append(engine))
         engine = bare_engine(monkeypatch, HOOKS, loggers)
@@ -169,7 +169,7 @@ class TestLLMEngine:
     def test_statistics_count_requests(
         self, hooks: SpecialKwargs | None, has_step: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With hooks a tree is one; without, upstream's figures are upstream's."""
+        """With hooks a tree counts once; without hooks upstream's figures are unchanged."""
         engine = bare_engine(monkeypatch, hooks)
         stats = SimpleNamespace(num_running_sys=7, time_to_first_tokens_iter=[], time_per_output_tokens_iter=[])
         monkeypatch.setattr(LLMEngine.__bases__[0], "_get_stats", lambda _, *args: stats)
@@ -179,7 +179,7 @@ class TestLLMEngine:
 
 class TestAsyncLLMEngine:
     def test_it_passes_calls_on(self) -> None:
-        """Between two steps of the event loop."""
+        """It does so between two steps of the event loop."""
         engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
         calls: list[Any] = []
 
@@ -199,7 +199,7 @@ class TestAsyncLLMEngine:
 
     @pytest.mark.parametrize("waiting", [True, False])
     def test_it_does_not_spin_while_a_caller_is_awaited(self, waiting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Then each step sleeps a little."""
+        """Each step then sleeps a little."""
         engine = AsyncLLMEngine.__new__(AsyncLLMEngine)
         config = SimpleNamespace(special_kwargs=MANUAL)
         engine.engine = SimpleNamespace(vllm_config=config, is_waiting_for_callers=lambda virtual_engine: waiting)
@@ -222,7 +222,7 @@ class TestLLM:
     def test_only_what_nobody_could_resume_is_refused(
         self, hooks: SpecialKwargs | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """`LLM` blocks its caller until all is finished."""
+        """`LLM` blocks its caller until all requests are finished."""
         llm, added = LLM.__new__(LLM), []
         llm.llm_engine = SimpleNamespace(vllm_config=SimpleNamespace(special_kwargs=hooks))
         monkeypatch.setattr(LLM.__bases__[0], "_validate_and_add_requests", lambda self, prompt: added.append(prompt))
@@ -238,7 +238,7 @@ class TestLLM:
     def test_its_bar_shows_children(
         self, hooks: SpecialKwargs | None, given: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Beside upstream's figures, with hooks, where a bar is wanted."""
+        """It does so beside upstream's figures, if there are hooks and a bar is asked for."""
         shown: list[str] = []
 
         def run(self: Any, use_tqdm: Any) -> list[Any]:
@@ -267,19 +267,19 @@ class TestEngineArgs:
         assert "special_kwargs=SpecialKwargs(sync_token_id=4" in str(config)
 
     def test_without_hooks_the_config_is_upstreams(self) -> None:
-        """Whichever engine that chooses."""
+        """This holds whichever engine it chooses."""
         assert EngineArgs(str(MODEL_FOLDER)).create_engine_config().special_kwargs is None
 
 
 def test_a_changed_enum_of_upstreams_fails_at_import() -> None:
-    """And not in a scheduler."""
+    """It does not fail only later, in a scheduler."""
     changed = enum.IntEnum("changed", {"WAITING": 0, "PAUSED": 1})
     with pytest.raises(ImportError, match=r"upstream's SequenceStatus has changed: .*PAUSED"):
         _check_members(changed)
 
 
 def test_a_compiled_model_may_be_inlined_with_more_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Today's dynamo passes more by name than upstream's stand-in takes."""
+    """Today's dynamo passes more keyword arguments than upstream's stand-in takes."""
     taken: list[tuple[Any, ...]] = []
 
     def compiled() -> Any:

@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 1100, 790
 
 
 def main(page: str, picture: str) -> None:
-    """The whole run, and what is told of the third request's second child."""
+    """Saves a screenshot of the whole run, with the tooltip of the third request's second child."""
     with chromium() as browser:
         opened = Opened.of(browser, Path(page).resolve())
         opened.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

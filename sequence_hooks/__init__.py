@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequence hooks: what a sampled token can do besides being text. The meaning, for any engine; no engine.
+"""Sequence hooks: what a sampled token can do besides being text. This package depends on no engine.
 
 `rules` says what happens to a tree, from its first promise to its last join, and `tree` keeps its state. Around them:
 
-- `config`, `tokens`, `limits`, `checks`: which tokens are hooks, and what is refused;
-- `handlers`, `actions`, `plugins`: what a token does, user-defined ones included;
+- `config`, `tokens`, `limits`, `checks`: which tokens are hooks, and which settings are refused;
+- `handlers`, `actions`, `plugins`: what a hook token does, built-in or user-defined;
 - `merge`, `transcript`, `results`: what a parent gets from its children, and what a caller is told;
-- `kv`: what an injection of KV copies and prefills, and who gives up KV under pressure;
-- `trace`: recorded runs and their pictures, ``python -m sequence_hooks.trace``;
+- `kv`: what an injection of KV copies and prefills, and which sequence gives up KV under pressure;
+- `trace`: recorded runs and the traces drawn from them, ``python -m sequence_hooks.trace``;
 - `integrity`: checks that trees, queues and blocks add up.
 
 An engine's sequence is a `sequence_hooks.sequence.HookedSequence`.

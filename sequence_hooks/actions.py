@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a handler returned, copied to plain values: none of its code runs after its token was decided."""
+"""Copies what a handler returned to plain values, so that none of its code runs once its token is decided."""
 
 import operator
 from itertools import islice
@@ -10,10 +10,10 @@ from sequence_hooks.shown import shortened
 
 
 def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
-    """A copy of ``given``. At most one child and one prefix token more than allowed are read.
+    """A copy of ``given``. Reads at most one child and one prefix token more than allowed.
 
     Raises:
-        TypeError: it is not what a handler has to return.
+        TypeError: ``given`` is not what a handler has to return.
         BaseException: whatever user-defined iterators and attributes raise.
     """
     if not isinstance(given, Actions):
@@ -23,10 +23,10 @@ def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
 
 
 def as_token_id(value: Any) -> int:
-    """An integer of any type, for example numpy's.
+    """``value``, an integer of any type (for example numpy's), as an ``int``.
 
     Raises:
-        TypeError: it is not an integer; True and False are not integers here.
+        TypeError: ``value`` is not an integer; True and False are not integers here.
     """
     if isinstance(value, bool):
         raise TypeError(f"{value} is no token id")

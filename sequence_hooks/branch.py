@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sequence of a tree. Its state is written by its own methods and by `sequence_hooks.tree.DependencyManager`."""
+"""One sequence of a tree. Only its own methods and `sequence_hooks.tree.DependencyManager` write its state."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=HookedSequence)
 
 Phase = Literal["live", "blocked", "finished"]
-"""Of a branch. "live": its engine may schedule it. "blocked": it waits for its children or for a caller."""
+"""The phase of a branch. "live": the engine may schedule it. "blocked": it waits for its children or for a caller."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """How a child came to be."""
+    """How a child was spawned."""
 
     handler: TokenHandler
     """The handler of the token that spawned it; it also joins it to its parent."""
 
     prefix_token_ids: tuple[int, ...]
     position: int
-    """Output tokens of its parent at the spawn, the token that spawned it included."""
+    """Output tokens of its parent at the spawn, including the token that spawned it."""
 
 
 class Branch(Generic[S]):
@@ -49,11 +49,11 @@ class Branch(Generic[S]):
 
         self.spawn_time = time.time()
         self.finished_time: float | None = None
-        """When it ended, in seconds since the epoch; its children may go on for longer."""
+        """When it ended, in seconds since the epoch; its children may run for longer."""
 
         self.phase: Phase = "live"
         self.ended_as: Outcome | None = None
-        """How it ended, from its own end on, even while it still waits for its children."""
+        """How it ended; set at its own end, even if it still waits for its children."""
 
         self.ending = range(0)
         """The output tokens that ended it and are not part of its result: EOS, a stop token, a stop string."""
@@ -62,23 +62,23 @@ class Branch(Generic[S]):
         """Its children ``[:num_joined]`` are merged."""
 
         self.merged: list[Segment] = []
-        """The segments of its output that it has not sampled itself."""
+        """The segments of its output that it did not sample itself."""
 
         self.joins: list[Join] = []
         self.ended_at_join = False
-        """Whether the last thing that happened to it was a join, and not a token of its own."""
+        """Whether the last thing that happened before it finished was a join, not a token of its own."""
 
         self.awaits_resume = False
         """Whether it stays BLOCKED until a caller resumes it, whatever its children do."""
 
         self.resumed_with: tuple[int, ...] = ()
-        """The token ids that this caller gave, to be appended after the children's results."""
+        """The token ids that the caller gave, to be appended after the children's results."""
 
         self.injected: InjectedKV | None = None
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
         self._num_forgotten = 0
-        self._blocked_since = 0.0
+        self.blocked_since = 0.0
         self._output: ChildOutput | None = None
 
     @property
@@ -98,32 +98,32 @@ class Branch(Generic[S]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was aborted, or could never fit."""
+        """Whether it was aborted or could never fit."""
         return self.ended_as == "failed"
 
     @property
     def num_sampled_in_tree(self) -> int:
-        """Tokens that all sequences of its tree have sampled."""
+        """Tokens that the sequences of its tree have sampled in total."""
         return self.root.num_sampled_below
 
     @property
     def num_sampled_below(self) -> int:
-        """Tokens that it and its descendants have sampled."""
+        """Tokens that it and its descendants have sampled in total."""
         merged = sum(segment.end - segment.start for segment in self.merged)
         own = len(self.sequence.output_token_ids) - merged
         return own + sum(child.num_sampled_below for child in self.children)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Every output token in exactly one segment, in order."""
+        """Its output as segments, in order; every output token is in exactly one."""
         return _fill_with_sampled(self.merged, len(self.sequence.output_token_ids))
 
     @property
     def result_positions(self) -> list[int]:
-        """The output tokens of a finished child that its parent gets; none if it failed."""
+        """The positions of the output tokens that a finished child's parent gets; none if the child failed."""
         if self.has_failed:
             return []
-        # What it got from its own children at its end stands after the tokens that ended it.
+        # What it got from its own children at its end comes after the tokens that ended it.
         return [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
 
     def lineage(self) -> Iterator["Branch[S]"]:
@@ -134,7 +134,7 @@ class Branch(Generic[S]):
             branch = branch.parent
 
     def subtree(self) -> Iterator["Branch[S]"]:
-        """The branch itself and all its descendants, parents before children. Trees may be of any depth."""
+        """The branch itself and all its descendants, parents before children. Iterative: trees may have any depth."""
         left = [self]
         while left:
             branch = left.pop()
@@ -142,7 +142,7 @@ class Branch(Generic[S]):
             left += reversed(branch.children)
 
     def output(self, make: Callable[["Branch[S]"], ChildOutput]) -> ChildOutput:
-        """What ``make`` says of a child; once the child has finished, what it said the first time."""
+        """What ``make`` returns for this child. Once the child has finished, the first result is kept."""
         if self._output is not None:
             return self._output
         made = make(self)
@@ -158,14 +158,14 @@ class Branch(Generic[S]):
         self.injected = None
 
     def take_forgettable(self) -> list["Branch[S]"]:
-        """The branches below it, each once, whose contexts nobody needs any more: their parents have been joined."""
+        """Return each descendant once whose context is no longer needed, because its parent has been joined."""
         left, self._num_forgotten = self.children[self._num_forgotten : self.num_joined], self.num_joined
         taken: list[Branch[S]] = []
         while left:
             branch = left.pop()
             taken.append(branch)
             branch.injected = None
-            # The children of one that was aborted are not joined.
+            # The children of an aborted branch are never joined.
             left += branch.children[branch._num_forgotten :]
             branch._num_forgotten = len(branch.children)
         return taken

@@ -15,20 +15,20 @@ def refuse(owner: object, name: str, way_out: str) -> NoReturn:
 
 
 def check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
-    """The field is one of ``choices``."""
+    """Require the field to be one of ``choices``."""
     if getattr(owner, name) not in choices:
         refuse(owner, name, "use " + " or ".join(repr(choice) for choice in choices))
 
 
 def check_at_least(owner: object, name: str, least: int) -> None:
-    """The field is an integer from ``least`` up."""
+    """Require the field to be an integer of at least ``least``."""
     value = getattr(owner, name)
     if type(value) is not int or value < least:
         refuse(owner, name, f"use an integer from {least} up")
 
 
 def check_text(owner: object, name: str, optional: bool = False) -> None:
-    """The field is a string; None too where it is ``optional``."""
+    """Require the field to be a string; None is allowed if ``optional``."""
     value = getattr(owner, name)
     if not isinstance(value, str) and not (optional and value is None):
         refuse(owner, name, "give a string")
@@ -36,22 +36,22 @@ def check_text(owner: object, name: str, optional: bool = False) -> None:
 
 
 def check_encodable(owner: object, name: str, value: Any) -> None:
-    """A text of the field has no half of a surrogate pair, which JSON can write and no tokenizer reads."""
+    """Refuse a text that has half of a surrogate pair, which JSON can carry and no tokenizer can read."""
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         refuse(owner, name, "give a text that can be encoded as UTF-8; this has half of a surrogate pair")
 
 
 def check_ids(owner: object, name: str, ids: Iterable[Any], optional: bool = False) -> None:
-    """The ids of the field are integers; None too where they are ``optional``."""
+    """Require the field's ``ids`` to be integers; None is allowed if ``optional``."""
     for token_id in ids:
         if type(token_id) is not int and not (optional and token_id is None):
             refuse(owner, name, "give integers")
 
 
 def check_overrides(owner: object, name: str) -> None:
-    """The field is None, a mapping of sampling parameters by name, or an object of them.
+    """Require None, a mapping of sampling parameters by name, or an object that has them.
 
-    Whether the parameters are valid is for the engine to check, whose class they are of.
+    The engine, which defines their class, checks whether the parameters are valid.
     """
     value = getattr(owner, name)
     if not (value is None or isinstance(value, Mapping) or hasattr(value, "clone")):
@@ -59,7 +59,7 @@ def check_overrides(owner: object, name: str) -> None:
 
 
 def check_record_to(owner: object, name: str = "record_to") -> None:
-    """The field is None, or names a file that could be created."""
+    """Require None, or the path of a file that could be created."""
     path = getattr(owner, name)
     if path is None:
         return

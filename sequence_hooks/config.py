@@ -33,43 +33,43 @@ class SpecialKwargs:
     """Which tokens are hooks, and what they do. Immutable, hashable and picklable.
 
     Raises:
-        ValueError: a field has a value that cannot work; the message names field, value and way out.
+        ValueError: a field has an invalid value; the message names the field, the value and the way out.
     """
 
     sync_token_id: int | None = None
     """The token at which a sequence is BLOCKED until its children have finished."""
 
     promise_token_id: int | None = None
-    """The token from which children are spawned. The hook tokens differ, and at least one is set."""
+    """The token at which children are spawned. Hook tokens must differ, and at least one must be set."""
 
     sync_token: str | None = None
-    """The sync token's text, instead of its id; exactly one token of the model's tokenizer."""
+    """The text of the sync token, instead of its id; it must be exactly one token of the model's tokenizer."""
 
     promise_token: str | None = None
-    """The promise token's text, instead of its id; exactly one token of the model's tokenizer."""
+    """The text of the promise token, instead of its id; it must be exactly one token of the model's tokenizer."""
 
     block_on: BlockOn = "promise"
-    """"promise": a parent is BLOCKED as soon as it spawns (a subroutine call). "sync": it decodes on
-    beside its children, and is BLOCKED at the sync token."""
+    """"promise": a parent is BLOCKED as soon as it spawns (a subroutine call). "sync": it keeps
+    decoding beside its children, and is BLOCKED at the sync token."""
 
     children_per_promise: int = 1
-    """Children that one promise spawns, each with a seed of its own."""
+    """The number of children that one promise spawns, each with its own seed."""
 
     child_prefix_token_ids: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
-    """Tokens appended to the promise in a child's context, so that it diverges from its parent: one
-    tuple for all children of a promise, or one for each."""
+    """Tokens that follow the promise in a child's context, so that it diverges from its parent: one
+    tuple for all children of a promise, or one for each child."""
 
     child_sampling_params: Any = field(default=None, hash=False)
-    """For children, instead of their parent's: a whole ``SamplingParams`` of the engine's, or a mapping of some of its
-    fields. None inherits all."""
+    """Sampling parameters of children, instead of their parent's: a complete ``SamplingParams`` of the engine, or a
+    mapping of some of its fields. None inherits all of them."""
 
     child_merge_strategy: str = "concatenate"
     """"concatenate" merges the children's output tokens into the parent, "kv_inject" also injects their KV, "none"
-    appends nothing; else the qualified name of a join function, see `sequence_hooks.handlers.JoinFunction`."""
+    appends nothing; any other value is the qualified name of a `sequence_hooks.handlers.JoinFunction`."""
 
     position_rule: PositionRule = "sequential"
-    """For "kv_inject". "sequential": keys are rotated to the positions that their tokens get in the parent.
-    "overlap": they keep the positions they had in the child, and the parent continues after the furthest."""
+    """How "kv_inject" positions tokens. "sequential": keys are rotated to the positions of their tokens in the parent.
+    "overlap": keys keep the positions that they had in the child, and the parent continues after the furthest."""
 
     merge_separator: str = "\n"
     """The text between two results, for "concatenate" and "kv_inject"."""
@@ -78,23 +78,23 @@ class SpecialKwargs:
     """A promise sampled at this depth (a request's own sequence has depth 0) is an ordinary token."""
 
     max_children: int = 16
-    """The most unfinished children that a parent may have; a promise that would exceed it is an ordinary token."""
+    """The maximum number of unfinished children of a parent; a promise that would exceed it is an ordinary token."""
 
     max_tree_tokens: int | None = None
-    """Tokens that all sequences of a tree may sample together (with n > 1 each sample has a tree). Beyond it a promise
-    is an ordinary token, and running sequences continue."""
+    """Tokens that the sequences of a tree may sample in total (with n > 1 each sample has its own tree). Once they are
+    used up, a promise is an ordinary token, and running sequences continue."""
 
     blocked_kv_policy: BlockedKVPolicy = "auto"
     """What happens to a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as any
-    sequence can run, "swap" copies it to swap space (without any, it is discarded), "discard" recomputes it later,
-    "auto" chooses whatever wastes least."""
+    sequence can run, "swap" copies it to swap space (without swap space it is discarded), "discard" frees it and
+    recomputes it later, "auto" chooses whichever wastes the least time."""
 
     sync_resume: SyncResume = "auto"
     """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync also waits until a caller
     resumes the sequence."""
 
     handlers: Mapping[int | str, str] | tuple[tuple[int | str, str], ...] = ()
-    """User-defined hooks: tokens, by id or text, and the qualified names of the factories of their handlers
+    """User-defined hooks: for each token, by id or text, the qualified name of the factory of its handler
     (see `sequence_hooks.handlers.TokenHandler`). Stored as a tuple of pairs."""
 
     record_to: str | None = None
@@ -142,7 +142,7 @@ class SpecialKwargs:
 
     @property
     def named_handlers(self) -> tuple[tuple[int | str, str], ...]:
-        """Tokens and qualified names, in the order given."""
+        """The tokens and the qualified names of their factories, in the order given."""
         assert isinstance(self.handlers, tuple)
         return self.handlers
 
@@ -209,7 +209,7 @@ class SpecialKwargs:
         """The object that a JSON object of the fields describes.
 
         Raises:
-            ValueError: not a JSON object, or a field has a value that cannot work.
+            ValueError: ``text`` is not a JSON object, or a field has an invalid value.
         """
         try:
             fields = json.loads(text)
@@ -221,5 +221,5 @@ class SpecialKwargs:
 
 
 def _is_handler(pair: Any) -> bool:
-    """Whether ``pair`` is a token, by id or text, and something that could be a name."""
+    """Whether ``pair`` is a token, by id or text, and one more item; whether that is a name is checked later."""
     return isinstance(pair, (tuple, list)) and len(pair) == 2 and type(pair[0]) in (int, str)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hook token does: a handler is asked when its token is sampled, and when its children have ended.
+"""What a hook token does: its handler is asked when the token is sampled, and when its children have finished.
 
-Promise and sync are two handlers of this interface; user-defined handlers are named in
+Promise and sync have handlers with this interface; user-defined handlers are named in
 `SpecialKwargs.handlers`. No other module knows which token is which.
 """
 
@@ -17,16 +17,16 @@ from sequence_hooks.shown import shortened
 from sequence_hooks.tokens import Tokenizer
 
 Piece = int | str | ChildOutput
-"""A token id; a text, to be tokenized without special tokens; or a child, for the tokens of its result."""
+"""A token id; a text, to be tokenized without special tokens; or a child, which stands for its result's tokens."""
 
 Merged = str | Sequence[Piece]
 JoinFunction = Callable[[Sequence[ChildOutput]], Merged]
-"""Turns finished children, in spawn order, into what their parent gets appended."""
+"""Turns finished children, in spawn order, into what is appended to their parent."""
 
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """A hook token was sampled, and nothing has been done about it yet."""
+    """A hook token that was sampled, and that the engine has not acted on yet."""
 
     token_id: int
     request_id: str
@@ -34,10 +34,10 @@ class TokenEvent:
 
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
-    """The tokens before this one, merged ones included."""
+    """The tokens before this one, including merged ones."""
 
     depth: int
-    """0 for a request's own sequence, 1 for its children."""
+    """0 for a request's own sequence, 1 for its children, and so on."""
 
     num_unfinished_children: int
 
@@ -47,10 +47,10 @@ class Spawn:
     """One child to spawn."""
 
     prefix_token_ids: tuple[int, ...] = ()
-    """Appended to its parent's context, which ends with the token that spawns it."""
+    """Tokens appended to its parent's context, which ends with the token that spawns it."""
 
     sampling_params: Any = None
-    """Instead of its parent's: a whole ``SamplingParams`` of the engine's, or a mapping of some of its fields."""
+    """Used instead of its parent's: a complete ``SamplingParams`` of the engine, or a mapping of some of its fields."""
 
     def __post_init__(self) -> None:
         check_overrides(self, "sampling_params")
@@ -58,10 +58,10 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Actions:
-    """What the engine does once the token is processed, unless it ended its sequence. The default is nothing."""
+    """What the engine does once the token is processed, unless the token ended its sequence. Default: nothing."""
 
     spawn: tuple[Spawn, ...] = ()
-    """In spawn order. If they would exceed ``max_child_depth`` or ``max_children``, the token is an ordinary one."""
+    """In spawn order. If they exceed ``max_child_depth`` or ``max_children``, the token is an ordinary one."""
 
     block: bool = False
     """Whether the sequence is BLOCKED until its children have finished."""
@@ -74,14 +74,14 @@ class Actions:
 class TokenHandler(Protocol):
     """Decides what one token does, and joins the children that it spawned. It changes nothing itself.
 
-    Whatever either method raises is logged, and costs no more than this token or these children.
+    If either method raises, the error is logged, and only this token or these children are lost.
     """
 
     def on_token(self, event: TokenEvent) -> Actions:
         """The actions for the handler's token, which was just sampled."""
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
-        """What their parent gets appended for finished ``children`` of this handler, which come in spawn order."""
+        """What to append to the parent of ``children``, which this handler spawned; finished, in spawn order."""
 
 
 class PromiseHandler:
@@ -113,7 +113,7 @@ class SyncHandler:
 
 
 def concatenate(separator: str) -> JoinFunction:
-    """The children's own output tokens, with ``separator`` between each two."""
+    """A join function that returns the children's results, with ``separator`` between each two."""
 
     def join(children: Sequence[ChildOutput]) -> Merged:
         pieces: list[Piece] = []
@@ -126,7 +126,7 @@ def concatenate(separator: str) -> JoinFunction:
 
 
 def nothing(children: Sequence[ChildOutput]) -> Merged:
-    """No tokens."""
+    """A join function that appends no tokens."""
     return ()
 
 
@@ -134,8 +134,8 @@ def make_handlers(special_kwargs: SpecialKwargs, tokenizer: Tokenizer | None) ->
     """The handlers by token id. User-defined ones are made by calling the named factories with ``tokenizer``.
 
     Args:
-        special_kwargs: With every token given by its id.
-        tokenizer: The model's; None if the engine has none.
+        special_kwargs: Must give every token by its id.
+        tokenizer: The model's tokenizer; None if the engine has none.
 
     Raises:
         ValueError: a factory failed, or did not return a handler.

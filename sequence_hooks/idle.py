@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks that can never do anything as they are configured: without a warning, their operator waits for forks."""
+"""Detects hooks that can never do anything as configured, so that their operator does not wait for forks in vain."""
 
 from sequence_hooks.config import SpecialKwargs
 
 
 def idle_warning(special_kwargs: SpecialKwargs) -> str | None:
-    """What happens instead and how to change it; None if some hook can spawn or block.
+    """A warning that says what happens instead and how to change it; None if the hooks can spawn or block.
 
-    User-defined handlers may spawn and block at any token.
+    User-defined handlers are assumed to spawn and block.
     """
     has_sync, has_promise = (_has(special_kwargs, name) for name in ("sync_token", "promise_token"))
     limits = [name for name in ("max_child_depth", "max_tree_tokens") if getattr(special_kwargs, name) == 0]

@@ -20,10 +20,10 @@ def root_id(request_id: str) -> str:
 
 
 def check_request_id(request_id: str) -> None:
-    """Refuse a request id that a child of another request could have.
+    """Refuse a request id of the form that is reserved for children.
 
     Raises:
-        ValueError: it ends like a child's id.
+        ValueError: ``request_id`` ends like a child's id.
     """
     if root_id(request_id) != request_id:
         raise ValueError(

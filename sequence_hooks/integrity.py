@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that trees, queues and blocks add up. Each raises with the whole arithmetic, so that a report is enough."""
+"""Checks that trees, queues and blocks add up. Each error lists all the counts, so that the message alone is enough."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 
 class IntegrityError(RuntimeError):
-    """The books of an engine contradict each other."""
+    """An engine's bookkeeping is inconsistent."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The blocks of one memory, and who holds them."""
+    """The blocks of one memory (the device's or swap space), and the sequences that hold them."""
 
     name: str
     num_total: int
     num_free: int
-    """As its allocator counts them."""
+    """Free blocks, as the allocator counts them."""
 
     held: Mapping[str, Sequence[int]]
     """Block ids by holder: the block table of each sequence."""
 
     num_owners: Mapping[int, int]
-    """As its allocator counts them, by block id, for the blocks that are held."""
+    """The number of owners of each held block, by block id, as the allocator counts them."""
 
     def check(self) -> None:
-        """Raise an `IntegrityError` unless free and held blocks make up the pool, and all owners are known."""
+        """Raise an `IntegrityError` unless free and held blocks add up to the pool, and all owners are known."""
         counted = Counter(block for blocks in self.held.values() for block in blocks)
         if self.num_free + len(counted) != self.num_total:
             raise IntegrityError(
@@ -45,13 +45,13 @@ class Pool:
                 )
 
     def report(self) -> str:
-        """Who holds what, one line per holder."""
+        """The blocks that each holder has, one line per holder."""
         lines = [f"  {holder}: {list(blocks)}" for holder, blocks in self.held.items()]
         return "\n".join([f"{self.name}: {self.num_free} of {self.num_total} blocks free", *lines])
 
 
 def check_queues(queues: Mapping[str, Sequence[str]]) -> None:
-    """Raise an `IntegrityError` if a sequence, named by its id, stands in two queues or twice in one."""
+    """Raise an `IntegrityError` if a sequence, named by its id, is in two queues or twice in one."""
     places = Counter(name for queue in queues.values() for name in queue)
     if twice := [name for name, count in places.items() if count > 1]:
         raise IntegrityError(f"{twice} stand in several places\n{report_queues(queues)}")
@@ -63,7 +63,7 @@ def report_queues(queues: Mapping[str, Sequence[str]]) -> str:
 
 
 def faults_of(branch: "Branch[Any]") -> Iterator[str]:
-    """What is wrong with one branch of a tree, each as the end of a sentence about it."""
+    """The faults of one branch of a tree, each phrased as the predicate of a sentence about it."""
     num_output, end = len(branch.sequence.output_token_ids), 0
     for segment in branch.segments:
         if segment.start != end or segment.end <= segment.start:

@@ -2,7 +2,7 @@
 """How far the tree of one request may grow, and what its caller is told: the engine's limits, or tighter ones.
 
 A request sets its own limits in ``SamplingParams.extra_args`` (``vllm_xargs`` on the server), under the names of the
-fields of `Limits`. Other names belong to others, unless they are so similar that one of ours was meant.
+fields of `Limits`. Other names are ignored, except likely misspellings of ours, which are refused.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from sequence_hooks.shown import shortened
 
 _LEAST = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
 _MOST_NAMES = 100
-"""Names that are checked for misspelling: nobody types more, and each one costs time in the engine's loop."""
+"""The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one request's tree; with ``n > 1``, of each sample's."""
+    """The limits of one request's tree; with ``n > 1``, of each sample's tree."""
 
     hooks: bool
     """If false, hook tokens are ordinary tokens."""
@@ -29,7 +29,7 @@ class Limits:
     max_child_depth: int
     max_children: int
     max_tree_tokens: int | None
-    """Tokens that all sequences of the tree may sample together before spawning stops; None for no limit."""
+    """Tokens that the sequences of the tree may sample in total before spawning stops; None for no limit."""
 
     stream_children: bool = False
     """If true, the output of each step carries what the request's children have sampled."""
@@ -39,7 +39,7 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     """The engine's limits, tightened as the request asks.
 
     Args:
-        extra_args: Those of the request's sampling parameters.
+        extra_args: The field of this name of the request's sampling parameters.
 
     Raises:
         ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merging: the token ids that a parent gets from its finished children.
 
-Only token ids are merged here. Their text and logprobs are narrated from these spans, by `sequence_hooks.transcript`
+Only token ids are merged here. Their text and logprobs are derived from these spans by `sequence_hooks.transcript`
 and by each engine.
 """
 
@@ -17,10 +17,10 @@ from sequence_hooks.results import ChildOutput
 from sequence_hooks.shown import shortened
 
 _MOST_PIECES = 1_000_000
-"""The most pieces that one join function may return; no model's length has room for more."""
+"""The maximum number of pieces that one join function may return; no model's context has room for more."""
 
 Encode = Callable[[str], Sequence[int]]
-"""Token ids of a text, without special tokens."""
+"""Returns the token ids of a text, without special tokens."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Finished:
     """The handler of the token that spawned it."""
 
     positions: Sequence[int]
-    """Where the tokens of its result stand in its output."""
+    """The positions in its output of the tokens of its result."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Span:
     """The request id of the child."""
 
     positions: Sequence[int] = ()
-    """Where each of them stands in that child's output."""
+    """The position of each token in that child's output."""
 
     def cut_to(self, room: int) -> "Span":
-        """The first ``room`` tokens."""
+        """The span's first ``room`` tokens."""
         return replace(self, token_ids=self.token_ids[:room], positions=self.positions[:room])
 
 
 def num_tokens(spans: Sequence[Span]) -> int:
-    """How many tokens ``spans`` have together."""
+    """How many tokens ``spans`` have in total."""
     return sum(len(span.token_ids) for span in spans)
 
 

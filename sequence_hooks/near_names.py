@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that were meant to be ours.
+"""Detects misspellings of our argument names.
 
-A request's arguments have names of others too, so one with a typing error would be ignored.
+A request's arguments may have names that are not ours, so a misspelled one would be ignored silently.
 """
 
 import re
@@ -11,12 +11,12 @@ from difflib import SequenceMatcher
 _ALIKE = 0.8
 _ALIKE_WORDS = 0.7
 _TELLING_WORDS = ("hooks", "child", "children", "tree")
-"""Others have "max" and "tokens" in their names too, and "max_new_tokens" is no typing error."""
+"""Words that identify our names. "max" and "tokens" are not among them: "max_new_tokens" is not a misspelling."""
 
 
 def near_name(name: str, ours: Collection[str]) -> str | None:
-    """Which of ``ours`` the name was meant to be; None if it is one of them, or plainly somebody else's."""
-    # Comparing takes the square of the length, and clients choose it.
+    """The one of ``ours`` that ``name`` misspells; None if it is one of them, or clearly not ours."""
+    # Comparing takes time quadratic in the length, which clients choose.
     if name in ours or len(name) > 2 * max(map(len, ours)):
         return None
     words = _words(name)
@@ -29,7 +29,7 @@ def near_name(name: str, ours: Collection[str]) -> str | None:
 
 
 def _words(name: str) -> list[str]:
-    """Of ``max_children``, ``max-children``, ``maxChildren`` or ``MAX_CHILDREN``, in lower case."""
+    """The words of ``max_children``, ``max-children``, ``maxChildren`` or ``MAX_CHILDREN``, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", name)]
 
 

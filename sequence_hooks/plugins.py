@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User-defined code, named by its qualified name: resolved when hooks are configured, not when they fire."""
+"""User-defined code, given by qualified name: it is resolved when hooks are configured, not when they fire."""
 
 import asyncio
 import pkgutil
@@ -9,7 +9,7 @@ from typing import Any
 from sequence_hooks.shown import shortened, shortened_error
 
 FAULTS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
-"""What user-defined code may raise at the cost of its own work alone. An operator's Ctrl-C still ends the engine."""
+"""Errors of user-defined code that cost no more than its own work. An operator's Ctrl-C still ends the engine."""
 
 
 def told(error: BaseException) -> str:
@@ -23,14 +23,14 @@ def told(error: BaseException) -> str:
 
 
 def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """The function or class ``name``, "package.module.name".
+    """The function or class that ``name``, "package.module.name", refers to.
 
     Args:
         field: The field of `SpecialKwargs` that has the name.
-        built_in: What the field takes besides qualified names.
+        built_in: The values that the field takes besides qualified names.
 
     Raises:
-        ValueError: there is no such function or class; the message names field, value and way out.
+        ValueError: there is no such function or class; the message names the field, the value and the way out.
     """
     choices = "".join(f"{choice!r} or " for choice in built_in)
     way_out = f"use {choices}the qualified name of a function or class, 'package.module.name'"

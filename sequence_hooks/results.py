@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller learns of a request's tree. All positions count the output tokens of one sequence."""
+"""What a caller learns about a request's tree. All positions count the output tokens of one sequence."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ class Segment:
     start: int
     end: int
     origin: Origin
-    """"sampled" by this sequence, "merged" from a child's own output, or "inserted": sampled by nobody,
+    """"sampled" by this sequence, "merged" from a child's own output, or "inserted": sampled by no sequence,
     like a separator, the text of a join function, or what `LLMEngine.resume_sequence` was given."""
 
     child: str | None = None
@@ -29,34 +29,34 @@ class Join:
     """Output tokens before the join."""
 
     num_merged: int
-    """Tokens appended, inserted ones included."""
+    """Tokens appended, including inserted ones."""
 
     num_cut: int
-    """Tokens left out because they would have passed the model's length."""
+    """Tokens left out because they would exceed the model's length."""
 
     num_context: int
-    """Tokens in the context after the join, prompt included."""
+    """Tokens in the context after the join, including the prompt."""
 
     num_prefill: int = 0
     """Tokens to compute before the next one can be sampled: the last sampled one, the merged ones that came
-    without KV, and what had to be given up. 0 where the sequence ends with the join."""
+    without KV, and those whose KV was given up. 0 if the sequence ends with the join."""
 
     error: str | None = None
-    """What a join function raised; its children are then merged as nothing."""
+    """What a join function raised; its children then contribute no tokens."""
 
 
 @dataclass(frozen=True)
 class TreeTokens:
-    """The tokens of a completion's tree that it has not sampled itself. The others are its own output tokens."""
+    """Counts of the tokens of a completion's tree that it did not sample itself. It sampled the rest of its output."""
 
     sampled_below: int
-    """What its children, and theirs, have sampled, merged or not."""
+    """Tokens that its descendants have sampled, merged or not."""
 
     merged: int
-    """Of its output tokens, those that a child has sampled."""
+    """Tokens of its output that a child sampled."""
 
     inserted: int
-    """Of its output tokens, those that nobody has sampled."""
+    """Tokens of its output that no sequence sampled."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class ChildOutput:
 
     request_id: str
     spawn_position: int
-    """Output tokens of its parent at the spawn, the promise included."""
+    """Output tokens of its parent at the spawn, including the promise."""
 
     prefix_token_ids: tuple[int, ...]
-    """What stood behind its parent's context at its start."""
+    """The tokens that followed its parent's context when it started."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -79,7 +79,7 @@ class ChildOutput:
     """As in `CompletionOutput`."""
 
     failed: bool
-    """It was aborted, or could never fit."""
+    """Whether it was aborted or could never fit."""
 
     children: tuple["ChildOutput", ...]
     segments: tuple[Segment, ...]
@@ -93,19 +93,19 @@ class ChildOutput:
 
 @dataclass(frozen=True)
 class ChildDelta:
-    """What a child has sampled, or got from its own children, since the last one."""
+    """What a child has sampled, or got from its own children, since its last delta."""
 
     request_id: str
     parent_id: str
     """The request id of the sequence that spawned it."""
 
     index: int
-    """Of the completion that its tree is (n > 1)."""
+    """The index of the completion that its tree belongs to (n > 1)."""
 
     spawn_position: int
-    """Output tokens of its parent at the spawn, the promise included."""
+    """Output tokens of its parent at the spawn, including the promise."""
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str | None
-    """As in `CompletionOutput`; not None with its last one."""
+    """As in `CompletionOutput`; None except in its last delta."""

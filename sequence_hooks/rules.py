@@ -17,11 +17,11 @@ The life of a tree, from its first promise to its last join (time runs downwards
     ~ ~                                                                     their segments
     EOS: finished
 
-A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and finishes
-then as it had ended. A child may spawn children of its own, up to ``max_child_depth``.
+A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and then
+finishes with the outcome it had. A child may spawn children of its own, up to ``max_child_depth``.
 
-`sequence_hooks.tree` keeps the state between these steps. What is left to each engine is to make sequences, to queue
-and to compute them, and to append what a join returns.
+`sequence_hooks.tree` keeps the state between these steps. Each engine only has to make,
+queue and compute sequences, and to append what a join returns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ from sequence_hooks.trace.events import Until
 
 @dataclass(frozen=True)
 class Standing:
-    """What a sequence may still do when it samples a hook token."""
+    """What decides whether a sequence that samples a hook token may spawn."""
 
     depth: int
     num_unfinished_children: int
@@ -55,7 +55,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a handler asks for; all of it is allowed."""
+    """What a handler asks for, all of which is allowed."""
 
     token_id: int
     handler: TokenHandler
@@ -64,7 +64,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The token is an ordinary one."""
+    """The hook token is treated as an ordinary token."""
 
     error: BaseException | None = None
     """What the handler raised, or why its actions are invalid."""
@@ -75,26 +75,26 @@ class Refusal:
 
 @dataclass(frozen=True)
 class ChildPlan:
-    """A child that the engine has to make. Its prompt is its parent's context, and then the prefix."""
+    """A child that the engine has to make. Its prompt is its parent's context, followed by the prefix."""
 
     request_id: str
     number: int
-    """Its place among its parent's children."""
+    """Its index among its parent's children."""
 
     prefix_token_ids: tuple[int, ...]
     position: int
-    """Output tokens of its parent, the token that spawns it included."""
+    """Output tokens of its parent, including the token that spawns it."""
 
     handler: TokenHandler
 
 
 @dataclass(frozen=True)
 class Effects:
-    """What has to be done about a decision, once its token is processed."""
+    """What the engine has to do to carry out a decision, once its token is processed."""
 
     children: tuple[ChildPlan, ...]
     blocks_until: Until | None
-    """None if the parent goes on."""
+    """What the parent waits for; None if it goes on."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Merge:
     """Tokens left out because they would exceed the model's length."""
 
     num_context: int
-    """Tokens in the context after the join, prompt included."""
+    """Tokens in the context after the join, including the prompt."""
 
     ends_at_length: bool
     """Whether no room is left for another token."""
@@ -132,12 +132,12 @@ class Merge:
 
     @property
     def num_merged(self) -> int:
-        """Tokens appended, inserted ones included."""
+        """Tokens appended, including inserted ones."""
         return num_tokens(self.spans)
 
 
 def decide(handler: TokenHandler, event: TokenEvent, standing: Standing) -> Decision | Refusal:
-    """What ``handler`` wants done about its token, if its tree's limits and the model's length allow all of it."""
+    """What ``handler`` asks for at its token, if its tree's limits and the model's length allow all of it."""
     try:
         actions = plain_actions(handler.on_token(event), standing.limits.max_children, standing.room)
         if actions.spawn and not _is_within_limits(actions, standing):
@@ -157,7 +157,7 @@ def apply(decision: Decision, parent_id: str, num_children: int, position: int) 
 
     Args:
         num_children: How many children the parent has spawned before.
-        position: Its output tokens, the hook token included.
+        position: The parent's output tokens, including the hook token.
     """
 
     def plan(number: int, spawn: Spawn) -> ChildPlan:
@@ -172,9 +172,9 @@ def apply(decision: Decision, parent_id: str, num_children: int, position: int) 
 
 
 def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
-    """Those of ``branches`` that are BLOCKED and have nothing left to wait for.
+    """The ``branches`` that are BLOCKED and have nothing left to wait for.
 
-    Each is looked at when its turn comes: joining one may finish it, so that its parent, later in line, is ready too.
+    Each is checked when its turn comes: joining one may finish it, so that its parent, later in order, is ready too.
     """
     for branch in branches:
         if branch.phase == "blocked" and not branch.awaits_resume and not branch.num_unfinished_children:
@@ -184,11 +184,11 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
 def join(
     children: Sequence[Finished], given: Sequence[int], room: Room, encode: Encode, vocab_size: int | None
 ) -> Merge:
-    """What a parent gets appended for its finished ``children``: their results in spawn order, cut to the room left.
+    """What to append to a parent for its finished ``children``: their results in spawn order, cut to the room left.
 
     Args:
         given: Token ids that a caller resumed it with; they come last.
-        encode: The token ids of a text, without special tokens.
+        encode: Returns the token ids of a text, without special tokens.
         vocab_size: Token ids must be below it; None if it is unknown.
     """
     spans, error = merge(children, encode, vocab_size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling parameters of a tree, as far as they are the same on every engine."""
+"""The part of a tree's sampling parameters that is the same on every engine."""
 
 import hashlib
 

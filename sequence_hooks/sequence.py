@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules need to know of an engine's sequence, in the terms of V1's ``Request``."""
+"""What the rules need to know about an engine's sequence, in terms of V1's ``Request``."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 Outcome = Literal["stopped", "length", "failed"]
-"""How a sequence ended: by EOS, a stop token or a stop string; by a limit of length; or it was aborted or never fit."""
+"""How a sequence ended. "stopped": by EOS, a stop token or a stop string. "length": by a length limit. "failed": it was
+aborted or could never fit."""
 
 
 class HookedSequence(Protocol):
@@ -17,7 +18,7 @@ class HookedSequence(Protocol):
 
     @property
     def sampling_params(self) -> Any:
-        """As its request, or the token that spawned it, asked for them."""
+        """The parameters that its request, or the token that spawned it, asked for."""
 
     @property
     def prompt_token_ids(self) -> Sequence[int]: ...
@@ -32,4 +33,4 @@ class HookedSequence(Protocol):
 
     @property
     def outcome(self) -> Outcome | None:
-        """None while it is unfinished."""
+        """How it ended; None while it is unfinished."""

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an error shows a value that a client or an operator gave, whatever its size."""
+"""How an error shows a value given by a client or an operator, whatever its size."""
 
 import reprlib
 
 _MOST = 80
-"""Characters."""
+"""The maximum number of characters of a shown value."""
 
 _TAIL = 16
-"""Characters of the end that are kept where the middle is cut."""
+"""Characters kept at the end when the middle is cut out."""
 
 _CUT = "..."
 
 
 class _Short(reprlib.Repr):
-    """The standard library's: of containers and strings it looks at the first few items alone."""
+    """The standard library's `Repr`, which reads only the first few items of containers and strings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = _MOST
 
     def repr_int(self, value: int, level: int) -> str:
-        """Python refuses to write integers of more than 4,300 digits."""
+        """Show only the size of huge integers: Python refuses to print more than 4,300 digits."""
         if value.bit_length() > 8 * _MOST:
             return f"<an integer of {value.bit_length()} bits>"
         return super().repr_int(value, level)
@@ -32,12 +32,12 @@ class _Short(reprlib.Repr):
 
 
 def shortened(value: object) -> str:
-    """The ``repr`` of ``value`` in at most 80 characters; of what is longer the beginning and the end."""
+    """The ``repr`` of ``value`` in at most 80 characters; a longer one keeps its beginning and its end."""
     return _cut(_Short().repr(value), _MOST)
 
 
 def shortened_error(error: BaseException) -> str:
-    """The message of ``error``, as `one_line`: libraries repeat what they were given."""
+    """The message of ``error`` as `one_line`: libraries repeat their input in it, whatever its size."""
     return one_line(str(error))
 
 

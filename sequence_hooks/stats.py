@@ -14,13 +14,13 @@ class HookStats:
     """Counters of one scheduler's trees; they only grow."""
 
     num_spawned: int = 0
-    """Children."""
+    """Children spawned."""
 
     num_failed: int = 0
-    """Children that were aborted, or could never fit."""
+    """Children that were aborted or could never fit."""
 
     num_merged: int = 0
-    """Tokens that joins appended to parents, inserted ones included."""
+    """Tokens that joins appended to parents, including inserted ones."""
 
     num_prefilled: int = 0
     """Tokens to prefill at resumes."""
@@ -29,7 +29,7 @@ class HookStats:
     """Context tokens that did not have to be prefilled at resumes, because their KV was kept or injected."""
 
     blocked_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_TIMES))
-    """Seconds that each sequence was BLOCKED. A reader removes what it has read; unread, only the latest are kept."""
+    """Seconds that each sequence was BLOCKED. Readers remove what they read; only the latest unread ones are kept."""
 
     def note_join(self, join: Join, num_failed: int, seconds: float) -> None:
         """Count a join of a sequence that was BLOCKED for ``seconds``, ``num_failed`` of whose children failed."""

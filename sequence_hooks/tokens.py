@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook tokens of one model: texts are resolved to ids, and ids are checked against the vocabulary."""
+"""Resolves the texts of hook tokens to ids, and checks ids against the model's vocabulary."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from sequence_hooks.shown import shortened
 
 
 class Tokenizer(Protocol):
-    """What hooks need of a tokenizer; those of transformers have it."""
+    """What hooks need from a tokenizer; those of transformers satisfy it."""
 
     @property
     def unk_token_id(self) -> Any: ...
@@ -33,7 +33,7 @@ def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:
     """``special_kwargs`` with every token given by its id.
 
     Raises:
-        ValueError: a text is not exactly one token; the message names field, value and way out.
+        ValueError: a text is not exactly one token; the message names the field, the value and the way out.
     """
     changes: dict[str, object] = {}
     for name in ("sync_token", "promise_token"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log grows by at most one line per request, however many promises, children or samples it has."""
+"""Limits the log to one line per request, however many promises, children or samples it has."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class ToldOnce:
     """Remembers the latest few thousand requests that something was logged about.
 
     Args:
-        request_of: The id of the request that a sequence belongs to, from the sequence's own id.
+        request_of: Returns the id of the request that a sequence belongs to, given the sequence's own id.
     """
 
     def __init__(self, request_of: Callable[[str], str] = root_id) -> None:
@@ -21,7 +21,7 @@ class ToldOnce:
         self._told: OrderedDict[str, None] = OrderedDict()
 
     def is_first(self, request_id: str) -> bool:
-        """Whether nothing has been logged yet about the request of a sequence; from now on, something has."""
+        """Whether nothing has been logged yet about a sequence's request; from now on, something has."""
         name = self._request_of(request_id)
         if name in self._told:
             return False
@@ -31,5 +31,5 @@ class ToldOnce:
         return True
 
     def forget(self, request_id: str) -> None:
-        """A new request has taken this id."""
+        """Forget ``request_id``, because a new request uses it."""
         self._told.pop(request_id, None)

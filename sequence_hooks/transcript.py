@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller is told of a tree: texts, finish reasons and counts, from token ids and segments.
+"""What a caller is told about a tree: texts, finish reasons and counts, from token ids and segments.
 
-Not every engine knows texts where it knows token ids (V1 detokenizes in another process), so the rules never ask for
-them: an engine that does know them brings sequences that are `Narrated`.
+Not every engine has texts where it has token ids (V1 detokenizes in another process), so the rules never ask for
+texts. An engine that has them provides sequences that are `Narrated`.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ N = TypeVar("N", bound=Narrated)
 
 
 def output_of(child: Branch[N]) -> ChildOutput:
-    """What the caller learns of a child and of its own children. Kept once the child has finished."""
+    """What the caller learns about a child and its own children. The result is kept once the child has finished."""
     return child.output(_narrate)
 
 
@@ -45,7 +45,7 @@ def finished(children: Iterable[Branch[N]]) -> list[Finished]:
 
 
 def tokens_of(branch: Branch[N]) -> TreeTokens:
-    """The tokens of a completion's tree that it has not sampled itself."""
+    """Counts of the tokens of a completion's tree that it did not sample itself."""
     num_by_origin = Counter[Origin]()
     for segment in branch.merged:
         num_by_origin[segment.origin] += segment.end - segment.start

@@ -3,7 +3,7 @@
 
 `DependencyManager` owns all trees of one scheduler; a `Branch` is one sequence in one of them. An engine makes, queues
 and frees sequences, and tells the manager what happened to them. `sequence_hooks.rules` says what has to happen next,
-and draws the life of a tree. Nothing else writes a tree's state.
+and draws the life of a tree. Only the manager and its branches write a tree's state.
 """
 
 import time
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class IllegalStep(RuntimeError):
-    """A branch was to take a step that its phase does not allow."""
+    """A branch was asked to take a step that its phase does not allow."""
 
 
 class DependencyManager(Generic[S]):
-    """Owns the trees of all requests of one scheduler: who waits for whom, and who has to be looked at.
+    """Owns the trees of all requests of one scheduler: which branch waits for which, and which to check next.
 
     Args:
-        observer: Told of each event.
-        clock: Seconds, monotonic.
+        observer: Is told of each event.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, observer: Observer = SILENT, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,7 +40,7 @@ class DependencyManager(Generic[S]):
         self._clock = clock
         self._roots: dict[str, Branch[S]] = {}
         self._unsettled: dict[Branch[S], None] = {}
-        """Parents to look at before the next step, in order."""
+        """Branches to check before the next step, in order."""
 
     def plant(self, sequence: S, limits: Limits) -> Branch[S]:
         """Make a request's own sequence, or that of one of its samples, the root of a tree."""
@@ -49,7 +49,7 @@ class DependencyManager(Generic[S]):
         return root
 
     def spawn(self, parent: Branch[S], plan: "ChildPlan", sequence: S) -> Branch[S]:
-        """Add the child that ``plan`` describes, and that the engine has made."""
+        """Add the child that ``plan`` describes, whose ``sequence`` the engine has made."""
         self._require(parent, "live", "spawn")
         child = Branch(sequence, parent.limits, parent, Origin(plan.handler, plan.prefix_token_ids, plan.position))
         if parent.injected is not None:
@@ -67,26 +67,26 @@ class DependencyManager(Generic[S]):
         return child
 
     def block(self, branch: Branch[S], until: Until) -> None:
-        """Have a branch wait for its children, and for a caller too if ``until`` says so."""
+        """Let a branch wait for its children, and also for a caller if ``until`` says so."""
         self._require(branch, "live", "block")
         branch.awaits_resume = until == "caller"
         self._set_aside(branch, until)
 
     def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
-        """Record that a caller lets a branch go on, with ``token_ids`` appended after its children's results."""
+        """Record that a caller has resumed a branch, with ``token_ids`` appended after its children's results."""
         if not branch.awaits_resume:
             raise IllegalStep(f"{branch.request_id} does not wait for a caller")
         branch.awaits_resume, branch.resumed_with = False, token_ids
         self.look_at(branch)
 
     def end(self, branch: Branch[S], ending: range | None = None) -> bool:
-        """Record that a sequence has ended, for good or except for what its children still bring.
+        """Record that a sequence has ended: for good, or except for the results of its unjoined children.
 
         Args:
             ending: The output tokens that ended it and are not part of its result; None if it ended at a join.
 
         Returns:
-            Whether it has finished. If not, it is BLOCKED until its children have.
+            Whether it has finished. If not, it is BLOCKED until its children have finished.
         """
         self._require(branch, "live", "end")
         branch.finished_time = time.time()
@@ -127,10 +127,10 @@ class DependencyManager(Generic[S]):
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
-        # A child that ended in the same round may have asked for another look.
+        # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
         num_failed = sum(child.has_failed for child in children)
-        self.stats.note_join(join, num_failed, self._clock() - branch._blocked_since)
+        self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
         self._observer.note(
             Joined,
             sequence=branch.request_id,
@@ -147,13 +147,13 @@ class DependencyManager(Generic[S]):
         self._unsettled[branch] = None
 
     def take_unsettled(self) -> list[Branch[S]]:
-        """The branches of which something has changed that they may wait for. The engine joins those that are ready."""
+        """Remove and return the branches whose wait may be over. The engine joins those that are ready."""
         taken, self._unsettled = list(self._unsettled), {}
         return taken
 
     @property
     def has_unsettled(self) -> bool:
-        """Whether some branch has to be looked at before the next step."""
+        """Whether some branch has to be checked before the next step."""
         return bool(self._unsettled)
 
     @property
@@ -163,7 +163,7 @@ class DependencyManager(Generic[S]):
             yield from root.subtree()
 
     def check_integrity(self) -> None:
-        """Raise an `IntegrityError`, with all trees, if they contradict themselves."""
+        """Raise an `IntegrityError` that shows all trees if they are inconsistent."""
         for branch in self.branches:
             for fault in faults_of(branch):
                 raise IntegrityError(f"{branch.request_id} {fault}\n{self.report()}")
@@ -181,7 +181,7 @@ class DependencyManager(Generic[S]):
         return "\n".join(["trees:", *lines])
 
     def _set_aside(self, branch: Branch[S], until: Until) -> None:
-        branch.phase, branch._blocked_since = "blocked", self._clock()
+        branch.phase, branch.blocked_since = "blocked", self._clock()
         self._observer.note(Blocked, sequence=branch.request_id, until=until)
         self.look_at(branch)
 

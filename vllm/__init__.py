@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM with sequence hooks: a sequence splits and joins while it decodes.
+"""vLLM with sequence hooks: a sequence forks and joins while it decodes.
 
 The public names are upstream's, resolved in this package and never in ``vllm._upstream``:
 the latter would import every module a second time, and ``isinstance`` would fail across the two.
-Upstream's root package imports torch. It is imported with the first of vLLM's modules, and not with this
-package, which the commands of ``vllm.hooks`` that need no engine import too.
+Upstream's root package, which imports torch, is imported with the first of vLLM's modules and not with this
+package, since commands of ``vllm.hooks`` that need no engine import this package too.
 """
 
 from importlib import import_module

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How this tree is laid over the pinned upstream release.
 
-Upstream's package stands whole in ``vllm/_upstream`` (fetched at install time, never committed).
+Upstream's whole package is in ``vllm/_upstream`` (fetched at install time, never committed).
 A package of ours that exists upstream too appends upstream's folder to its ``__path__``, so a
 module that we don't have is upstream's, under its usual name. A module of ours that exists
-upstream too passes on whatever it doesn't define itself.
+upstream too falls back to upstream's for names that it doesn't define.
 """
 
 import sys
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 UPSTREAM_ROOT = Path(__file__).parent / "_upstream"
-# Ours, and without an engine: what they need of it they import themselves.
+# Modules of ours that work without the engine; they import what they need of it themselves.
 _WITHOUT_UPSTREAM = ("_overlay", "_upstream", "_version", "hooks")
 
 
@@ -37,7 +37,7 @@ def extend_package(package: str, path: list[str]) -> None:
 def fall_back_to(upstream: str) -> Callable[[str], Any]:
     """A module ``__getattr__`` that finds the names we don't define in module ``upstream``.
 
-    Looked up at each access, so that a global which upstream rebinds is seen as it is now.
+    Names are looked up at each access, so that a global that upstream rebinds has its current value.
     """
 
     def module_getattr(name: str) -> Any:
@@ -51,12 +51,12 @@ def fall_back_to(upstream: str) -> Callable[[str], Any]:
 
 
 def import_upstream_first() -> None:
-    """From now on upstream's root package, which prepares the process, is imported before the first of its modules."""
+    """Have upstream's root package, which prepares the process, imported before the first of its modules."""
     sys.meta_path.insert(0, _UpstreamFirst())
 
 
 class _UpstreamFirst(MetaPathFinder):
-    """Sees each module of vLLM before it is imported; finds none itself."""
+    """Sees each module of vLLM before it is imported, and never finds one itself."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         package, _, module = name.partition(".")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed version, where upstream's ``vllm.version`` looks for it.
 
-The metadata of the installed distribution is the one source: upstream detects the CPU platform
+The metadata of the installed distribution is the only source: upstream detects the CPU platform
 by the text "cpu" in it.
 """
 

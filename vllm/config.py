@@ -16,20 +16,20 @@ __all__ = ["SpecialKwargs", "VllmConfig"]
 @upstream.config
 @dataclass(config=ConfigDict(arbitrary_types_allowed=True))
 class VllmConfig(upstream.VllmConfig):
-    """Upstream's `VllmConfig` and the sequence hooks."""
+    """Upstream's `VllmConfig` with the sequence hooks."""
 
     special_kwargs: SpecialKwargs | None = None
     """Sequence hooks; None runs upstream's own engine. They don't change the computation graph, so
-    they are no factor of `compute_hash`."""
+    `compute_hash` leaves them out."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}, special_kwargs={self.special_kwargs!r}"
 
 
 def get_attr_docs(cls: type[Any]) -> dict[str, str]:
-    """The docstrings of a config's fields by name, those that it inherits included.
+    """The docstrings of a config's fields by name, inherited fields included.
 
-    Upstream's reads the source of ``cls`` alone, and makes the help of the command line from it.
+    Upstream's reads only the source of ``cls``. The help of the command line is made from these docstrings.
     """
     bases = [base for base in reversed(cls.__mro__) if hasattr(base, "__dataclass_fields__")]
     return {name: doc for base in bases for name, doc in upstream.get_attr_docs(base).items()}

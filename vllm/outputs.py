@@ -12,48 +12,48 @@ from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
 COUNT_TREE = "count_tree"
-"""In ``extra_args``: count a tree while it grows; see `CompletionOutput.tree_tokens`."""
+"""The name in ``extra_args`` that has a tree counted while it grows; see `CompletionOutput.tree_tokens`."""
 
 
 @dataclass
 class CompletionOutput(upstream.CompletionOutput):
-    """Upstream's `CompletionOutput`, and what the sequence hooks did; all empty where none fired.
+    """Upstream's `CompletionOutput`, and what the sequence hooks did; all of it is empty if none fired.
 
-    Set with the output in which the completion has finished. Positions count its output tokens.
+    It is set in the output in which the completion has finished. Positions count its output tokens.
     """
 
     children: tuple[ChildOutput, ...] = ()
-    """In spawn order."""
+    """The completion's own children, in spawn order."""
 
     segments: tuple[Segment, ...] = ()
     """The origin of every output token, in order."""
 
     joins: tuple[Join, ...] = ()
-    """What it got from its children, in order."""
+    """The completion's joins with its children, in order."""
 
     tree_tokens: TreeTokens | None = None
-    """How many tokens its children have sampled and brought. Set with each output of a request that has
-    ``extra_args={"count_tree": True}`` in its sampling parameters."""
+    """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
+    request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
 
 
 class RequestOutput(upstream.RequestOutput):
     """Upstream's `RequestOutput`, and what children have sampled, for a request that asks for it.
 
-    With ``extra_args={"stream_children": True}`` in its sampling parameters each step of a child gives an output of
-    its request without completions, and with one of `child_deltas`.
+    With ``extra_args={"stream_children": True}`` in its sampling parameters, each step of a child gives an output of
+    its request that has no completions, and one item in `child_deltas`.
     """
 
     child_deltas: tuple[ChildDelta, ...] = ()
-    """Of such an output alone; not set by `__init__`, which is called for each request in each step."""
+    """Empty in all other outputs; not set by `__init__`, which is called for each request in each step."""
 
 
-# Upstream's factory makes outputs and completions by these names of its own module.
+# Upstream's factory looks both classes up by these names in its own module.
 upstream.CompletionOutput = CompletionOutput
 upstream.RequestOutput = RequestOutput
 
 
 class RequestOutputFactory(upstream.RequestOutputFactory):
-    """Upstream's factory: one output a request, so none for a child but what its request asks to be told of it."""
+    """Upstream's factory: one output per request, so none for a child unless its request streams its children."""
 
     @staticmethod
     def create(
@@ -61,14 +61,14 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
         seq_id_to_seq_group: Mapping[str, SequenceGroupBase],
         use_cache: bool = False,
     ) -> upstream.RequestOutput | upstream.PoolingRequestOutput | None:
-        """The output to hand out for a group after a step, None if there is nothing to hand out."""
+        """The output to hand out for a group after a step; None if there is nothing to hand out."""
         branch = branch_of(seq_group)
         if branch is not None and branch.parent is not None:
             return _of_child(branch, seq_id_to_seq_group) if branch.limits.stream_children else None
         samples = seq_id_to_seq_group.get(seq_group.request_id)
         if samples is not None:
             _pass_turn(samples)
-            # Where two samples hand out in one step, the second would overwrite the first one's object.
+            # If two samples have an output in one step, the second would overwrite the first one's cached object.
             use_cache = False
         output = upstream.RequestOutputFactory.create(seq_group, seq_id_to_seq_group, use_cache)
         if not isinstance(output, RequestOutput):
@@ -84,33 +84,33 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
 
 
 def _is_first_end(output: RequestOutput, samples: SequenceGroupBase) -> bool:
-    """False where the request's end was told before: upstream tells it for each sample that ends in the last step."""
+    """False if the request's end was reported before, as upstream does for each sample that ends in the last step."""
     was_told = getattr(samples, "end_was_told", False)
     samples.end_was_told = output.finished
     return not was_told
 
 
 def _let_go_of_empty_logprobs(output: RequestOutput) -> None:
-    """Upstream hands out a sequence's own list while it is empty, and it grows before the output is read."""
+    """Replace empty lists: upstream hands out the sequence's own one, which grows before the output is read."""
     for completion in output.outputs:
         if completion.logprobs is not None and not completion.logprobs:
             completion.logprobs = []
 
 
 def note_unprocessed(seq: Sequence) -> None:
-    """A sample's latest token has been appended, and is processed later: it has no text yet, and may end the sample."""
+    """Note that a sample's latest token is appended but not processed: it has no text yet, and may end the sample."""
     seq.has_unprocessed = True
 
 
 def note_processed(seq: Sequence) -> None:
-    """All tokens of a sample have been processed."""
+    """Note that all tokens of a sample have been processed."""
     seq.has_unprocessed = False
 
 
 def _hold_back_unprocessed(output: RequestOutput, assembled: SequenceGroup) -> None:
-    """Leave out the tokens that have no text yet: one sample's output is handed out while others' are pending.
+    """Leave out the tokens that have no text yet: one sample's output is handed out while others are pending.
 
-    Only with deltas; of other kinds upstream hands out nothing before all samples have ended.
+    This concerns only deltas; with other kinds of output, upstream hands out nothing before all samples have ended.
     """
     for completion, seq in zip(output.outputs, assembled.seqs, strict=True):
         if not getattr(seq, "has_unprocessed", False) or seq.is_finished():
@@ -123,7 +123,7 @@ def _hold_back_unprocessed(output: RequestOutput, assembled: SequenceGroup) -> N
 
 
 def _pass_turn(samples: SequenceGroupBase) -> None:
-    """Let a sample that is not BLOCKED be the first: upstream's streams are handed out with the first one's steps."""
+    """Move a sample that is not BLOCKED to the front: upstream hands out a stream in the steps of the first one."""
     for request_id, seq_group in list(samples.to_be_finished.items()):
         if seq_group.first_seq.status != SequenceStatus.BLOCKED:
             return
@@ -141,7 +141,7 @@ def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBa
 
 
 def _delta_of(child: V0Branch, index: int) -> ChildDelta:
-    """What a child's sequence has that no delta had yet. ``index`` is that of its tree's completion."""
+    """What a child's sequence has gained since its last delta. ``index`` is that of its tree's completion."""
     seq, params = child.sequence.seq, child.sequence.sampling_params
     assert child.parent is not None and child.origin is not None
     token_ids = seq.get_output_token_ids_to_return(delta=True)
@@ -162,7 +162,7 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
         if branch is None:
             continue
         if not seq.is_finished():
-            # It may have stopped, and wait for its children: what they bring comes behind.
+            # It may have stopped and wait for its children: their results are still to be merged after its output.
             completion.stop_reason = None
             if (branch.sequence.sampling_params.extra_args or {}).get(COUNT_TREE):
                 completion.tree_tokens = tokens_of(branch)

@@ -2,11 +2,12 @@
 """Upstream's ``vllm.sequence`` with one more status: BLOCKED.
 
 An enum with members can't be subclassed, and upstream's ``Sequence`` looks ``SequenceStatus`` up in
-its own module; so the enum is written anew with upstream's members, values and functions, and
+its own module; so the enum is defined again with upstream's members, values and functions, and
 bound there too.
 """
 
 import enum
+from typing import TYPE_CHECKING, Any
 
 from vllm._overlay import fall_back_to
 from vllm._upstream import sequence as upstream
@@ -35,10 +36,10 @@ _get_finished_reason = upstream.SequenceStatus.get_finished_reason
 
 
 class SequenceStatus(enum.IntEnum):
-    """Status of a sequence. Whatever is above SWAPPED is finished, so BLOCKED sorts below WAITING."""
+    """Status of a sequence. Every value above SWAPPED is finished, so BLOCKED sorts below WAITING."""
 
     BLOCKED = -1
-    """Waits for its children; its blocks are kept, but it is not scheduled."""
+    """Waits for its children or a caller: it is not scheduled, and keeps its blocks unless others need them."""
 
     WAITING = _MEMBERS["WAITING"]
     RUNNING = _MEMBERS["RUNNING"]
@@ -51,16 +52,38 @@ class SequenceStatus(enum.IntEnum):
     @staticmethod
     def is_finished(status: "SequenceStatus") -> bool:
         """Whether a sequence of this status is done for good."""
-        # Asked several times a sequence and step; a call of upstream's own would cost as much again.
+        # Called several times per sequence and step; calling upstream's function in turn would double the cost.
         return status > _MEMBERS["SWAPPED"]
 
     @staticmethod
     def get_finished_reason(status: "SequenceStatus") -> str | None:
-        """What a caller reads as the reason, None while unfinished."""
-        return _get_finished_reason(status)
+        """The finish reason that a caller reads; None while the sequence is unfinished."""
+        return _get_finished_reason(status)  # type: ignore[arg-type]
 
 
 # Sequence.__init__ and is_finished read the name from upstream's module at each call.
-upstream.SequenceStatus = SequenceStatus
+upstream.SequenceStatus = SequenceStatus  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    # At run time these are upstream's own, found by `__getattr__`. Type checkers see what hooks add to them, too.
+    from vllm._upstream.sequence import CompletionSequenceGroupOutput as CompletionSequenceGroupOutput
+    from vllm._upstream.sequence import Logprob as Logprob
+    from vllm._upstream.sequence import SampleLogprobs as SampleLogprobs
+    from vllm._upstream.sequence import SequenceOutput as SequenceOutput
+
+    class Sequence(upstream.Sequence):
+        status: SequenceStatus  # type: ignore[assignment]
+        data: Any
+        branch: Any
+        has_unprocessed: bool
+
+    class SequenceGroup(upstream.SequenceGroup):
+        seqs: list[Sequence]  # type: ignore[assignment]
+        first_seq: Sequence
+        sampling_params: Any
+        metrics: Any
+
+        def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]: ...  # type: ignore[override]
+
 
 __getattr__ = fall_back_to("vllm._upstream.sequence")

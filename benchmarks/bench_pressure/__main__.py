@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offered load above the KV capacity, by `blocked_kv_policy`, and with hooks off: `make bench-pressure`.
 
-All requests come at once, and what they sample is scripted, so that every side samples as many tokens; with
-hooks off a request samples them in one sequence. At a load of 1x the KV cache holds as many blocks as "auto"
-uses at most where they are plentiful; at 2x half of them. "recomputed" is what a side's steps schedule beyond
-what they do where KV is plentiful. The rounds take the sides in turns.
+All requests arrive at once, and what they sample is scripted, so that every side samples equally many tokens;
+with hooks off, a request samples them in one sequence. At a load of 1x the KV cache holds as many blocks as "auto"
+uses at its peak if they are plentiful; at 2x it holds half of them. "recomputed" is the number of tokens that a
+side schedules beyond those that it schedules if KV is plentiful. Each round interleaves the sides.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# Read when the engine is imported.
+# The engine reads these when it is imported.
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_USE_V1", "0")
@@ -33,7 +33,7 @@ WIDTH = 96
 
 
 def measure(factor: float, sides: Sequence[Side], repeats: int, progress: tqdm) -> dict[str, list[Measured]]:
-    """Runs of all sides, taken in turns."""
+    """The runs of all sides, interleaved."""
     runs: dict[str, list[Measured]] = {side.name: [] for side in sides}
     for _ in range(repeats):
         for side in sides:
@@ -44,9 +44,9 @@ def measure(factor: float, sides: Sequence[Side], repeats: int, progress: tqdm) 
 
 
 def bench(folder: Path, requests: Sequence[Request], repeats: int) -> list[Load]:
-    """Every side at every load."""
+    """Measure every side at every load."""
     with tqdm(total=len(SIDES) * (1 + repeats * len(FACTORS)), leave=False) as progress:
-        # No request of any side has more than this.
+        # No request of any side has more than MAX_MODEL_LEN tokens.
         plenty = len(requests) * MAX_MODEL_LEN // BLOCK_SIZE
         plentiful = [measure(0, [Side(name, folder, requests, plenty)], 1, progress) for name in SIDES]
         scheduled = {name: run.scheduled for runs in plentiful for name, (run,) in runs.items()}

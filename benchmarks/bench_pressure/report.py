@@ -23,19 +23,19 @@ class Load:
     num_blocks: int
     runs: Mapping[str, list[Measured]]
     scheduled_with_plenty: Mapping[str, int]
-    """Tokens that a side schedules where KV is plentiful."""
+    """Tokens that a side schedules if KV is plentiful."""
 
     def throughput(self, side: str) -> float:
-        """Median, in sampled tokens a second."""
+        """The median, in sampled tokens per second."""
         return statistics.median(run.throughput for run in self.runs[side])
 
     def recomputed(self, side: str) -> int:
-        """Tokens, in the median."""
+        """The median of the recomputed tokens."""
         scheduled = statistics.median(run.scheduled for run in self.runs[side])
         return round(scheduled) - self.scheduled_with_plenty[side]
 
     def ratio(self, side: str, other: str, figure: str = "throughput") -> float:
-        """A figure of ``side`` to that of ``other``: the median over the rounds, as rounds may differ in all."""
+        """A figure of ``side`` relative to that of ``other``: the median of the rounds' ratios, as rounds differ."""
         pairs = zip(self.runs[side], self.runs[other], strict=True)
         return statistics.median(getattr(one, figure) / getattr(two, figure) for one, two in pairs)
 
@@ -89,5 +89,5 @@ def _counts(runs: Sequence[Measured]) -> list[list[int]]:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """From least to most, by the median."""
+    """The range of the values, relative to their median."""
     return (max(values) - min(values)) / statistics.median(values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sides that are compared, each an engine of its own, and what a run of the workload measures on one."""
+"""The sides that are compared, each with its own engine, and what a run of the workload measures on one."""
 
 import time
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ class Measured:
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of all threads."""
+    """CPU time of all threads."""
 
     sampled: int = 0
-    """Tokens."""
+    """Sampled tokens."""
 
     scheduled: int = 0
-    """Tokens, over all steps; those that are computed again count again."""
+    """Scheduled tokens of all steps; recomputed ones count again."""
 
     steps: int = 0
     peak_blocks: int = 0
@@ -47,17 +47,17 @@ class Measured:
 
     @property
     def throughput(self) -> float:
-        """Sampled tokens a second."""
+        """Sampled tokens per second."""
         return self.sampled / self.seconds
 
     @property
     def cpu_throughput(self) -> float:
-        """Sampled tokens a second of all threads' time: what else runs on the machine changes it little."""
+        """Sampled tokens per second of CPU time, which other work on the machine changes only a little."""
         return self.sampled / self.cpu_seconds
 
 
 class Side:
-    """An engine, with or without hooks, and the requests as it is given them."""
+    """An engine, with or without hooks, and the requests in the form that it gets."""
 
     def __init__(self, name: str, model: Path, requests: Sequence[Request], num_blocks: int) -> None:
         hooks = None if name == OFF else _hooks(name)
@@ -101,7 +101,7 @@ class Side:
         return measured
 
     def _observe(self) -> None:
-        """Have every step leave its figures in the current measurement."""
+        """Have every step add its figures to the current measurement."""
         (scheduler,), executor = self._engine.scheduler, self._engine.model_executor
         manager, schedule, execute = scheduler.block_manager, scheduler.schedule, executor.execute_model
 
@@ -146,7 +146,7 @@ def _hooks(policy: str) -> SpecialKwargs:
 
 
 def _params(request: Request) -> SamplingParams:
-    """Whoever samples ends with its EOS."""
+    """Each sequence of a request ends with its EOS."""
     return SamplingParams(temperature=0.0, max_tokens=MAX_MODEL_LEN, logits_processors=[request], detokenize=False)
 
 

@@ -23,12 +23,12 @@ MAX_MODEL_LEN = 1280
 
 @dataclass(frozen=True)
 class Request:
-    """What a request and its children sample; the instance is the logits processor that has it sampled."""
+    """What a request and its children sample; the instance is the logits processor that enforces it."""
 
     prompt: tuple[int, ...]
     parent: tuple[int, ...]
     children: dict[int, tuple[int, ...]]
-    """By the length of the parent's output at the spawn."""
+    """What each child samples, by the length of the parent's output at the spawn."""
 
     def __call__(self, prompt: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         spawned_at = len(prompt) - len(self.prompt)
@@ -40,18 +40,18 @@ class Request:
         return (*self.parent, *chain.from_iterable(self.children.values()))
 
     def in_sequence(self) -> "Request":
-        """As many tokens, sampled by one sequence."""
+        """A request that samples equally many tokens in one sequence."""
         return Request(self.prompt, (*_text(random.Random(0), len(self.sampled) - 1), EOS), {})
 
 
 def make_requests(count: int, seed: int) -> list[Request]:
-    """A prompt, text, promises with a few tokens between them, a sync, and a tail; most children are short."""
+    """Requests of a prompt, text, promises a few tokens apart, a sync and a tail; most children are short."""
     draw = random.Random(seed)
     return [_make_request(draw) for _ in range(count)]
 
 
 def save_model(folder: Path) -> None:
-    """A Llama with 10 million random parameters, and a tokenizer, without which no separator can be had."""
+    """Save a Llama with 10 million random parameters, and a tokenizer, which a merge separator would need."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -87,5 +87,5 @@ def _text(draw: random.Random, length: int) -> tuple[int, ...]:
 
 @cache
 def _certainties() -> torch.Tensor:
-    """Row t has the logits that leave no token but t."""
+    """Row t has the logits that allow no token but t."""
     return torch.full((VOCABULARY, VOCABULARY), -torch.inf).fill_diagonal_(0.0)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does this fork, with hooks off, give what pristine upstream gives? ``make check-upstream``."""
+"""Does this fork, with hooks off, produce what pristine upstream produces? ``make check-upstream``."""

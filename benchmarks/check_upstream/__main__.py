@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m benchmarks.check_upstream``: 64 greedy prompts, this fork against pristine upstream.
 
-Pristine upstream runs its plain path alone: chunked prefill and prefix caching need an extension on
-CPUs that no longer exists. Ours are held against that plain path.
+Pristine upstream runs only its plain path: on CPUs its chunked prefill and prefix caching need an
+extension that no longer exists. Ours are compared with that plain path.
 """
 
 import json
@@ -28,7 +28,7 @@ CASES: list[tuple[str, dict[str, Any], float, float]] = [
 
 
 def main() -> int:
-    """Exit status: 1 where anything differs."""
+    """Run all cases; the exit status is 1 if anything differs."""
     pristine = make_environment(ROOT / ".venv-upstream", (ROOT / "vllm" / "_upstream").resolve())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def generate(python: Path, folder: Path, engine: dict[str, Any]) -> dict[str, Any]:
-    """What ``worker`` says in the environment of ``python``; raises if it fails."""
+    """What ``worker`` reports in the environment of ``python``; raises if the worker fails."""
     task, result = folder / "task.json", folder / "result.json"
     model = str(folder / "model")
     task.write_text(json.dumps({"model": model, "prompts": make_prompts(), "engine": engine}))
@@ -64,7 +64,7 @@ def generate(python: Path, folder: Path, engine: dict[str, Any]) -> dict[str, An
 
 
 def report(results: dict[str, Comparison]) -> int:
-    """Print a line for each case, then the mismatches or OK; the exit status."""
+    """Print a line for each case, then the mismatches or OK; return the exit status."""
     print(f"{'this fork':<16} {'tokens':>7} {'ties':>5} {'logprobs off by':>16} {'mismatches':>11}")
     for case, result in results.items():
         numbers = f"{result.tokens:>7} {result.ties:>5} {result.largest:>16.1e}"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds one engine's sequences against another's."""
+"""Compares one engine's sequences with another's."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-# Two best tokens nearer than this may change places between two correct kernels.
+# Two correct kernels may rank the two best tokens differently if their logprobs differ by less than this.
 TIE = 1e-3
 
 
@@ -19,11 +19,11 @@ class Comparison:
 
 
 def compare(expected: list[dict[str, Any]], actual: list[dict[str, Any]], tolerance: float, tie: float) -> Comparison:
-    """Token by token; behind a tie the sequences have nothing more in common.
+    """Compare token by token, up to a tie, after which the sequences have nothing in common.
 
     Args:
-        tolerance: of a logprob.
-        tie: tokens may differ where the expected two best are nearer than this; 0: never.
+        tolerance: The most by which a logprob may be off.
+        tie: Tokens may differ if the logprobs of the expected two best differ by less than this; 0 for never.
     """
     result = Comparison()
     if len(expected) != len(actual):

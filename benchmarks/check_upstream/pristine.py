@@ -18,14 +18,14 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
 }
-"""Of the variables, in which both sides run: V0, no network, no reports, a GiB of KV."""
+"""The variables with which both sides run: V0, no network, no usage reports, 1 GiB of KV cache."""
 
 
 def make_environment(folder: Path, upstream: Path) -> Path:
     """The interpreter of a new environment at ``folder`` that has ``upstream`` as its ``vllm``.
 
-    Every dependency is that of the running interpreter's environment, so that upstream is all that
-    differs. Its packages are a plain path there: the editable install's import hook isn't run.
+    Every dependency is that of the running interpreter's environment, so that only upstream differs.
+    Its packages are added as a plain path, so that the editable install's import hook isn't run.
     """
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
     interpreter = folder / "bin" / "python"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy tokens and logprobs from whichever vLLM is installed beside this interpreter.
+"""Greedy tokens and logprobs from whichever vLLM is installed for this interpreter.
 
 Run as a file, not as a module: the checkout must not be on the path of the pristine environment.
 Arguments: a JSON file with ``model``, ``prompts`` and ``engine`` (arguments of ``LLM``), and the JSON
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def main(task_file: str, result_file: str) -> None:
-    """Generate for all prompts at once, as a user's batch."""
+    """Generate for all prompts in one batch, as a user would."""
     from vllm import LLM, SamplingParams
     from vllm.utils import Device
 

@@ -14,7 +14,7 @@ SHARED_PREFIX_LENGTH = 96
 
 
 def save_model(folder: Path) -> None:
-    """Weights wide enough that the best token stands clear of the second."""
+    """Save the model, with weights so wide that the best token stands clear of the second."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,

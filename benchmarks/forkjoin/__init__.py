@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hooks gain, against every other way to do the same work: ``make bench``."""
+"""What hooks gain over every other way to do the same work: ``make bench``."""

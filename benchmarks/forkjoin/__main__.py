@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks against every other way to do the same work: `make bench`, and a subset of it: `make bench-quick`.
 
-Writes benchmarks.md, benchmarks.json and images/ into a folder. Of a run that was stopped,
+Writes benchmarks.md, benchmarks.json and images/ into a folder. For a run that was stopped,
 `python -m benchmarks.forkjoin.report FOLDER` writes the page.
 """
 
@@ -24,7 +24,7 @@ NUM_REQUESTS_UNDER_PRESSURE = 24
 
 
 def main() -> None:
-    """Measure, write all down, and print the page's path."""
+    """Measure, write all results, and print the page's path."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a subset, in less than five minutes")
     parser.add_argument("--output", type=Path, default=Path("docs"), help="folder to write into")
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def bench(suite: Suite, command: str, output: Path) -> None:
-    """Measure a suite; figures are saved as they come, the page is written at the end."""
+    """Measure a suite; figures are saved as they arrive, and the page is written at the end."""
     start, machine = time.perf_counter(), Machine.this()
     figures: list[Figures] = []
 
@@ -52,7 +52,7 @@ def bench(suite: Suite, command: str, output: Path) -> None:
 
 
 def under_pressure(rounds: int) -> list[dict[str, Any]]:
-    """Offered load above the KV capacity, as `make bench-pressure` has it; nothing if ``rounds`` is 0."""
+    """Measure load above the KV capacity as `make bench-pressure` does; nothing if ``rounds`` is 0."""
     if not rounds:
         return []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tree as a client without hooks decodes it: a request up to the fork, the children's, one behind their results."""
+"""One tree as a client without hooks decodes it: a request up to the fork, one per child, one after their results."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from benchmarks.forkjoin.plans import Script, Tokens
 from vllm import SamplingParams
 
 LONGEST = 16000
-"""Tokens; whoever is scripted ends with its EOS."""
+"""In tokens; a scripted sequence ends earlier, with its EOS."""
 
 
 class ClientTree:
-    """Goes on as soon as the outputs are there that it needs."""
+    """Sends its next requests as soon as it has the outputs that they need."""
 
     def __init__(self, engine: Observed, name: str, tokens: Tokens) -> None:
         self._engine, self._name, self._tokens = engine, name, tokens
@@ -20,12 +20,12 @@ class ClientTree:
         self._context: tuple[int, ...] = ()
 
     def begin(self) -> None:
-        """Ask for all up to the fork."""
+        """Request everything up to the fork."""
         tokens = self._tokens
         self._engine.add(f"{self._name}/lead", tokens.prompt, scripted(tokens.lead, max_tokens=len(tokens.lead)))
 
     def take(self, request_id: str, output: tuple[int, ...]) -> bool:
-        """Go on with an output; True at the tree's end."""
+        """Continue with an output; True at the tree's end."""
         _, _, part = request_id.partition("/")
         if part == "lead":
             self._fork((*self._tokens.prompt, *output))
@@ -50,5 +50,5 @@ class ClientTree:
 def scripted(
     output: Sequence[int], children: Sequence[Sequence[int]] = (), max_tokens: int = LONGEST
 ) -> SamplingParams:
-    """Parameters of a request that samples ``output``, and of which each child samples its part of ``children``."""
+    """Parameters of a request that samples ``output``, and whose children each sample their part of ``children``."""
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, logits_processors=[Script(output, children)])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine of whichever vLLM is installed beside this interpreter, and the clock at each of its steps.
+"""An engine of whichever vLLM is installed for this interpreter, with each of its steps timed.
 
-It runs in pristine upstream's environment too, so nothing here is of this fork.
+It runs in pristine upstream's environment too, so nothing here needs this fork.
 """
 
 import time
@@ -23,17 +23,17 @@ class Step:
 
     duration: float
     num_tokens: int
-    """That the model computed."""
+    """Tokens that the model computed."""
 
     num_seqs: int
     model: float
-    """Of the duration: in the model and the sampler."""
+    """The part of the duration in the model and the sampler."""
 
     processing: float
-    """Of the duration: the longest time that the outputs of one sequence took."""
+    """The part of the duration in which the outputs of one sequence were processed: the longest."""
 
     after: float = 0.0
-    """Between the step before and this one: what a client does."""
+    """The time between the previous step and this one, in which a client works."""
 
 
 @dataclass
@@ -43,21 +43,21 @@ class Run:
     seconds: float = 0.0
     steps: list[Step] = field(default_factory=list)
     peak_blocks: int = 0
-    """On the device, at once."""
+    """The most blocks in use on the device at once."""
 
     bounds: list[int] = field(default_factory=list)
-    """The steps at which a client's tree had the outputs of a round of requests."""
+    """The numbers of steps after which a client's tree had the outputs of a round of requests."""
 
     elsewhere: float = 0.0
-    """Cores that other processes kept busy meanwhile."""
+    """Cores that other processes kept busy during the run."""
 
 
 def _nothing(request_id: str, output: tuple[int, ...]) -> None:
-    """What most do with an output."""
+    """Ignore an output, as most ways do."""
 
 
 class Observed:
-    """An engine whose steps are written down in the current `Run`."""
+    """An engine whose steps are recorded in the current `Run`."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self._engine = LLMEngine.from_engine_args(
@@ -86,15 +86,15 @@ class Observed:
         return self.run
 
     def add(self, request_id: str, prompt: Iterable[int], params: SamplingParams) -> None:
-        """Add a request; its scripts are given by ``params``."""
+        """Add a request; ``params`` hold its scripts."""
         self._engine.add_request(request_id, {"prompt_token_ids": list(prompt)}, params)
 
     def end_round(self) -> None:
-        """Note that a client goes on with the outputs of a round of requests."""
+        """Note that a client continues with the outputs of a round of requests."""
         self.run.bounds.append(len(self.run.steps))
 
     def drain(self, then: Callable[[str, tuple[int, ...]], None] = _nothing) -> dict[str, tuple[int, ...]]:
-        """Step until the engine is empty; the output tokens of each request, told to ``then`` after the step too."""
+        """Step until the engine is empty. Return each request's output tokens, which ``then`` gets as each finishes."""
         outputs: dict[str, tuple[int, ...]] = {}
         while self._engine.has_unfinished_requests():
             step = self._step = Step(0.0, 0, 0, 0.0, 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says: its seconds by phase, its tokens, its blocks."""
+"""The figures of a run: its seconds by phase, its tokens, its blocks."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Figures:
     round: int
 
     elsewhere: float
-    """Cores that other processes kept busy meanwhile."""
+    """Cores that other processes kept busy during the run."""
 
     seconds: float
     """From the request to its last token."""
@@ -32,29 +32,29 @@ class Figures:
     """From the fork to the last child's end."""
 
     decode: float = 0.0
-    """Of it, the steps in which nothing but decoding happened."""
+    """The part of ``children`` in steps that only decoded."""
 
     join: float = 0.0
-    """From there to the parent's next token."""
+    """From the last child's end to the parent's next token."""
 
     tail: float = 0.0
     """The parent's other tokens."""
 
     fork_outputs: float = 0.0
-    """Of the step that forks: its outputs."""
+    """The processing of the outputs of the step that forks."""
 
     fork_step: float = 0.0
-    """The children's first step, which computes two tokens of each, beyond the median of theirs."""
+    """The children's first step, which computes two tokens of each, less the median of their other steps."""
 
     joined_tokens: int = 0
-    """That the model computed for the join."""
+    """Tokens that the model computed for the join."""
 
     peak_blocks: int = 0
     step: float = 0.0
-    """Median."""
+    """The median time of a step."""
 
     outside: float = 0.0
-    """Median of a step's time outside the model."""
+    """The median of a step's time outside the model."""
 
     @property
     def fork(self) -> float:
@@ -63,7 +63,7 @@ class Figures:
 
     @property
     def fork_share(self) -> float:
-        """A child's part of it, in prefills of the context."""
+        """A child's share of the fork, relative to a prefill of the context."""
         return self.fork / self.prefill / len(self.plan.lengths)
 
     @property
@@ -73,11 +73,11 @@ class Figures:
 
 
 Make = Callable[..., Figures]
-"""`Figures` that knows already whose they are: model, side, way, round, and what went on elsewhere."""
+"""Makes `Figures` whose origin is already bound: model, side, way, round, and the work elsewhere."""
 
 
 def of_hooks(make: Make, plan: Plan, run: Run) -> Figures:
-    """Of a fork and join by hooks."""
+    """The figures of a fork and join by hooks."""
     forked, joined = plan.lead, plan.lead + max(plan.lengths)
     children = run.steps[forked:joined]
     first = _seconds(children[0]) - statistics.median(map(_seconds, children[1:]))
@@ -98,10 +98,10 @@ def of_hooks(make: Make, plan: Plan, run: Run) -> Figures:
 
 
 def of_client(make: Make, plan: Plan, run: Run) -> Figures:
-    """Of the same by a client's three rounds of requests."""
+    """The figures of a fork and join by a client's three rounds of requests."""
     forked, joined = run.bounds
     decode = [step for step in run.steps[forked:joined] if step.num_tokens == step.num_seqs]
-    # Each child has its first token from its prefill.
+    # Each child gets its first token from its prefill.
     per_length = max(plan.lengths) / max(1, len(decode))
     return make(
         plan=plan,
@@ -118,7 +118,7 @@ def of_client(make: Make, plan: Plan, run: Run) -> Figures:
 
 
 def of_sequence(make: Make, plan: Plan, run: Run) -> Figures:
-    """Of the first tokens of a run in sequence: as many as ``plan`` has, so that one run serves shorter plans too."""
+    """The figures of the first tokens of a run in sequence, as many as ``plan`` has: a run serves shorter plans too."""
     forked, joined = plan.lead, plan.lead + plan.num_merged
     end = joined + plan.tail
     return make(
@@ -135,7 +135,7 @@ def of_sequence(make: Make, plan: Plan, run: Run) -> Figures:
 
 
 def of_batch(make: Make, plan: Plan, run: Run) -> Figures:
-    """Of plain requests that decode together."""
+    """The figures of plain requests that decode together."""
     decode = [step for step in run.steps if step.num_tokens == step.num_seqs == len(plan.lengths)]
     return make(
         plan=plan,
@@ -148,7 +148,7 @@ def of_batch(make: Make, plan: Plan, run: Run) -> Figures:
 
 
 def of_many(make: Make, plan: Plan, run: Run) -> Figures:
-    """Of many requests at once; ``outside`` is the sum over all steps."""
+    """The figures of many requests at once; ``outside`` is the sum over all steps."""
     return make(
         plan=plan,
         seconds=run.seconds,

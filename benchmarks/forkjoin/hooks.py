@@ -10,7 +10,7 @@ from sequence_hooks.results import ChildOutput
 
 
 class FanOut:
-    """Spawns numbered children and blocks; the request's id ends with their number: ``request-0-8``."""
+    """Spawns numbered children and blocks; the request's id ends with how many: ``request-0-8``."""
 
     def __init__(self, tokenizer: Any) -> None:
         del tokenizer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sides in turns, round by round, each round in new processes."""
+"""Runs the sides interleaved, round by round, each round in new processes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,7 +29,7 @@ WARM_UP = equal(64, 2, 8)
 
 
 def measure(suite: Suite, workshop: Workshop) -> Iterator[Figures]:
-    """All of a suite but the load above the KV capacity."""
+    """Measure all of a suite but the load above the KV capacity."""
     with tqdm(leave=False, unit="run") as progress:
         for model, plans in suite.grids:
             for number in range(suite.rounds):
@@ -55,7 +55,7 @@ class _Round:
                 side.run("by_hooks", WARM_UP, seed=0)
 
     def grid(self, plans: Sequence[Plan]) -> Iterator[Figures]:
-        """One fork and join, every way. The longest plan of a context, run in sequence, holds the shorter ones."""
+        """One fork and join, every way. In sequence, a run of a context's longest plan serves its shorter ones."""
         for plan in plans:
             for way, kind, read in _rotated(WAYS_OF_KINDS, self._number):
                 yield self._figures(read, way, kind, plan)
@@ -73,7 +73,7 @@ class _Round:
                 yield self._figures(figures.of_batch, "batch", kind, plan)
 
     def forests(self, plans: Sequence[Plan]) -> Iterator[Figures]:
-        """Many requests, or one of many sequences; a client would need a round of requests for each level."""
+        """Many requests, or one of many sequences; deep ones only by hooks: a client would need a round per level."""
         for plan in plans:
             for way, kind, _ in _rotated(WAYS_OF_KINDS[:3], self._number):
                 if way == "by_hooks" or plan.depth == 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are measured: Llamas with random weights, and a tokenizer of as many words."""
+"""The models that are measured: Llamas with random weights, and a tokenizer with a word for each token id."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,14 @@ MAX_MODEL_LEN = 16384
 
 @dataclass(frozen=True)
 class Model:
-    """A name, what it is made of, and how many bytes it takes to hold it."""
+    """A model's name, data type and configuration."""
 
     name: str
     dtype: str
     config: dict[str, int]
 
     def save(self, folder: Path) -> Path:
-        """Write it to ``folder / name``; the same weights each time."""
+        """Write the model to ``folder / name``, with the same weights each time."""
         path = folder / self.name
         torch.manual_seed(0)
         config = LlamaConfig(max_position_embeddings=MAX_MODEL_LEN, **self.config)
@@ -45,7 +45,7 @@ LARGE = Model(
         "num_key_value_heads": 4,
     },
 )
-"""Bound by its weights: a token reads 275 MB of them."""
+"""Bound by memory bandwidth: a token reads 275 MB of weights."""
 
 SMALL = Model(
     "10M, float32",

@@ -12,12 +12,12 @@ EOS, PROMISE, FIRST_MARK = 2, 3, 4
 MAX_CHILDREN = 64
 FIRST_TEXT = FIRST_MARK + MAX_CHILDREN
 VOCABULARY = 4096
-"""Tokens that a plan may have; no model here has fewer."""
+"""The number of token ids that a plan draws from; no model here has fewer."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A prompt, a few tokens up to the promise, children side by side, and a tail behind their results."""
+    """A prompt, a few tokens up to the promise, children side by side, and a tail after their results."""
 
     context: int
     """Tokens of the prompt."""
@@ -30,14 +30,14 @@ class Plan:
 
     tail: int = 16
     num_requests: int = 1
-    """Of the same kind, all at once."""
+    """Requests of the same kind, all at once."""
 
     depth: int = 1
-    """Above 1 each child forks too, into as many, down to this depth."""
+    """Above 1, children fork too, each into equally many, down to this depth."""
 
     @property
     def num_sampled(self) -> int:
-        """By all sequences of all requests."""
+        """Tokens that all sequences of all requests sample."""
         fan_out = len(self.lengths)
         return self.num_requests * (
             self.lead + self.tail + sum(self.lengths) * sum(fan_out**d for d in range(self.depth))
@@ -50,19 +50,19 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """Such as ``2048, 8 x 128``."""
+        """The plan in short, such as ``2048, 8 x 128``."""
         lengths = set(self.lengths)
         each = f"{lengths.pop()}" if len(lengths) == 1 else f"{min(self.lengths)}…{max(self.lengths)}"
         return f"{self.context}, {len(self.lengths)} x {each}"
 
 
 def equal(context: int, num_children: int, length: int) -> Plan:
-    """Children of one length."""
+    """A plan with children of one length."""
     return Plan(context, (length,) * num_children)
 
 
 def skewed(context: int, num_children: int, mean: int) -> Plan:
-    """Children of linearly growing lengths: the last is almost twice as long as the mean, the first short."""
+    """Children whose lengths grow linearly: the last is almost twice as long as the mean, and the first is short."""
     return Plan(context, tuple(max(2, round(2 * mean * (k + 0.5) / num_children)) for k in range(num_children)))
 
 
@@ -77,7 +77,7 @@ class Tokens:
 
     @classmethod
     def of(cls, plan: Plan, seed: int) -> "Tokens":
-        """Other tokens with every seed: what an earlier run left in a prefix cache is of no use."""
+        """Different tokens for every seed, so that what an earlier run left in a prefix cache is of no use."""
         draw = random.Random(seed)
         return cls(
             prompt=_text(draw, plan.context),
@@ -92,7 +92,7 @@ class Tokens:
         return [FIRST_MARK + index for index in range(len(self.children))]
 
     def merged(self, depth: int) -> tuple[int, ...]:
-        """What a parent gets from children below which there are ``depth - 1`` levels of their own."""
+        """What a parent gets from its children, which have ``depth - 1`` levels of children below them."""
         if depth == 0:
             return ()
         below = self.merged(depth - 1)
@@ -105,11 +105,11 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Script:
-    """A logits processor that leaves one token a step, whatever the model would sample."""
+    """A logits processor that allows one token per step, whatever the model would sample."""
 
     output: Sequence[int]
     children: Sequence[Sequence[int]] = field(default=())
-    """What those sample whose prompt ends with a mark."""
+    """What the sequences whose prompt ends with a mark sample."""
 
     def __call__(self, prompt: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         index = prompt[-1] - FIRST_MARK

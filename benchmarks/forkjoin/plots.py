@@ -28,7 +28,7 @@ _STEPS = (
 
 
 def speed_up(results: Results, path: Path) -> None:
-    """A panel for each model: how many times as fast as the same tokens in sequence."""
+    """A panel for each model: the speed-up over the same tokens in sequence."""
     figure, panels = plt.subplots(1, len(results.models), figsize=(5 * len(results.models), 4), squeeze=False)
     for axes, model in zip(panels[0], results.models, strict=True):
         _speed_up_of(results, model, axes)
@@ -38,7 +38,7 @@ def speed_up(results: Results, path: Path) -> None:
 
 
 def steps(results: Results, path: Path) -> None:
-    """A panel for each model: ratios of step times without hook tokens, and between which values half of them are."""
+    """A panel for each model: ratios of step times without hook tokens, with their quartiles."""
     models = [model for model in results.models if results.plans(model, "batch")]
     figure, panels = plt.subplots(1, len(models), figsize=(5 * len(models), 4), squeeze=False, sharey=True)
     for axes, model in zip(panels[0], models, strict=True):
@@ -78,7 +78,7 @@ def _speed_up_of(results: Results, model: str, axes: Axes) -> None:
 
 
 def _sweep(plans: list[Plan]) -> list[Plan]:
-    """Those that differ in the number of children alone: the most there are."""
+    """The largest set of plans that differ only in the number of children, in its order."""
     alike: dict[tuple[int, int], list[Plan]] = {}
     for plan in plans:
         if len(set(plan.lengths)) == 1:

@@ -8,16 +8,16 @@ from typing import Protocol, TypeVar
 import psutil
 
 MAX_ELSEWHERE = 0.1
-"""Cores that others may keep busy beside a run."""
+"""Cores that other processes may keep busy during a run."""
 
 TRIES = 3
 
 
 class Measured(Protocol):
-    """What is measured."""
+    """A measurement."""
 
     elsewhere: float
-    """Cores that others kept busy meanwhile, on average."""
+    """Cores that other processes kept busy during it, on average."""
 
 
 T = TypeVar("T", bound=Measured)
@@ -30,14 +30,14 @@ class Elsewhere:
         self._process = psutil.Process(pid)
 
     def seconds(self) -> float:
-        """Since the machine's start; time that its host took away included."""
+        """Their CPU seconds since boot, including time that the host took away."""
         all_, own = psutil.cpu_times(), self._process.cpu_times()
         busy = all_.user + all_.nice + all_.system + all_.irq + all_.softirq + all_.steal
         return float(busy - own.user - own.system)
 
 
 def quietest(measure: Callable[[], T], seconds: Callable[[], float]) -> T:
-    """What ``measure`` returns, again where others disturb it; after `TRIES` times the one that was disturbed least."""
+    """What ``measure`` returns, repeated while others disturb it; after `TRIES` times, the least disturbed result."""
     tries: list[T] = []
     while not tries or (tries[-1].elsewhere > MAX_ELSEWHERE and len(tries) < TRIES):
         start, before = time.perf_counter(), seconds()

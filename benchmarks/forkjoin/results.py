@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All figures of a run of the bench, and what is asked of them: medians, spreads, ratios of one round."""
+"""All figures of a run of the bench, and their medians, spreads and ratios within a round."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from benchmarks.forkjoin.sides import CACHING, UPSTREAM, Kind
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and with what it was measured."""
+    """The machine and the versions that were measured."""
 
     processor: str
     cores: int
@@ -46,7 +46,7 @@ class Results:
 
     command: str
     complete: bool
-    """Whether the run came to its end."""
+    """Whether the run reached its end."""
 
     seconds: float
     machine: Machine
@@ -54,7 +54,7 @@ class Results:
     loads: list[dict[str, Any]]
 
     def save(self, path: Path) -> None:
-        """Write all of it, a figure a line."""
+        """Write everything, one figure per line."""
         record = asdict(self)
         lines = ",\n".join(json.dumps(each) for each in record.pop("figures"))
         path.write_text(json.dumps(record)[:-1] + ',\n"figures": [\n' + lines + "\n]}\n")
@@ -73,16 +73,16 @@ class Results:
         return list(dict.fromkeys(each.model for each in self.figures))
 
     def plans(self, model: str, way: str) -> list[Plan]:
-        """In the order in which they were measured."""
+        """The plans of a model and a way, in the order in which they were measured."""
         return list(dict.fromkeys(each.plan for each in self.figures if each.model == model and each.way == way))
 
     def of(self, model: str, way: str, kind: Kind, plan: Plan) -> list[Figures]:
-        """A figure a round."""
+        """The figures of one side, one per round."""
         found = [each for each in self.figures if (each.model, each.way, each.plan) == (model, way, plan)]
         return sorted((each for each in found if each.side == kind.name), key=lambda each: each.round)
 
     def bounds(self, model: str, plan: Plan) -> list[Figures]:
-        """A fork and join in no time, by the batched steps and the tail of the other sides: one each round."""
+        """The bound: a fork and join in no time, from the batched steps and the tail of other sides; one per round."""
         cached = self.of(model, "by_client", CACHING, plan)
         sequence = self.of(model, "in_sequence", UPSTREAM, plan)
         return [_bound(one, two) for one, two in zip(cached, sequence, strict=True)]
@@ -108,18 +108,18 @@ def _bound(client: Figures, sequence: Figures) -> Figures:
 
 
 def median(figures: Sequence[Figures], name: str = "seconds") -> float:
-    """Of the field or property of that name, over the rounds."""
+    """The median of the field or property of that name, over the rounds."""
     return statistics.median(_values(figures, name))
 
 
 def spread(figures: Sequence[Figures], name: str = "seconds") -> float:
-    """From least to most, by the median."""
+    """The range of the values, relative to their median."""
     values = _values(figures, name)
     return (max(values) - min(values)) / statistics.median(values)
 
 
 def ratios(ones: Sequence[Figures], others: Sequence[Figures], name: str = "seconds") -> list[float]:
-    """Of the same rounds."""
+    """The ratios of figures of the same rounds."""
     return [one / other for one, other in zip(_values(ones, name), _values(others, name), strict=True)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sides: which vLLM, which engine arguments; each in a process that waits while the others run."""
+"""The sides: which vLLM, with which engine arguments; each in a process that waits while the others run."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _HOOKS = {
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """What an engine is."""
+    """Which vLLM an engine runs, and its arguments."""
 
     name: str
     pristine: bool = False
@@ -38,11 +38,11 @@ HOOKS = Kind("hooks, conditional prefill", arguments={"special_kwargs": _HOOKS})
 INJECTION = Kind("hooks, KV injection", arguments={"special_kwargs": {**_HOOKS, "child_merge_strategy": "kv_inject"}})
 OFF = Kind("hooks off")
 AGAIN = Kind("hooks off, again")
-"""What a second process of the same kind differs by."""
+"""A second process of the same kind, to see by how much two such processes differ."""
 
 UPSTREAM = Kind("upstream 0.9.2", pristine=True)
 CACHING = Kind("hooks off, prefix caching", arguments={"enable_prefix_caching": True})
-"""Stands for upstream's: on CPUs upstream's prefix caching needs an extension that does not exist any more."""
+"""Stands in for upstream's prefix caching, which on CPUs needs an extension that no longer exists."""
 
 KINDS = (HOOKS, INJECTION, OFF, UPSTREAM, CACHING)
 
@@ -81,7 +81,7 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # On a worker's path lies the bench, and not the checkout with its vllm.
+        # A worker's path contains the bench, but not the checkout with its vllm.
         (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
         self._pristine = make_environment(folder / "upstream", (ROOT / "vllm" / "_upstream").resolve())
 
@@ -105,7 +105,7 @@ class Workshop:
             "model": str(self.folder / model.name),
             "dtype": model.dtype,
             "max_model_len": MAX_MODEL_LEN,
-            # A prompt is one step, on a side without chunked prefill too.
+            # A prompt takes one step, also on a side without chunked prefill.
             "max_num_batched_tokens": MAX_MODEL_LEN,
             "max_num_seqs": 256,
             **kind.arguments,

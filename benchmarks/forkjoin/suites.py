@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: all of it, and a subset for the impatient."""
+"""What is measured: the full suite, and a quick subset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from benchmarks.forkjoin.models import LARGE, SMALL, Model
 from benchmarks.forkjoin.plans import Plan, equal, skewed
 
 CONTEXT, LENGTH, FAN_OUT = 2048, 128, 8
-"""Where one of the three is varied, the others are these."""
+"""While one of the three is varied, the other two have these values."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Suite:
     """Many requests at once, deep ones, wide ones."""
 
     pressure_rounds: int
-    """0: it is left out."""
+    """0 leaves the load above the KV capacity out."""
 
 
 def _grid(contexts: Sequence[int], fan_outs: Sequence[int], lengths: Sequence[Plan]) -> tuple[Plan, ...]:

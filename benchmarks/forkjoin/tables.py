@@ -22,7 +22,7 @@ def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def end_to_end(results: Results, model: str) -> str:
-    """Seconds of each way, whole requests."""
+    """Seconds of whole requests, for each way."""
     headers = ["context, children", "in sequence", "client", "client, caching", "hooks", "hooks, injection", "bound"]
     return markdown(headers, (_seconds_row(results, model, plan) for plan in results.plans(model, "in_sequence")))
 
@@ -68,7 +68,7 @@ def steps(results: Results, model: str) -> str:
 
 
 def forests(results: Results) -> str:
-    """Many requests at once: each sampled token's time, and what of it is the engine's."""
+    """Many requests at once: sampled tokens per second, and the engine's time per token."""
     headers = ["requests x children", "tokens", "hooks, tokens/s", "injection", "client, caching", "hooks / client"]
     headers += ["outside the model, µs a token: hooks", "injection", "client", "peak blocks: hooks", "least", "client"]
     plans = [plan for plan in results.plans(SMALL.name, "by_hooks") if results.of(SMALL.name, "by_hooks", HOOKS, plan)]
@@ -76,18 +76,18 @@ def forests(results: Results) -> str:
 
 
 def throughput(runs: Sequence[dict[str, Any]]) -> float:
-    """Of runs of `benchmarks.bench_pressure`, in sampled tokens a second."""
+    """The median of runs of `benchmarks.bench_pressure`, in sampled tokens per second."""
     return statistics.median(run["sampled"] / run["seconds"] for run in runs)
 
 
 def with_quartiles(values: Sequence[float]) -> str:
-    """Median, and between which values half of them are."""
+    """The median, with the lower and the upper quartile."""
     low, middle, high = quartiles(values)
     return f"{middle:.3f} ({low:.3f}-{high:.3f})" if len(values) > 1 else f"{middle:.3f}"
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Of one value that one, three times."""
+    """The lower quartile, the median and the upper quartile; a single value is all three."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
     return low, middle, high
 
@@ -150,7 +150,7 @@ def _micros(side: Sequence[Figures], plan: Plan) -> float:
 
 
 def _least_blocks(plan: Plan) -> int:
-    """Of one request, at the end of its deepest children, if each sequence had what it shares with nobody alone."""
+    """Blocks of one request at the end of its deepest children, if each sequence added only what it doesn't share."""
     length, held, shared = plan.lengths[0], 0, plan.context + plan.lead
     for depth in range(1, plan.depth + 1):
         # A parent has decoded half of its tokens when it forks; the partial block is each child's own.

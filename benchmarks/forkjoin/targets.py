@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures to reach, each beside what was measured."""
+"""The target figures, each beside what was measured."""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ from benchmarks.forkjoin.sides import CACHING, HOOKS, INJECTION, OFF, UPSTREAM, 
 from benchmarks.forkjoin.tables import markdown, with_quartiles
 
 NOISE = 0.02
-"""What two runs of the same engine differ by, at the least, on a shared machine."""
+"""The least by which two runs of the same engine differ on a shared machine."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One row."""
+    """One row of the table."""
 
     what: str
     against: str
@@ -27,7 +27,7 @@ class Target:
 
 
 def targets(results: Results) -> str:
-    """As a table; a row whose plans were not measured is left out."""
+    """All targets as a table; a row whose plans were not measured is left out."""
     rows: list[Target] = []
     for row in _ROWS:
         rows += row(results)

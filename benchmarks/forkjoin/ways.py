@@ -10,7 +10,7 @@ from benchmarks.forkjoin.plans import FIRST_TEXT, VOCABULARY, Plan, Tokens
 from vllm import SamplingParams
 
 MAX_CLIENT_TREES = 64
-"""Twice as many as have 256 children: some are in their first or last request."""
+"""Twice the number of trees that together have 256 children, since some are in their first or last request."""
 
 
 def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
@@ -18,7 +18,7 @@ def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
     tokens = _tokens(plan, seed)
     engine.start()
     for name, each in tokens.items():
-        # What is merged is nothing that the parent has sampled.
+        # The script lacks merged tokens, as the parent does not sample them.
         params = scripted((*each.lead, *each.tail), each.children)
         params.extra_args = {"max_child_depth": plan.depth}
         engine.add(name, each.prompt, params)
@@ -38,9 +38,9 @@ def in_sequence(engine: Observed, plan: Plan, seed: int) -> Run:
 
 
 def by_client(engine: Observed, plan: Plan, seed: int) -> Run:
-    """For each tree a request up to the fork, one for each child, all at once, then one with their results.
+    """For each tree a request up to the fork, then one for each child, all at once, then one with their results.
 
-    No more trees at once than keep the engine full: the contexts of those that wait would leave its prefix cache.
+    No more trees run at once than keep the engine full: others' contexts would be evicted from its prefix cache.
     """
     tokens = _tokens(plan, seed)
     trees = {name: ClientTree(engine, name, each) for name, each in tokens.items()}
@@ -75,7 +75,7 @@ WAYS: dict[str, Callable[[Observed, Plan, int], Run]] = {
 
 
 def _tokens(plan: Plan, seed: int) -> dict[str, Tokens]:
-    """By request; the hook reads the number of children from its name."""
+    """The tokens of each request, by its name, from which the hook reads the number of children."""
     names = [f"request-{index}-{len(plan.lengths)}" for index in range(plan.num_requests)]
     return {name: Tokens.of(plan, seed * plan.num_requests + index) for index, name in enumerate(names)}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One side's engine in a process of its own, told what to run by a line of JSON, answering with one.
+"""One side's engine in its own process: it gets each task as a line of JSON, and answers with one.
 
 Started as ``python -m benchmarks.forkjoin.worker ENGINE_ARGUMENTS`` in the environment of its side.
 """
@@ -17,7 +17,7 @@ from benchmarks.forkjoin.ways import WAYS
 
 def main() -> None:
     """Answer until there is no more input."""
-    # Whatever else writes to standard output must not stand between the answers.
+    # Whatever else is written to standard output must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine = Observed(json.loads(sys.argv[1]))

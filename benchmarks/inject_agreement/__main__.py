@@ -4,9 +4,9 @@
 Usage: `python -m benchmarks.inject_agreement --prompts 100`
 
 A trained model (`examples/forkjoin-tiny`, trained on results that are prefilled) and a random one, which no
-training has made robust, are asked for K children and one join. Of what follows it: the share of the next 16
-greedy tokens that are the same, and how far the distribution of the first one diverges from that after a
-prefill. Of the trained one also the share of outputs that are right as a whole.
+training has made robust, run K children and one join. What follows the join is compared with what follows a
+prefill: the share of the next 16 greedy tokens that are the same, and how far the distribution of the first one
+diverges. For the trained model, the share of outputs that are right as a whole is measured too.
 """
 
 import argparse
@@ -34,7 +34,7 @@ WAYS: dict[str, Fields] = {
 
 @dataclass(frozen=True)
 class Figures:
-    """One way to join, beside the prefill."""
+    """One way to join, compared with the prefill."""
 
     model: str
     num_children: int
@@ -50,7 +50,7 @@ class Figures:
 
 
 def measure(name: str, subject: Subject, num_children: int) -> Iterator[Figures]:
-    """The figures of all ways, that of the prefill itself too."""
+    """The figures of all ways, including the prefill itself."""
     expected = subject.answers(num_children, WAYS[PREFILL])
     for way, fields in WAYS.items():
         given = expected if way == PREFILL else subject.answers(num_children, fields)
@@ -68,7 +68,7 @@ def measure(name: str, subject: Subject, num_children: int) -> Iterator[Figures]
 
 
 def to_row(figures: Figures) -> list[str]:
-    """Its cells."""
+    """The cells of a table's row."""
     return [
         figures.model,
         str(figures.num_children),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are asked, and what they answer: one trained for fork and join, and one not trained at all."""
+"""The models that are compared, one trained for fork and join and one not trained at all, and their answers."""
 
 import math
 import random
@@ -25,46 +25,46 @@ from vllm import LLM, CompletionOutput, SamplingParams
 from vllm.config import SpecialKwargs
 
 NUM_COMPARED = 16
-"""Tokens."""
+"""Tokens after a join."""
 
 EOS, PROMISE, SYNC = 2, 3, 4
-"""Of the random model."""
+"""Token ids of the random model."""
 
 Fields = Mapping[str, Any]
-"""Of `SpecialKwargs`."""
+"""Fields of `SpecialKwargs`."""
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What one request sampled behind its join."""
+    """What one request sampled after its join."""
 
     context: tuple[int, ...]
-    """Its output up to there, merged tokens included."""
+    """Its output up to the join's end, merged tokens included."""
 
     tokens: list[int]
     logprobs: dict[int, float]
-    """Of all candidates for the first of ``tokens``."""
+    """The logprobs of all candidates for the first of ``tokens``."""
 
     @classmethod
     def of(cls, output: CompletionOutput) -> "Continuation":
-        """Behind the first join."""
+        """The continuation after the first join."""
         end = output.joins[0].position + output.joins[0].num_merged
         first = {token: entry.logprob for token, entry in output.logprobs[end].items()}
         return cls(tuple(output.token_ids[:end]), list(output.token_ids[end : end + NUM_COMPARED]), first)
 
     def agreement(self, other: "Continuation") -> float:
-        """The share of its tokens that ``other`` has in the same places."""
+        """The share of its tokens that ``other`` has at the same positions."""
         return sum(ours == theirs for ours, theirs in zip(self.tokens, other.tokens, strict=False)) / len(self.tokens)
 
     def divergence(self, other: "Continuation") -> float:
-        """Kullback-Leibler, from it to ``other``, in nats."""
+        """The Kullback-Leibler divergence of its first distribution from that of ``other``, in nats."""
         likely = ((token, logprob) for token, logprob in self.logprobs.items() if logprob > -math.inf)
         return sum(math.exp(logprob) * (logprob - other.logprobs[token]) for token, logprob in likely)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model gave for one number of children, in one way."""
+    """What a model answered for one number of children, with one way to join."""
 
     continuations: list[Continuation]
     exact_match: Mapping[Mode, float] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Subject(Protocol):
     """A model, and prompts for it."""
 
     def answers(self, num_children: int, fields: Fields) -> Answers:
-        """All greedy, so that they differ by the join alone."""
+        """The answers, all greedy, so that they differ only by the join."""
 
 
 class ForkJoin:
@@ -117,7 +117,7 @@ def _held_out_word(draw: random.Random) -> str:
 
 
 class Untrained:
-    """A random Llama of ten million parameters. Hook tokens and ends are forced, all others its own."""
+    """A random Llama of ten million parameters. Hook tokens and ends are forced; it samples all others itself."""
 
     VOCABULARY, PROMPT_LENGTH, RESULT_LENGTH = 256, 48, 16
 
@@ -139,7 +139,7 @@ class Untrained:
         tokenizer.save_pretrained(folder)
 
     def answers(self, num_children: int, fields: Fields) -> Answers:
-        """Each child is asked for behind a token of the parent's own."""
+        """Each promise follows a token that the parent samples itself."""
         hooks = SpecialKwargs(
             promise_token_id=PROMISE,
             sync_token_id=SYNC,

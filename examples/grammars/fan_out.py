@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A block of numbered plans whose closing tag fans out one child a plan."""
+"""A block of numbered plans whose closing tag fans out one child per plan."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Tags:
     opens_child: str
     closes_child: str
     concludes: str
-    """What its parent goes on with after the join."""
+    """The tag with which the parent continues after the join."""
 
 
 class FanOut:
-    """A handler for the tag that closes a block of plans. A block without plans is left alone."""
+    """A handler for the tag that closes a block of plans. A block without plans is ignored."""
 
     def __init__(self, tokenizer: AnyTokenizer, tags: Tags) -> None:
         self._tokenizer = tokenizer
@@ -47,7 +47,7 @@ class FanOut:
         return [*merged, self._tags.concludes]
 
     def _num_plans(self, context: list[int], closing: int) -> int:
-        """Plans in the block that is open at the end of ``context``; 0 where none is open."""
+        """Plans in the block that is open at the end of ``context``; 0 if none is open."""
         for length, token in enumerate(reversed(context)):
             if token == closing:
                 return 0

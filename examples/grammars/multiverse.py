@@ -5,7 +5,7 @@
     Children:     <Path>1:...</Path>   <Path>2:...</Path>
     After them:   <Conclusion>...</Conclusion></Parallel>, with all paths in the context
 
-Tags that are one token: all of these.
+Each of these tags is one token.
 """
 
 from grammars.fan_out import FanOut, Tags
@@ -21,5 +21,5 @@ def special_kwargs(tokenizer: AnyTokenizer, max_depth: int = 3) -> SpecialKwargs
 
 
 def handler(tokenizer: AnyTokenizer) -> FanOut:
-    """Fans out one child an ``<Outline>``."""
+    """Fans out one child per ``<Outline>``."""
     return FanOut(tokenizer, TAGS)

@@ -5,7 +5,7 @@
     Children:     <step>1:...</step>   <step>2:...</step>
     After them:   <takeaway>..., with all steps in the context
 
-Tags that are one token: all of these.
+Each of these tags is one token.
 """
 
 from grammars.fan_out import FanOut, Tags
@@ -16,10 +16,10 @@ TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>", "<take
 
 
 def special_kwargs(tokenizer: AnyTokenizer) -> SpecialKwargs:
-    """NPR for any model that has its tags; the tokenizer is not needed for it."""
+    """NPR for any model that has its tags; the tokenizer is not used."""
     return SpecialKwargs(handlers={TAGS.closes_plans: f"{__name__}.handler"})
 
 
 def handler(tokenizer: AnyTokenizer) -> FanOut:
-    """Fans out one child a ``<plan>``."""
+    """Fans out one child per ``<plan>``."""
     return FanOut(tokenizer, TAGS)

@@ -2,8 +2,8 @@
 """PASTA (arXiv 2502.11517): promises that are decoded beside the main thread, until it syncs.
 
     The main thread:   ...<promise topic="cats" tokens="30"/>...<sync/>...
-    A child:           <async>...</async>, begun by the engine behind its promise
-    After the sync:    the chunks stand behind <sync/>, in the order of their promises
+    A child:           <async>...</async>, begun by the engine after its promise
+    After the sync:    the chunks follow <sync/>, in the order of their promises
 
 Tags that are one token: ``/>``, ``<sync/>``, ``<async>``, ``</async>``. No handler is needed: the tag that
 closes a promise is the promise token.
@@ -31,5 +31,5 @@ def special_kwargs(tokenizer: AnyTokenizer) -> SpecialKwargs:
 
 
 def chunks(children: Sequence[ChildOutput]) -> Merged:
-    """Each chunk in its tags again: the opening one was the child's prefix, the closing one its stop token."""
+    """Each chunk with its tags restored: the opening one was the child's prefix, the closing one its stop token."""
     return [piece for child in children for piece in ("<async>", child, "</async>")]

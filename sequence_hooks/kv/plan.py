@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Injection: which tokens of a join get their KV from a child, at what positions, and which are prefilled.
 
-A child that saw everything before its result computed exactly the KV that its parent needs, except for the position.
+A child that saw everything before its result has computed exactly the KV that its parent needs, but for the positions.
 What is left to prefill is *glue*: the parent's last sampled token, inserted tokens, tokens that no child has computed,
 and the very last token, from which the next one is sampled. Two children, one started after each promise P, are joined
 at the sync token S with ``|`` between their results; ``~`` is what the parent samples next:
@@ -12,7 +12,8 @@ at the sync token S with ``|`` between their results; ``~`` is what the parent s
     sequential   0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15    positions: injected keys are rotated to their index
     overlap      0  1  2  3  4  5  6  5  6  7  8  9  6  7  8 10    as in the child; ~ continues after the furthest
 
-Consecutive glue whose positions differ from its indices by one offset is prefilled as one `Run`; here there are three.
+Consecutive glue tokens whose positions are all offset from their indices by the same amount are prefilled as one `Run`;
+here there are three runs.
 """
 
 from bisect import bisect_right
@@ -49,14 +50,14 @@ class Positions:
         return index + self.offset(index)
 
     def put(self, index: int, position: int) -> None:
-        """Have the token at ``index``, and those after it, continue from ``position``. Indices must not decrease."""
+        """Let the token at ``index``, and those after it, continue from ``position``. ``index`` must not decrease."""
         if position != self.of(index):
             self._starts.append(index)
             self._offsets.append(position - index)
 
 
 class KVCopy(NamedTuple):
-    """The KV of one token, from a child's context to its parent's, by indices and rotary positions."""
+    """A copy of one token's KV from a child's context to its parent's, by indices and rotary positions."""
 
     child: str
     """The child's request id."""
@@ -68,42 +69,42 @@ class KVCopy(NamedTuple):
 
 @dataclass
 class InjectedKV:
-    """What was injected into a sequence, or into the sequence that it was forked from."""
+    """The KV that was injected into a sequence, or into the sequence that it was forked from."""
 
     start: int
-    """Index of the first token whose KV was injected. From here on, KV is not what a prefill would give."""
+    """Index of the first token whose KV was injected. From here on, KV is not what a prefill would compute."""
 
     end: int
     """Index after the last token of the latest join."""
 
     positions: Positions
     copies: list[KVCopy] = field(default_factory=list)
-    """To be made once there are slots for them."""
+    """The copies still to be made, once there are slots for them."""
 
     glue: list[int] = field(default_factory=list)
-    """Indices to be prefilled, in order."""
+    """Indices of the tokens still to be prefilled, in order."""
 
     @property
     def position_offset(self) -> int:
-        """The positions minus the indices of all tokens from ``end`` on."""
+        """Position minus index, which is the same for all tokens from ``end`` on."""
         return self.positions.offset(self.end)
 
     @property
     def num_indivisible(self) -> int:
-        """Tokens at the front whose KV is kept or given up as a whole: what follows a part of it would be misplaced."""
+        """Tokens at the front whose KV is kept or given up as a whole: recomputing after a part misplaces tokens."""
         return maxsize if self.glue else self.end
 
     def for_child(self) -> "InjectedKV":
-        """What a child that is forked now has of it."""
+        """What a child that is forked now inherits; nothing of it is left to copy or prefill."""
         return InjectedKV(self.start, self.end, self.positions.copy())
 
     def take_copies(self) -> list[KVCopy]:
-        """The copies to make; from now on they count as made."""
+        """Return the copies to make, which count as made from now on."""
         taken, self.copies = self.copies, []
         return taken
 
     def take_runs(self, num_tokens: int) -> tuple[Run, ...]:
-        """The next ``num_tokens`` of the glue as runs of consecutive tokens; from now on they count as prefilled."""
+        """Return the next ``num_tokens`` of the glue as runs, which count as prefilled from now on."""
         taken, self.glue = self.glue[:num_tokens], self.glue[num_tokens:]
         runs = []
         for (offset, _), group in groupby(
@@ -129,7 +130,7 @@ class Source:
 
     num_prompt: int
     num_available: int
-    """From the start of its context, those whose KV can be copied."""
+    """Tokens at the start of its context whose KV can be copied."""
 
     injected: InjectedKV | None
 
@@ -140,9 +141,10 @@ def plan_injection(
     """How ``parent`` gets the KV of ``spans``, which come after its context; None if no KV can be copied.
 
     Args:
-        sources: By the request id of the child.
+        sources: The KV of the children, by request id.
         rule: "sequential": a token's position follows that of the token before it. "overlap": a child's tokens
-            keep theirs, inserted tokens follow the token before them, and the parent continues after the furthest.
+            keep their positions, inserted tokens follow the token before them, and the parent continues after the
+            furthest.
     """
     first, end = parent.num_tokens, parent.num_tokens + num_tokens(spans)
     positions = parent.injected.positions.copy() if parent.injected is not None else Positions()
@@ -169,12 +171,12 @@ def plan_injection(
 
 
 def num_computed_alike(num_computed: int, injected: InjectedKV | None) -> int:
-    """Of ``num_computed`` tokens, those at the front whose KV is what any prefill of them would give."""
+    """How many of the first ``num_computed`` tokens have the KV that any prefill of them would compute."""
     return num_computed if injected is None else min(num_computed, injected.start, *injected.glue[:1])
 
 
 def _in_source(span: Span, sources: Mapping[str, Source]) -> Iterator[tuple[int, int]]:
-    """Index and position of a span's tokens in the context of the child they come from."""
+    """Index and position of a span's tokens in the context of their child; (-1, -1) for inserted tokens."""
     if span.child is None:
         yield from ((-1, -1) for _ in span.token_ids)
         return

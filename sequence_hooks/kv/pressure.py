@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gives up KV when there is too little of it, and by what means.
+"""Which sequence gives up KV when blocks run out, and by what means.
 
-What is gained are the blocks that nobody else holds; what is wasted is the time to recompute their tokens, or to copy
-all blocks out and back in. The least waste per block gained goes first, as in InferCept (arXiv 2402.01869).
+Giving up KV gains the blocks that no other sequence holds. It wastes the time to recompute their tokens, or to copy all
+blocks out and back in. The least waste per block gained goes first, as in InferCept (arXiv 2402.01869).
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,24 +12,24 @@ from typing import Generic, Literal, TypeVar
 from sequence_hooks.config import BlockedKVPolicy
 
 Means = Literal["swap", "discard"]
-"""How KV is given up: copied to swap space, or discarded, to be recomputed."""
+"""How KV is given up: copied to swap space, or discarded and recomputed later."""
 
 H = TypeVar("H")
 
 
 @dataclass(frozen=True)
 class Holding(Generic[H]):
-    """The KV of one sequence that is set aside. Counts are blocks, unless they say otherwise."""
+    """The KV of one sequence that is set aside. Counts are blocks unless noted otherwise."""
 
     holder: H
-    """Whatever the engine knows the sequence by."""
+    """The engine's own object for the sequence."""
 
     urgency: int
-    """Of its request; a lower number is more urgent."""
+    """The urgency of its request; a lower number is more urgent."""
 
     num_all: int
     num_owned: int
-    """Those that no other sequence holds: the last ones of its table."""
+    """Blocks that no other sequence holds: the last ones of its block table."""
 
     block_size: int
     """Tokens per block."""
@@ -50,10 +50,10 @@ class Option(Generic[H]):
     urgency: int
     means: Means
     num_gained: int
-    """Blocks."""
+    """Blocks that it frees."""
 
     seconds: float
-    """Wasted."""
+    """The time that it wastes."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Costs:
     """To recompute one token."""
 
     per_block: float
-    """To copy one block one way."""
+    """To copy one block in one direction."""
 
 
 def cuts_indivisible(holding: Holding[H], num_freed: int) -> bool:
-    """Whether freeing the last ``num_freed`` blocks would give up a part of KV that only goes as a whole."""
+    """Whether freeing the last ``num_freed`` blocks would give up only a part of KV that is indivisible."""
     return (holding.num_all - num_freed) * holding.block_size < holding.num_indivisible_tokens
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that were rotated for one position, rotated for another.
+"""Moves keys that were rotated for one position to another position.
 
-Rotary embeddings turn each pair of a key's elements by an angle that grows with the position, so a key is moved by
-turning it by the difference of two angles. Both are taken from the rows of the model's own table, as rounded there,
-and a row's length (YaRN scales it) is divided out again: what is undone is exactly what was done.
+Rotary embeddings rotate each pair of a key's elements by an angle that grows with the position, so a key is moved by
+rotating it by the difference of two angles. Both are taken from the rows of the model's own table, as rounded there,
+and a row's length (YaRN scales it) is divided out again, so that exactly the original rotation is undone.
 
-Only methods of the given tensors are called, so that this module needs no torch.
+This module calls only methods of the given tensors, so it does not need to import torch.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Rotation(NamedTuple):
-    """How the keys of several tokens are moved; the first dimension of all tensors is [num_tokens]."""
+    """The rotation that moves the keys of several tokens; the first dimension of all tensors is num_tokens."""
 
     cos: "Tensor"
     """[num_tokens, 1, rotary_dim / 2], float32, like ``sin``."""
@@ -30,7 +30,7 @@ class Rotation(NamedTuple):
 
         Args:
             cos_sin: The model's table, [num_positions, rotary_dim]: a row has all cosines, then all sines.
-            is_neox_style: Whether a pair's elements lie half a head apart, and not side by side.
+            is_neox_style: Whether a pair's elements are rotary_dim / 2 apart rather than adjacent.
         """
         cos_before, sin_before = _rows(cos_sin, before)
         cos_after, sin_after = _rows(cos_sin, after)
@@ -43,9 +43,9 @@ class Rotation(NamedTuple):
         )
 
     def apply(self, keys: "Tensor") -> "Tensor":
-        """``keys``, [num_tokens, num_kv_heads, head_size], moved; computed in float32, rounded once.
+        """A moved copy of ``keys``, [num_tokens, num_kv_heads, head_size]; computed in float32, rounded once.
 
-        A key that stays is the same bit for bit.
+        A key whose position stays the same is bitwise unchanged.
         """
         rotary_dim = 2 * self.cos.shape[-1]
         first, second = self._halves(keys[..., :rotary_dim].float())
@@ -56,7 +56,7 @@ class Rotation(NamedTuple):
         return moved.where(self.moves, keys)
 
     def _halves(self, keys: "Tensor") -> tuple["Tensor", "Tensor"]:
-        """Views of the first and of the second elements of the pairs."""
+        """Views of the first and the second elements of all pairs."""
         if self.is_neox_style:
             first, second = keys.chunk(2, dim=-1)
             return first, second
@@ -64,6 +64,6 @@ class Rotation(NamedTuple):
 
 
 def _rows(cos_sin: "Tensor", positions: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """Cosines and sines of ``positions``, [num_tokens, 1, rotary_dim / 2]."""
+    """Cosines and sines of ``positions``, each [num_tokens, 1, rotary_dim / 2]."""
     cos, sin = cos_sin[positions].float().unsqueeze(1).chunk(2, dim=-1)
     return cos, sin

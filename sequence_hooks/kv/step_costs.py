@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a token and a swapped block cost on this machine, from the durations of the engine's own steps."""
+"""Estimates what a token and a swapped block cost on this machine, from the durations of the engine's steps."""
 
 import time
 from collections import deque
@@ -9,7 +9,7 @@ import numpy as np
 
 _WINDOW = 128
 _OUTLIER = 10
-"""A step that took so many times the median was none: the engine was idle in it."""
+"""A step that took more than this many times the median is ignored: the engine was idle during it."""
 
 
 class StepCosts:
@@ -22,24 +22,24 @@ class StepCosts:
         self._seconds_per_block: float | None = None
 
     def begin_step(self, num_tokens: int, num_swapped: int) -> None:
-        """A step with ``num_tokens`` to compute, and ``num_swapped`` blocks to copy out or in, begins now."""
+        """Start timing a step that computes ``num_tokens`` and copies ``num_swapped`` blocks out or in."""
         self._running = (self._clock(), num_tokens, num_swapped)
 
     def end_step(self) -> None:
-        """The step that began last, if any, has ended."""
+        """Stop timing the step that began last, if any."""
         if self._running is not None:
             start, num_tokens, num_swapped = self._running
             self._steps.append((self._clock() - start, num_tokens, num_swapped))
             self._running = None
             if num_swapped:
-                # Remembered from here on, however long no block is swapped.
+                # From here on the cost of a block is known, even if no block is swapped for a long time.
                 self.fit()
 
     def fit(self) -> tuple[float, float]:
-        """Seconds for a token, and for a block copied one way.
+        """Seconds per token, and per block copied in one direction.
 
-        Where nothing was measured yet a token counts one second, and a block nothing: the first one swapped
-        is the measurement.
+        Until something is measured, a token costs one second and a block nothing, so that the first block
+        swapped becomes the measurement.
         """
         steps = np.array(self._steps, dtype=float).reshape(-1, 3)
         steps = steps[steps[:, 0] <= _OUTLIER * np.median(steps[:, 0])] if len(steps) else steps

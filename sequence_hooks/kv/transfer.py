@@ -2,7 +2,7 @@
 """What a scheduler asks of its workers for injected KV: slots to copy, runs to prefill.
 
 A slot is a token's place in the KV cache: ``block * block_size + offset``. A position is what a token's rotary
-embedding turns by; without injection it is the token's index in its context.
+embedding rotates by; without injection it is the token's index in its context.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class SlotCopy(NamedTuple):
-    """One token's keys and values, of all layers, copied from slot to slot."""
+    """A copy of one token's keys and values, in all layers, from slot to slot."""
 
     source: int
     destination: int
@@ -21,14 +21,14 @@ class SlotCopy(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive tokens of a context to prefill in one go, between tokens whose KV is there already."""
+    """Consecutive tokens of a context to prefill in one go, between tokens whose KV already exists."""
 
     start: int
-    """Index of the first."""
+    """Index of the first token."""
     end: int
-    """Index after the last."""
+    """Index after the last token."""
     position_offset: int
-    """Their positions minus their indices."""
+    """Position minus index of each token."""
 
 
 def slots_of(block_ids: Sequence[int], block_size: int, indices: Iterable[int]) -> list[int]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded runs and their pictures: ``python -m sequence_hooks.trace RUN.jsonl``, see docs/trace.md.
+"""Recorded runs and the traces drawn from them: ``python -m sequence_hooks.trace RUN.jsonl``, see docs/trace.md.
 
-`events` says what a recording is made of, `observer` who is told of events, and `recorder` writes them. `reader` reads
-the file, `lanes` and `build` make a lane of each sequence, `perfetto` and `page` draw them.
+`events` defines what a recording consists of, `observer` is told of events, and `recorder` writes them. `reader` reads
+the file, `lanes` and `build` make a lane for each sequence, and `perfetto` and `page` draw the lanes.
 """

@@ -16,7 +16,7 @@ from sequence_hooks.trace.reader import TraceError, read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write both pictures, and say where they are; the exit status."""
+    """Write the Perfetto trace and the page, print their paths, and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         recorded = read(options.recording)

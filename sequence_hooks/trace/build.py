@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the events of a recorded run to its lanes, bars, arrows and samples."""
+"""Builds the lanes, bars, arrows and samples of a trace from the events of a recorded run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from sequence_hooks.trace.reader import Recording, TraceError
 
 
 def picture_of(recorded: Recording) -> Picture:
-    """What ``recorded`` looks like.
+    """The trace of ``recorded``.
 
     Raises:
         TraceError: an event is about a sequence or a scheduler that the file has not introduced.
@@ -42,7 +42,7 @@ class _OpenStream:
     samples: StreamSamples
     step_start: float = 0.0
     scheduled: dict[str, tuple[State, int]] = field(default_factory=dict)
-    """What the running step computes, by sequence; how long it takes is known at its end."""
+    """What the running step computes for each sequence, and how many tokens; its duration is known at its end."""
 
 
 class _Builder:
@@ -61,7 +61,7 @@ class _Builder:
         self._on(event)
 
     def end(self) -> None:
-        """Nothing follows; what is still open lasts to the last event."""
+        """End the trace: whatever is still open lasts until the last event."""
         for name, stream in self.streams.items():
             for sequence in list(stream.scheduled):
                 self._close(name, sequence, self.now)
@@ -84,7 +84,7 @@ class _Builder:
         return self._lanes[event.stream, sequence]
 
     def _close(self, stream: str, sequence: str, end: float) -> None:
-        """A sequence's part of the running step ends."""
+        """End a sequence's part of the running step."""
         running = self.streams[stream]
         if sequence in running.scheduled:
             state, num_tokens = running.scheduled.pop(sequence)
@@ -98,7 +98,7 @@ class _Builder:
 
     @singledispatchmethod
     def _on(self, event: AnyEvent) -> None:
-        """An `events.Stream`; each other kind has its own function."""
+        """Take an `events.Stream`; each other kind has its own function."""
         assert isinstance(event, events.Stream)
         self.streams[event.stream] = _OpenStream(StreamSamples(event.block_size, event.num_blocks))
 
@@ -185,7 +185,7 @@ def _means(event: events.GaveUp | events.Preempted) -> str:
 
 
 def _tree(root: Lane) -> Iterator[Lane]:
-    """A lane, followed by those of its children; a loop, because trees may have any depth."""
+    """A lane, followed by those of its descendants. Iterative, because trees may have any depth."""
     left = [root]
     while left:
         lane = left.pop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recorded run is made of: one JSON object per line, of which the first is a `Header`. See docs/trace.md.
+"""What a recorded run consists of: one JSON object per line, the first of which is a `Header`. See docs/trace.md.
 
 Times are seconds of the machine's monotonic clock. A sequence is named by its request id.
 """
@@ -13,7 +13,7 @@ from sequence_hooks.kv.pressure import Means
 FORMAT_VERSION = 2
 
 Until = Literal["children", "caller"]
-"""What a BLOCKED sequence waits for: its children, or a caller too."""
+"""What a BLOCKED sequence waits for: its children alone, or also a caller."""
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="type", tag="run"):
@@ -31,10 +31,10 @@ class Header(msgspec.Struct, frozen=True, tag_field="type", tag="run"):
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
-    """Something that happened in one scheduler; with pipeline parallelism there are several."""
+    """Something that happened in one scheduler; with pipeline parallelism there are several schedulers."""
 
     stream: str
-    """Names the scheduler, uniquely within the file."""
+    """The name of the scheduler, unique within the file."""
 
     time: float
 
@@ -60,7 +60,7 @@ class Spawned(Event, frozen=True):
     sequence: str
     parent: str
     position: int
-    """Output tokens of its parent, the token that spawned it included."""
+    """Output tokens of its parent, including the token that spawned it."""
 
     num_prompt_tokens: int
     prefix_token_ids: tuple[int, ...]
@@ -70,7 +70,7 @@ class Step(Event, frozen=True):
     """A step of the engine starts; if nothing is scheduled, the step before it has ended."""
 
     prefill: list[tuple[str, int]]
-    """Sequences, and how many tokens each computes."""
+    """Sequences, and the number of tokens that each computes."""
 
     decode: list[str]
     """Sequences that compute one token each."""
@@ -99,7 +99,7 @@ class Joined(Event, frozen=True):
     num_prefill: int
     num_cut: int
     num_injected: int
-    """Those of the merged tokens that came with their KV."""
+    """Merged tokens that came with their KV."""
 
 
 class GaveUp(Event, frozen=True):

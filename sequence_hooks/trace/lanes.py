@@ -12,13 +12,13 @@ State = Literal["waiting", "prefill", "decode", "blocked"]
 
 @dataclass
 class Bar:
-    """What a sequence did for a while. Decode steps that follow each other are one bar."""
+    """What a sequence did for a period of time. Consecutive decode steps are one bar."""
 
     state: State
     start: float
     end: float
     num_tokens: int = 0
-    """Computed."""
+    """Tokens computed."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Note:
 
 @dataclass(eq=False)
 class Lane:
-    """One sequence. From its start to its end its bars follow each other without gaps."""
+    """One sequence. From its start to its end, its bars leave no gaps."""
 
     request_id: str
     start: float
@@ -39,13 +39,13 @@ class Lane:
     prompt: str | None = None
     parent: "Lane | None" = None
     spawn_position: int = 0
-    """Output tokens of its parent, the promise included."""
+    """Output tokens of its parent, including the promise."""
 
     children: list["Lane"] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     end: float | None = None
-    """None where the recording ends before."""
+    """None if the recording ends first."""
 
     reason: str = "unfinished"
     num_output_tokens: int | None = None
@@ -59,11 +59,11 @@ class Lane:
 
     @property
     def covered(self) -> float:
-        """Up to here there are bars."""
+        """The end of its last bar; its start if it has no bars."""
         return self.bars[-1].end if self.bars else self.start
 
     def do(self, state: State, start: float, end: float, num_tokens: int = 0) -> None:
-        """Append a bar; up to ``start`` the sequence has waited."""
+        """Append a bar, and fill any gap before ``start`` with waiting."""
         self.wait_until(start)
         last, end = self.bars[-1] if self.bars else None, max(end, self.covered)
         if state == "decode" and last is not None and last.state == "decode":
@@ -73,7 +73,7 @@ class Lane:
             self.bars.append(Bar(state, self.covered, end, num_tokens))
 
     def wait_until(self, time: float) -> None:
-        """Fill up with waiting."""
+        """Fill any gap before ``time`` with waiting."""
         if time > self.covered:
             self.bars.append(Bar("waiting", self.covered, time))
 
@@ -97,7 +97,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Sample:
-    """The counts of one step, from its start on. Blocks are those on the device."""
+    """The counts from the start of one step on. Blocks are those on the device."""
 
     time: float
     num_used: int
@@ -111,7 +111,7 @@ class Sample:
 
 @dataclass
 class StreamSamples:
-    """One scheduler; pipeline parallelism has several."""
+    """The samples of one scheduler; with pipeline parallelism there are several."""
 
     block_size: int
     num_blocks: int
@@ -120,7 +120,7 @@ class StreamSamples:
 
 @dataclass(frozen=True)
 class Picture:
-    """All there is to draw."""
+    """A trace: all that is drawn of a run."""
 
     name: str
     run: Header
@@ -133,6 +133,6 @@ class Picture:
 
     @property
     def model(self) -> str:
-        """Its name; of a folder the last part, where it lies is nobody's business."""
+        """The model's name; of an absolute path only the last part, so that its location stays private."""
         path = Path(self.run.model)
         return path.name if path.is_absolute() else self.run.model

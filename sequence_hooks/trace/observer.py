@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told of a run's events: the trees and the engine's scheduler call one observer, which may record them."""
+"""The observer of a run: the trees and the engine's scheduler tell it of events, which it may record."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from sequence_hooks.trace.events import AnyEvent
 
 
 class Observer(Protocol):
-    """Told of events as they happen. It changes nothing."""
+    """Is told of events as they happen. It changes nothing."""
 
     @property
     def is_recording(self) -> bool:
@@ -18,7 +18,7 @@ class Observer(Protocol):
         """The time that an event gets now, in seconds."""
 
     def note(self, kind: Callable[..., AnyEvent], /, at: float | None = None, **fields: Any) -> None:
-        """An event of ``kind`` with these fields happens now, or happened ``at``."""
+        """Take note of an event of ``kind`` with these fields, which happens now or happened ``at``."""
 
 
 class _Silent:
@@ -32,4 +32,4 @@ class _Silent:
 
 
 SILENT: Observer = _Silent()
-"""Records nothing."""
+"""An observer that records nothing."""

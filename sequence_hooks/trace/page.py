@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture as one HTML page that needs nothing but a browser."""
+"""Draws a trace as one HTML page that needs nothing but a browser."""
 
 import html
 import json
@@ -11,11 +11,11 @@ from typing import Any
 from sequence_hooks.trace.lanes import Arrow, Lane, Picture, StreamSamples
 
 _MAX_TEXT = 2000
-"""Characters of a text that the page holds."""
+"""The maximum number of characters of each text on the page."""
 
 
 def to_html(picture: Picture) -> str:
-    """The page."""
+    """The HTML page of a trace."""
     folder = files(__package__)
     data = json.dumps(_data(picture), separators=(",", ":"))
     parts = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
+"""Draws a trace in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
-A process for each request, a thread for each of its sequences; process 0 has the counters. Times are microseconds.
+Each request is a process, and each of its sequences a thread; process 0 has the counters. Times are microseconds.
 """
 
 import json
@@ -15,7 +15,7 @@ from sequence_hooks.trace.lanes import Arrow, Bar, Lane, Picture, StreamSamples
 TraceEvent = dict[str, Any]
 _MICROSECONDS = 1e6
 _INSIDE = 0.5
-"""How far from its bar's end an arrow is bound to it, or half the bar: behind the end it would hang on nothing."""
+"""Microseconds before its bar's end at which an arrow is bound (at most half the bar): after the end it is unbound."""
 
 
 def to_json(picture: Picture) -> str:
@@ -25,7 +25,7 @@ def to_json(picture: Picture) -> str:
 
 
 def events_of(picture: Picture) -> Iterator[TraceEvent]:
-    """All trace events, in no order of time."""
+    """All trace events, not ordered by time."""
     places = _places(picture)
     yield _name("process_name", "engine", pid=0, tid=0)
     for index, stream in enumerate(picture.streams):
@@ -66,7 +66,7 @@ def _of_lane(lane: Lane, place: dict[str, Any]) -> Iterator[TraceEvent]:
 
 
 def _flow(arrow: Arrow, index: int, places: dict[Lane, dict[str, Any]]) -> Iterator[TraceEvent]:
-    """A flow's two ends; none where a lane has no bar to bind it to."""
+    """The two ends of a flow; nothing if one of its lanes has no bar to bind it to."""
     source, target = _bar_at(arrow.source, arrow.start), _bar_at(arrow.target, arrow.end)
     if source is None or target is None:
         return
@@ -76,7 +76,7 @@ def _flow(arrow: Arrow, index: int, places: dict[Lane, dict[str, Any]]) -> Itera
 
 
 def _bar_at(lane: Lane, time: float) -> Bar | None:
-    """The first bar that ``time`` lies in or at the end of."""
+    """The first bar that contains ``time`` or ends at it; None if there is none."""
     for index in range(bisect_left(lane.bars, time, key=attrgetter("end")), len(lane.bars)):
         bar = lane.bars[index]
         if bar.end > bar.start:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a recorded run, each checked against the format of `sequence_hooks.trace.events`."""
+"""Reads a recorded run, and checks each line against the format of `sequence_hooks.trace.events`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _WAY_OUT = "delete the line, or record the run again"
 
 
 class TraceError(ValueError):
-    """A file is no recorded run; the message names the file, the line and the way out."""
+    """A file is not a recorded run; the message names the file, the line and the way out."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Recording:
     path: Path
     run: Header
     events: tuple[AnyEvent, ...]
-    """In the file's order; the first one stands in line 2."""
+    """In the file's order; the first one is on line 2."""
 
     is_cut_off: bool
-    """Its last line was incomplete, and is left out: the engine ended while it wrote."""
+    """Whether its last line is incomplete and left out, because the engine ended while writing it."""
 
 
 def read(path: Path) -> Recording:
     """The run that was recorded to ``path``.
 
     Raises:
-        TraceError: it has a line that is no event, or is of another version.
-        OSError: it cannot be read.
+        TraceError: a line is not an event, or the file has another version of the format.
+        OSError: the file cannot be read.
     """
     data = path.read_bytes()
     is_cut_off = bool(data) and not data.endswith(b"\n")

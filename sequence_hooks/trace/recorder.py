@@ -27,7 +27,7 @@ _streams = itertools.count()
 class Recorder:
     """An `Observer` that writes the events of one scheduler. What was written survives a crash.
 
-    If writing fails (on a full disk), the engine goes on, and the recording ends there.
+    If writing fails (for example on a full disk), the engine goes on, and the recording ends there.
     """
 
     is_recording = True
@@ -59,7 +59,7 @@ def begin(path: str, model: str, special_kwargs: "SpecialKwargs") -> None:
     """Create the file, or empty it, and write its first line.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     fields = [field for field in dataclasses.fields(special_kwargs) if field.name != "record_to"]
     given = {field.name: getattr(special_kwargs, field.name) for field in fields}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's wrapper of a compiled model, for a torch that is newer than upstream knows.
+"""Upstream's wrapper of a compiled model, for a torch that is newer than upstream supports.
 
-While a model compiles, upstream stands in for dynamo's `inline_call` to see which files are traced.
-Its stand-in takes the four arguments of its own time; today's dynamo passes more by name.
+While a model compiles, upstream replaces dynamo's `inline_call` to see which files are traced. Its
+replacement takes four arguments; today's dynamo passes more, by name.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from vllm._upstream.compilation import wrapper as upstream
 
 
 class TorchCompileWrapperWithCustomDispatcher(upstream.TorchCompileWrapperWithCustomDispatcher):
-    """Upstream's wrapper; its compiled callable runs with a stand-in that takes what dynamo passes."""
+    """Upstream's wrapper; its compiled callable runs with a replacement that accepts what dynamo passes."""
 
     compiled_callable: Callable[..., Any]
 

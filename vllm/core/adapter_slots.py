@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which groups may run together, by their LoRA adapters: the GPU has slots for ``max_loras`` of them.
 
-Upstream looks after this where it admits a waiting or a swapped group; children and resumed parents are admitted
-by ours.
+Upstream checks this where it admits a waiting or a swapped group; children and resumed parents are admitted by our
+scheduler.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,7 +12,7 @@ from vllm.sequence import SequenceGroup
 
 
 class AdapterSlots:
-    """Knows how many slots there are; who uses them is told with each question, as a set of adapter ids."""
+    """Knows how many slots there are; each call is given the ids of the adapters that use them."""
 
     def __init__(self, lora_config: LoRAConfig | None) -> None:
         self.is_limited = lora_config is not None
@@ -29,9 +29,9 @@ class AdapterSlots:
         return group.lora_int_id in in_use or len(in_use) < self._num_slots
 
     def first_with_room(self, groups: Iterable[SequenceGroup], in_use: Collection[int]) -> SequenceGroup | None:
-        """The first of ``groups`` that can run beside those."""
+        """The first of ``groups`` that can run beside the adapters ``in_use``; None if there is none."""
         return next((group for group in groups if self.have_room_for(group, in_use)), None)
 
     def all_taken(self) -> set[int]:
-        """Ids that are no adapter's, one for each slot: beside them only groups without an adapter can run."""
+        """Ids that no adapter has, one for each slot: beside them only groups without an adapter can run."""
         return set(range(-self._num_slots, 0))

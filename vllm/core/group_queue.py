@@ -8,7 +8,7 @@ from vllm.sequence import SequenceGroup
 
 
 class GroupQueue:
-    """Groups in order, each once. Everything but `sort` takes O(1)."""
+    """An ordered queue of unique groups. Everything but `sort` takes O(1)."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[SequenceGroup, None] = OrderedDict()
@@ -31,7 +31,7 @@ class GroupQueue:
         return next(iter(self._groups))
 
     def append(self, group: SequenceGroup) -> None:
-        """Put ``group`` behind all others."""
+        """Put ``group`` after all others."""
         self._groups[group] = None
 
     def appendleft(self, group: SequenceGroup) -> None:
@@ -40,13 +40,13 @@ class GroupQueue:
         self._groups.move_to_end(group, last=False)
 
     def sort(self, key: Callable[[SequenceGroup], int]) -> None:
-        """Order the groups by ``key``; those with the same key stay in their order."""
+        """Order the groups by ``key``; those with the same key keep their order."""
         self._groups = OrderedDict.fromkeys(sorted(self._groups, key=key))
 
     def remove(self, group: SequenceGroup) -> None:
-        """Take ``group`` out.
+        """Remove ``group``.
 
         Raises:
-            KeyError: it isn't in the queue.
+            KeyError: ``group`` is not in the queue.
         """
         del self._groups[group]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's scheduler with two more queues: BLOCKED groups, and groups that wait with a block table.
 
-One method changes a sequence's status and its queue. Whatever happens in the queues, an observer is told of it.
+One method changes a sequence's status together with its queue. An observer is told of all that happens in the queues.
 """
 
 from collections import deque
@@ -39,19 +39,19 @@ class HookQueues(Scheduler):
         self._blocks = SharedBlocks(self.block_manager)
         self.blocked = GroupQueue()
         self.forked = GroupQueue()
-        """Groups that are WAITING with a block table, for a free slot among the running and for room."""
+        """Groups that are WAITING with a block table, until there are a free slot and room for them."""
 
         self._observer: Observer = SILENT
         self.notes = RunNotes(SILENT)
 
     def observe(self, observer: Observer) -> None:
-        """Have ``observer`` told of all events from now on."""
+        """Tell ``observer`` of all events from now on."""
         self._observer, self.notes = observer, RunNotes(observer)
         manager = self.block_manager
         observer.note(events.Stream, block_size=manager.block_size, num_blocks=manager.num_total_gpu_blocks)
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
-        """Upstream's; a request arrives."""
+        """Upstream's `add_seq_group`, which also notes that a request has arrived."""
         super().add_seq_group(seq_group)
         self.notes.arrived(seq_group)
 
@@ -68,7 +68,7 @@ class HookQueues(Scheduler):
         return sum(map(self._blocks.is_device_block, held))
 
     def check_integrity(self) -> None:
-        """Raise an `IntegrityError` with the whole arithmetic, unless trees, queues and blocks add up."""
+        """Raise an `IntegrityError` that lists all the counts, unless queues and blocks add up."""
         queues = self._queues()
         check_queues({name: [group.request_id for group in groups] for name, groups in queues.items()})
         for name, groups in queues.items():
@@ -79,12 +79,12 @@ class HookQueues(Scheduler):
             pool.check()
 
     def free_finished_seq_groups(self) -> None:
-        """Upstream's; a step has ended."""
+        """Upstream's `free_finished_seq_groups`, after which a step has ended."""
         super().free_finished_seq_groups()
         self.note_if_idle()
 
     def note_if_idle(self) -> None:
-        """Note that the last step has ended, if no other follows."""
+        """Note that the last step has ended, if no other step follows."""
         if self.notes.is_recording and not self.has_unfinished_seqs():
             self.note_step(self.notes.now(), [])
 
@@ -107,7 +107,7 @@ class HookQueues(Scheduler):
         return {name: getattr(self, name) for name in _STATUS_IN}
 
     def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """Change the status of a group's sequence and its queue, together."""
+        """Change the status of a group's sequence together with its queue."""
         check_transition(group, status)
         self._leave_queue(group)
         group.first_seq.status = status
@@ -126,7 +126,7 @@ class HookQueues(Scheduler):
         elif group in self.blocked:
             self.blocked.remove(group)
         else:
-            # Upstream's queues have to be searched; who waits was preempted just now, and stands first.
+            # Upstream's queues have to be searched; a waiting group was preempted just now, and is the first one.
             queue = self.running if group in self.running else self.waiting
             with suppress(ValueError):
                 queue.remove(group)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of an engine with sequence hooks: it moves sequences as the rules and the trees say.
 
-A child is queued with its parent's block table forked. A BLOCKED parent is not scheduled, and keeps its
+A child is queued with a fork of its parent's block table. A BLOCKED parent is not scheduled, and keeps its
 blocks unless others need them; once its children have finished it is joined and scheduled again:
 
     spawn              WAITING (forked) ──► RUNNING
@@ -11,7 +11,7 @@ blocks unless others need them; once its children have finished it is joined and
                                ──► WAITING           KV given up: recomputed
                                ──► SWAPPED           KV in swap space: copied back, prefills what is new
                                ──► FINISHED_*        it had ended, or has no room left
-    preempted          RUNNING ──► WAITING (forked)  its prefix is shared and kept: recomputes what is its own
+    preempted          RUNNING ──► WAITING (forked)  its shared prefix is kept: recomputes what is its own
 """
 
 import time
@@ -47,7 +47,7 @@ from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, Sequen
 
 
 class Merges(Protocol):
-    """Who appends to a parent what its join brings."""
+    """Appends the results of a join to a parent."""
 
     def merge(self, branch: V0Branch) -> Merge:
         """Append what `sequence_hooks.rules.join` returns for ``branch`` to its sequence, and return it."""
@@ -56,12 +56,12 @@ class Merges(Protocol):
 class HookScheduler(PriorityScheduler):
     """Moves BLOCKED parents and children between the queues.
 
-    Children are noticed as ended at the next `schedule`, whatever ended them, so a join never changes a
+    The end of a child is noticed at the next `schedule`, whatever its cause, so a join never changes a
     running step.
     """
 
     clock = staticmethod(time.monotonic)
-    """Of a recording; seconds."""
+    """The clock of a recording, in seconds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,7 +72,7 @@ class HookScheduler(PriorityScheduler):
         self._special_kwargs: SpecialKwargs
 
     def attach(self, merger: Merges, special_kwargs: SpecialKwargs) -> None:
-        """Set what the hooks know, before the first request."""
+        """Attach the hooks; must be called before the first request."""
         self._merger, self._special_kwargs = merger, special_kwargs
         path = special_kwargs.record_to
         observer = SILENT if path is None else Recorder(path, self.clock)
@@ -112,7 +112,7 @@ class HookScheduler(PriorityScheduler):
         self.trees.block(branch, until)
 
     def end(self, branch: V0Branch, ending: range | None = None) -> None:
-        """Note that a sequence has finished. With unjoined children it is BLOCKED until they have too.
+        """Note that a sequence has finished. With unjoined children it is BLOCKED until they have finished.
 
         Args:
             ending: See `DependencyManager.end`.
@@ -125,7 +125,7 @@ class HookScheduler(PriorityScheduler):
         self._move(branch.sequence.group, SequenceStatus.BLOCKED)
 
     def free_seq(self, seq: Sequence) -> None:
-        """Give back the blocks of a sequence, unless they are kept for its parent."""
+        """Free the blocks of a sequence, unless they are kept for its parent."""
         branch = branch_of_seq(seq)
         if branch is not None and self._is_wanted(branch):
             self._kept.keep(branch)
@@ -152,10 +152,10 @@ class HookScheduler(PriorityScheduler):
         return metadata, outputs, allow_async_output_proc
 
     def get_and_reset_finished_requests_ids(self) -> list[str]:
-        """Upstream's, and what ended at a join two steps ago.
+        """Upstream's ids, and those of the sequences that ended at a join two steps ago.
 
         Upstream's engine forgets the samples (n > 1) that this returns, and makes their outputs in the same step or,
-        asynchronously, in the next.
+        if outputs are processed asynchronously, in the next.
         """
         self._told_later.append([])
         return [*super().get_and_reset_finished_requests_ids(), *self._told_later.popleft()]
@@ -163,7 +163,7 @@ class HookScheduler(PriorityScheduler):
     def abort_seq_group(
         self, request_id: str | Iterable[str], seq_id_to_seq_group: dict[str, Any] | None = None
     ) -> None:
-        """Abort requests, or single branches, and all that descends from them, whatever their status."""
+        """Abort requests or single branches, with all their descendants, whatever their status."""
         request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
         samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
         queues = chain(self.waiting, self.running, self.swapped, self.blocked, self.forked)
@@ -176,7 +176,7 @@ class HookScheduler(PriorityScheduler):
                 self.free_seq(group.first_seq)
                 self._finished_requests_ids.append(group.request_id)
         aborted_ids = request_ids | {branch.request_id for branch in doomed}
-        # The others finish their request without it, and upstream finds it by its own id.
+        # The other samples finish their request without the aborted one, which upstream then finds by its own id.
         for request_id in aborted_ids & samples.keys():
             samples.pop(request_id).to_be_finished.pop(request_id, None)
         super().abort_seq_group(aborted_ids, samples)
@@ -186,7 +186,7 @@ class HookScheduler(PriorityScheduler):
         self.note_if_idle()
 
     def check_integrity(self) -> None:
-        """Raise an `IntegrityError` with the whole arithmetic, unless trees, queues and blocks add up."""
+        """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         super().check_integrity()
         self.trees.check_integrity()
         blocked = {group.request_id for group in self.blocked}
@@ -219,7 +219,7 @@ class HookScheduler(PriorityScheduler):
         self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
 
     def _make_prefill(self, branch: V0Branch, injected: InjectedKV | None) -> int:
-        """Make a prefill of what a parent has to compute; the number of its tokens."""
+        """Turn what a parent has to compute into a prefill; return its number of tokens."""
         seq = branch.sequence.seq
         num_uncomputed = seq.data.get_num_uncomputed_tokens()
         if injected is not None:
@@ -243,7 +243,7 @@ class HookScheduler(PriorityScheduler):
     def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:
         hooked, are_copied = self._injection.metadata(metadata, group)
         if are_copied:
-            # The step is scheduled: what is freed now is not written before it has run.
+            # The step is already scheduled: what is freed now is not written to before it has run.
             self._kept.release(group.first_seq.branch)
         return hooked
 
@@ -251,21 +251,21 @@ class HookScheduler(PriorityScheduler):
         group, outcome = branch.sequence.group, branch.ended_as
         assert outcome is not None
         self._move(group, status_of(outcome))
-        # Upstream emits the output of a group that ends outside a step by this list.
+        # Upstream emits the output of a group that ends outside a step through this list.
         self._finished_at_join.append(group)
         self.end(branch)
         self.free_seq(group.first_seq)
         self._told_later[-1].append(branch.request_id)
 
     def _end_ignored(self, group: SequenceGroup) -> bool:
-        """Note the end of a group that can never fit; False if it waits for its children first."""
+        """Note the end of a group that can never fit; return False if it first waits for its children."""
         branch = branch_of(group)
         if branch is not None:
             self.end(branch)
         return group.is_finished()
 
     def _is_wanted(self, branch: V0Branch) -> bool:
-        """Whether a sequence has ended with KV that its parent will get."""
+        """Whether a sequence has ended with KV that its parent will use."""
         sequence, parent = branch.sequence, branch.parent
         if not self._special_kwargs.injects_kv or parent is None or self._kept.holds(sequence.seq):
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's metadata of a scheduled group, with what its worker has to know of injected KV."""
+"""Upstream's metadata of a scheduled group, with what its worker has to know about injected KV."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from vllm.sequence import SequenceGroupMetadata
 
 
 class HookedMetadata(SequenceGroupMetadata):
-    """Metadata of one entry of a step, with what `vllm.worker.hook_runner` does for it.
+    """Metadata of one entry of a step, with what `vllm.worker.hook_runner` has to do for it.
 
     Args:
-        runs: What a prefill computes, if it isn't the next ``token_chunk_size`` tokens; as many together.
-        slot_copies: Made before the step's forward pass, after its swaps and block copies. All of a
-            step's are read before any is written, so no destination may occur twice in a step.
-        position_offset: The position of a token of this entry is its index in the context plus this;
-            never below zero.
+        runs: What a prefill computes, if not the next ``token_chunk_size`` tokens; as many tokens in total.
+        slot_copies: Copies to make before the step's forward pass, after its swaps and block copies. All
+            of a step's sources are read before any destination is written; no destination may occur twice.
+        position_offset: Added to a token's index in the context to get its position, which is never
+            below zero.
     """
 
     slot_copies: tuple[SlotCopy, ...] = ()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""V0's sequences in the terms of the rules, and the way from one of them to its branch.
+"""V0's sequences in terms of the rules, and how to get from a sequence to its branch.
 
-A `Branch` lives in the `DependencyManager` of its scheduler; its sequence has a reference back to it, as
-``sequence.branch``. A sequence that never met a hook has none.
+A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refers back to it, as
+``sequence.branch``. A sequence that no hook has touched has none.
 """
 
 from collections.abc import Sequence as Ids
@@ -11,6 +11,7 @@ from typing import Any
 from sequence_hooks.branch import Branch
 from sequence_hooks.kv.plan import InjectedKV, num_computed_alike
 from sequence_hooks.sequence import Outcome
+from vllm.core.sequence_data import output_ids, prompt_ids
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
 _OUTCOMES: dict[SequenceStatus, Outcome] = {
@@ -22,7 +23,7 @@ _OUTCOMES: dict[SequenceStatus, Outcome] = {
 _STATUSES: dict[Outcome, SequenceStatus] = {
     "stopped": SequenceStatus.FINISHED_STOPPED,
     "length": SequenceStatus.FINISHED_LENGTH_CAPPED,
-    # One that was aborted waits for nobody, so it never finishes later.
+    # Only an ignored one: an aborted sequence waits for no children, so it never finishes later.
     "failed": SequenceStatus.FINISHED_IGNORED,
 }
 
@@ -48,16 +49,13 @@ class V0Sequence:
         name: str = self.group.request_id
         return name
 
-    # Of the data upstream's own properties are copies, and lengths are asked for in every step.
     @property
     def prompt_token_ids(self) -> Ids[int]:
-        token_ids: Ids[int] = self.seq.data._prompt_token_ids
-        return token_ids
+        return prompt_ids(self.seq.data)
 
     @property
     def output_token_ids(self) -> Ids[int]:
-        token_ids: Ids[int] = self.seq.data._output_token_ids
-        return token_ids
+        return output_ids(self.seq.data)
 
     @property
     def num_computed_tokens(self) -> int:
@@ -109,7 +107,7 @@ def injected_into(seq: Sequence) -> InjectedKV | None:
 
 
 def num_alike(seq: Sequence) -> int:
-    """Tokens at the front of ``seq`` whose KV is what any prefill of them would give."""
+    """How many tokens at the front of ``seq`` have the KV that any prefill of them would compute."""
     return num_computed_alike(seq.get_num_computed_tokens(), injected_into(seq))
 
 
@@ -119,6 +117,6 @@ def status_of(outcome: Outcome) -> SequenceStatus:
 
 
 def is_below(branch: V0Branch, request_ids: Any, samples: Any) -> bool:
-    """Whether a branch or one above it has one of the ids, or is a sample (n > 1) of such a request."""
+    """Whether a branch or one of its ancestors has one of the ids, or is a sample (n > 1) of such a request."""
     names = (above.request_id for above in branch.lineage())
     return any(name in request_ids or (name in samples and samples[name].group_id in request_ids) for name in names)

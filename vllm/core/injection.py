@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected KV on V0: which blocks and slots a plan of `sequence_hooks.kv.plan` means, and what the worker is told."""
+"""Injected KV on V0: the slots that a plan of `sequence_hooks.kv.plan` refers to, and what the worker is told."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -25,7 +25,7 @@ class Injection:
         self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
 
     def plan(self, branch: V0Branch, merge: Merge) -> InjectedKV | None:
-        """How a parent gets the KV of ``merge``, which its sequence has just got; None if none can be copied."""
+        """How a parent gets the KV of ``merge``, whose tokens it has just got; None if no KV can be copied."""
         seq = branch.sequence.seq
         if not self._blocks.is_on_device(seq):
             return None
@@ -34,11 +34,11 @@ class Injection:
         return plan_injection(context, merge.spans, sources, self._rule)
 
     def place(self, group: SequenceGroup, copies: Iterable[KVCopy]) -> None:
-        """Have ``copies`` made in this step, for which ``group`` has slots now."""
+        """Let this step make ``copies``, for which ``group`` has slots now."""
         self._slot_copies[group] = tuple(self._to_slots(group, copies))
 
     def metadata(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> tuple[SequenceGroupMetadata, bool]:
-        """``metadata`` with what its worker has to know of injected KV, and whether KV is copied in this step."""
+        """``metadata`` with what its worker has to know about injected KV, and whether KV is copied in this step."""
         branch = branch_of(group)
         if branch is None or branch.injected is None:
             return metadata, False

@@ -17,7 +17,7 @@ class KeptChildren:
         self._blocks = blocks
         self._by_parent: dict[V0Branch, list[V0Branch]] = {}
         self.seq_ids: set[int] = set()
-        """Of all children whose KV is kept."""
+        """The sequence ids of all children whose KV is kept."""
 
     def __bool__(self) -> bool:
         return bool(self._by_parent)
@@ -33,7 +33,7 @@ class KeptChildren:
         return seq.seq_id in self.seq_ids
 
     def groups(self) -> Iterator[SequenceGroup]:
-        """Those whose KV can be given up, because no copy of it is under way."""
+        """The children whose KV can be given up, because no copy of it is under way."""
         waiting = (children for parent, children in self._by_parent.items() if parent.num_joined < len(parent.children))
         return (child.sequence.group for children in waiting for child in children)
 
@@ -44,7 +44,7 @@ class KeptChildren:
         return Source(seq.get_prompt_len(), seq.get_num_computed_tokens() if is_here else 0, child.injected)
 
     def release(self, parent: V0Branch) -> None:
-        """Give back what the children of ``parent`` hold. The contexts of joined ones are not needed any more."""
+        """Free what the children of ``parent`` hold. The contexts of joined ones are no longer needed."""
         for child in self._by_parent.pop(parent, ()):
             self.seq_ids.remove(child.sequence.seq.seq_id)
             self._blocks.free(child.sequence.seq)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out what `sequence_hooks.kv.pressure` chooses, and estimates who may take more KV.
+"""Carries out what `sequence_hooks.kv.pressure` chooses, and estimates how much KV one more sequence needs.
 
-BLOCKED parents give theirs up before running groups are preempted.
+BLOCKED parents give up KV before running groups are preempted.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ logger = init_logger(__name__)
 
 
 class KVPressure:
-    """Takes KV from sequences that are set aside. The policy says by what means."""
+    """Takes KV from sequences that are set aside, by the means that the policy allows."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class KVPressure:
             )
 
     def relieve(self, parked: Iterable[SequenceGroup], num_wanted: int, is_last_resort: bool = False) -> bool:
-        """Have one of the groups that are set aside give up blocks: the least urgent, and of those the one with
-        the least waste; among equals, the last one.
+        """Let one of the groups that are set aside give up blocks: of the least urgent ones the one with the
+        least waste; among equals, the last one.
 
         Args:
-            parked: BLOCKED, or finished with KV that is kept for a join.
+            parked: Groups that are BLOCKED, or finished with KV that is kept for a join.
             num_wanted: At most this many blocks are discarded.
-            is_last_resort: No group can run otherwise: what the policy would keep is given up too.
+            is_last_resort: Whether no group can run otherwise; KV that the policy would keep is then given up too.
 
         Returns:
-            False if none has a block of its own, or the policy keeps them.
+            False if no group has a block of its own, or the policy keeps the blocks.
         """
         if self.keeps_blocked and not is_last_resort:
             return False
@@ -81,7 +81,7 @@ class KVPressure:
         If only a part of injected KV would be left, all blocks are freed.
 
         Args:
-            num_blocks: At most as many as it has of its own; None for all of those.
+            num_blocks: At most the number that it alone holds; None for all of these.
         """
         seq, holding = group.first_seq, self._holding(group)
         num_freed = holding.num_owned if num_blocks is None else num_blocks
@@ -91,22 +91,22 @@ class KVPressure:
             self._recompute_from(group, self._blocks.free_last(seq, num_freed))
 
     def give_up_all(self, group: SequenceGroup) -> None:
-        """Free all blocks of ``group``, shared ones too."""
+        """Free all blocks of ``group``, including shared ones."""
         self._blocks.free(group.first_seq)
         self._recompute_from(group, 0)
 
     def note_swapped_out(self, blocks: Iterable[tuple[int, int]]) -> None:
-        """Record that ``blocks``, from and to, are copied out in this step too."""
+        """Record that ``blocks``, as (source, destination), are also copied out in this step."""
         self._swapped_out += blocks
 
     def take_swapped_out(self) -> list[tuple[int, int]]:
-        """The blocks to copy out in this step, from and to."""
+        """Return, once, the blocks to copy out in this step, as (source, destination)."""
         taken, self._swapped_out = self._swapped_out, []
         return taken
 
     @property
     def keeps_blocked(self) -> bool:
-        """Whether the policy is that sequences that are set aside keep their KV."""
+        """Whether the policy lets sequences that are set aside keep their KV."""
         return self._policy == "preserve"
 
     @property
@@ -157,22 +157,22 @@ class KVPressure:
 
 
 class Admission:
-    """Estimates the room that one more sequence needs, by the average of children so far.
+    """Estimates the room that one more sequence needs, from the average of children so far.
 
-    Admitting a child that is preempted at its next block costs its work, and gains nothing.
+    Admitting a child that is preempted at its next block wastes its work, and gains nothing.
     """
 
     def __init__(self, blocks: SharedBlocks) -> None:
         self._blocks = blocks
         self._mean_len = 0.0
-        """Output tokens of a child: a moving average over the latest ones."""
+        """Output tokens per child: a moving average over the latest children."""
 
     def note_end(self, seq: Sequence) -> None:
         """Record that a child has ended."""
         self._mean_len += (seq.get_output_len() - self._mean_len) / 16
 
     def num_wanted(self, group: SequenceGroup) -> int:
-        """Blocks for what ``group`` has to compute, and is expected to sample."""
+        """Blocks for what ``group`` has to compute and is expected to sample."""
         seq, params = group.first_seq, group.sampling_params
         limit = self._mean_len if params.max_tokens is None else min(self._mean_len, params.max_tokens)
         growth = max(0.0, limit - seq.get_output_len())

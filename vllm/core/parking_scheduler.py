@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has room among sequences that are set aside with their KV, and who gives KV up when there is too little.
+"""Who is admitted while sequences are set aside with their KV, and who gives up KV when blocks run out.
 
-Why a sequence is BLOCKED, and when it goes on, is for the `HookScheduler` to say.
+The `HookScheduler` decides why a sequence is BLOCKED, and when it goes on.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
 
 class ParkingScheduler(HookQueues):
-    """Upstream's scheduler, and sequences that are set aside with their KV."""
+    """Upstream's scheduler, extended by sequences that are set aside with their KV."""
 
     pressure: KVPressure
     waiting: deque[SequenceGroup]
@@ -47,13 +47,13 @@ class ParkingScheduler(HookQueues):
         self.pressure = KVPressure(self._blocks, self._kept, policy, self._urgency, self._observer)
 
     def free_seq(self, seq: Sequence) -> None:
-        """Give back the blocks of a sequence."""
+        """Free the blocks of a sequence."""
         self._blocks.free(seq)
 
     def _schedule(self) -> SchedulerOutputs:
         self.pressure.costs.end_step()
         outputs = self._schedule_once()
-        # What can't be scheduled may wait for the blocks of those who wait for it.
+        # Groups that cannot be scheduled may need blocks held by groups that wait for them.
         while self._is_stuck(outputs) and self._give_up_kv_of_one():
             outputs = self._schedule_once()
         self._blocks.release_sources()
@@ -72,9 +72,9 @@ class ParkingScheduler(HookQueues):
         return outputs
 
     def _admit(self) -> None:
-        """Let those run, in order, for whom there is a slot and room; one of them in any case.
+        """Admit forked groups, in order, while there are slots and room; if nothing runs, the first one in any case.
 
-        A group whose adapter has no slot lets the others pass.
+        Groups whose adapters have no slot are passed over.
         """
         num_reserved = 0
         while self.forked and self._has_free_slot():
@@ -90,14 +90,14 @@ class ParkingScheduler(HookQueues):
             self._move(head, SequenceStatus.RUNNING)
 
     def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
-        """Whether a group of another queue is let in before ``forked``. The adapters ``in_use`` have slots."""
+        """Whether a group of another queue is admitted before ``forked``. The adapters ``in_use`` have slots."""
         return False
 
     def _set_a_tree_aside(self, rank: Rank) -> bool:
-        """Have the last tree give up all KV, if it ranks after ``rank`` and nobody of it runs.
+        """Let the last tree that ranks after ``rank``, and has no running sequence, give up all its KV.
 
-        Children that wait hold their parent's context, and gain each other nothing by giving up what all share. Many
-        trees that each lack a little room would wait for one another, and few sequences run at a time.
+        Waiting children hold their parent's context, and free nothing if one of them gives up what all share. Without
+        this, many trees that each lack a little room would wait for each other, and few sequences would run.
         """
         if self.pressure.keeps_blocked:
             return False
@@ -111,35 +111,36 @@ class ParkingScheduler(HookQueues):
             return False
         for group in parked[max(parked)]:
             self._give_up_all(group)
-        # They come back in the order in which their requests came.
+        # They come back in the order in which their requests arrived.
         self.waiting = deque(
             sorted(self.waiting, key=lambda group: (self._urgency.rank(group), group.first_seq.seq_id))
         )
         return True
 
     def _schedule_running(
-        self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, *args: Any, **kwargs: Any
     ) -> SchedulerRunningOutputs:
-        """Upstream's, after which ``curr_loras`` are the adapters of all that run.
+        """Upstream's `_schedule_running`, after which ``curr_loras`` has the adapters of all running groups.
 
-        Upstream's forgets the adapter of a group that it preempts, though others of this step use it too.
+        Upstream forgets the adapter of a group that it preempts, even if others of this step use it too.
         """
         scheduled = super()._schedule_running(budget, curr_loras, *args, **kwargs)
-        if self._adapters.is_limited:
+        if curr_loras is not None and self._adapters.is_limited:
             at_work = chain(scheduled.decode_seq_groups_list, scheduled.prefill_seq_groups_list, self.running)
             curr_loras.clear()
             curr_loras |= self._adapters.of(at_work)
         return scheduled
 
     def _schedule_prefills(
-        self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, *args: Any, **kwargs: Any
     ) -> SchedulerPrefillOutputs:
-        head = self._adapters.first_with_room(self.forked, curr_loras)
-        if head is not None and not self._must_wait(head, curr_loras):
-            # A new request would take the room that the forked wait for, and that their end would give back.
+        in_use = curr_loras or set()
+        head = self._adapters.first_with_room(self.forked, in_use)
+        if head is not None and not self._must_wait(head, in_use):
+            # A new request would take the room that forked groups wait for, and that they would free when they end.
             return SchedulerPrefillOutputs.create_empty()
         if head is None and self.forked:
-            # They wait for a slot of an adapter: requests without one take nothing from them.
+            # They wait for an adapter's slot, of which requests without an adapter take none.
             curr_loras = self._adapters.all_taken()
         return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
 
@@ -150,11 +151,11 @@ class ParkingScheduler(HookQueues):
         # A step copies in before it copies out.
         if self.pressure.has_swapped_out:
             return SchedulerSwappedInOutputs.create_empty()
-        # Upstream leaves chunks out here, and a prefill that is longer than the budget never comes back.
+        # Upstream does not chunk here, so a prefill that is longer than the budget would never come back.
         return super()._schedule_swapped(budget, curr_loras, enable_chunking)
 
     def _can_append_slots(self, seq_group: SequenceGroup, enable_chunking: bool) -> bool:
-        """Whether a running group has room; BLOCKED parents give theirs up before one is preempted."""
+        """Whether a running group has room; BLOCKED parents give up KV before a group is preempted."""
         if not any(map(self._blocks.num_new, seq_group.seqs)):
             return True
         self._blocks.keep_sources()
@@ -169,7 +170,7 @@ class ParkingScheduler(HookQueues):
         return self._parked()
 
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
-        # Without room in swap space upstream's ends the engine.
+        # Upstream's method ends the engine if there is no room in swap space.
         seq, wants_swap = seq_group.first_seq, self.user_specified_preemption_mode == "swap"
         if wants_swap and not self._blocks.can_swap_out(seq):
             self._preempt_by_recompute(seq_group)
@@ -177,7 +178,7 @@ class ParkingScheduler(HookQueues):
         return super()._preempt(seq_group, blocks_to_swap_out)
 
     def _preempt_by_recompute(self, seq_group: SequenceGroup) -> None:
-        """Upstream's; the blocks that a sequence shares cost nothing to keep."""
+        """Upstream's `_preempt_by_recompute`, but blocks that the sequence shares are kept: that costs nothing."""
         num_before = self.pressure.num_recomputed
         self.pressure.give_up(seq_group)
         self.notes.preempted(seq_group, "discard", self.pressure.num_recomputed - num_before)
@@ -199,7 +200,7 @@ class ParkingScheduler(HookQueues):
         return idle and bool(self.waiting or self.swapped or self.forked)
 
     def _give_up_kv_of_one(self) -> bool:
-        """Nobody can run: have one who doesn't give up KV; False if none of them has any."""
+        """Let one group give up KV, because none can run; return False if none of them has any."""
         if self.pressure.relieve(self._parked(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
             return True
         in_turn = chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked))
@@ -216,5 +217,5 @@ class ParkingScheduler(HookQueues):
             self._move(group, SequenceStatus.WAITING)
 
     def _parked(self) -> Iterator[SequenceGroup]:
-        """Whose KV nobody works with."""
+        """The groups that are set aside with their KV: BLOCKED, or finished and kept for a join."""
         return chain(self.blocked, self._kept.groups())

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scheduling_policy="priority"`` for trees. With "fcfs" all are equally urgent, and nothing here does anything.
+"""``scheduling_policy="priority"`` for trees. With "fcfs" all are equally urgent, and nothing here has an effect.
 
-Upstream leaves priorities out where prefills are chunked, and hooks need chunked prefill. Here
+Upstream ignores priorities if prefills are chunked, and hooks need chunked prefill. Here
 
 - every queue is in order of urgency, so the least urgent running group is preempted first;
-- no group is let in before a more urgent one of another queue that waits for the same slots and blocks;
+- no group is admitted before a more urgent one of another queue that waits for the same slots and blocks;
 - a waiting group takes what it lacks (a slot, an adapter's slot, blocks) from less urgent ones, parked or running;
-- a BLOCKED parent gives up KV for running groups only while none that runs is less urgent than it.
+- a BLOCKED parent gives up KV for running groups only while no running group is less urgent than it.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ from vllm.sequence import SequenceGroup, SequenceStatus
 
 
 class PriorityScheduler(ParkingScheduler):
-    """`ParkingScheduler`, and who goes before whom."""
+    """`ParkingScheduler`, extended by an order of urgency among groups."""
 
     swapped: deque[SequenceGroup]
     running: deque[SequenceGroup]
@@ -64,11 +64,11 @@ class PriorityScheduler(ParkingScheduler):
         return scheduled
 
     def _schedule_prefills(
-        self, budget: SchedulingBudget, curr_loras: set[int], *args: Any, **kwargs: Any
+        self, budget: SchedulingBudget, curr_loras: set[int] | None, *args: Any, **kwargs: Any
     ) -> SchedulerPrefillOutputs:
         if not self._urgency.differs:
             return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
-        swapped, forked = (self._urgency_of_first(curr_loras, queue) for queue in (self.swapped, self.forked))
+        swapped, forked = (self._urgency_of_first(curr_loras or set(), queue) for queue in (self.swapped, self.forked))
         behind = self._split_off(self.waiting, lambda urgency: urgency > swapped or urgency >= forked)
         scheduled = super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
         self.waiting.extend(behind)
@@ -78,7 +78,7 @@ class PriorityScheduler(ParkingScheduler):
         victims = super()._victims_before(running)
         if not self._urgency.differs:
             return victims
-        # Who runs is in order here, the least urgent last: upstream preempts from there.
+        # The running groups are in order here, the least urgent last: upstream preempts from the end.
         least = self._urgency.of(self.running[-1] if self.running else running)
         return (group for group in victims if self._urgency.of(group) >= least)
 
@@ -89,7 +89,7 @@ class PriorityScheduler(ParkingScheduler):
         self.running = deque(self._urgency.sorted(self.running))
 
     def _split_off(self, queue: deque[SequenceGroup], is_behind: Callable[[float], bool]) -> list[SequenceGroup]:
-        """Take those out of a queue that ``is_behind`` holds of, by their urgency."""
+        """Remove from a sorted queue, and return, the groups whose urgency ``is_behind`` holds for: its last ones."""
         behind = [group for group in queue if is_behind(self._urgency.of(group))]
         for _ in behind:
             queue.pop()
@@ -99,19 +99,19 @@ class PriorityScheduler(ParkingScheduler):
         return min(map(self._urgency.of, self._first_of_each(in_use, *queues)), default=inf)
 
     def _first_of_each(self, in_use: set[int], *queues: Any) -> Iterator[SequenceGroup]:
-        """The most urgent group of each queue that doesn't wait for a slot of its adapter."""
+        """Of each queue, the most urgent group that does not wait for its adapter's slot."""
         firsts = (self._adapters.first_with_room(queue, in_use) for queue in queues)
         return (group for group in firsts if group is not None)
 
     def _heads(self) -> list[SequenceGroup]:
-        """Who may take from others: the most urgent of each queue, and the most urgent whose adapter has a slot."""
+        """The groups that may take from others: each queue's most urgent, and its most urgent with an adapter slot."""
         queues = self.forked, self.swapped, self.waiting
         at_head = [next(iter(queue)) for queue in queues if queue]
         able = self._first_of_each(self._adapters.of(self.running), *queues)
         return self._urgency.sorted(dict.fromkeys(chain(at_head, able)))
 
     def _take_from_less_urgent(self, head: SequenceGroup) -> bool:
-        """Have less urgent groups give up some of what ``head`` lacks; False if there is nothing of the kind."""
+        """Let less urgent groups give up some of what ``head`` lacks; False if it lacks or they have nothing."""
         urgency = self._urgency.of(head)
         less_urgent = [group for group in self.running if self._urgency.of(group) > urgency]
         victims = less_urgent[-1:]
@@ -130,13 +130,13 @@ class PriorityScheduler(ParkingScheduler):
         return bool(victims)
 
     def _users_of_one_adapter(self, less_urgent: list[SequenceGroup]) -> list[SequenceGroup]:
-        """All who run with the same adapter, if all of them are among the ``less_urgent``; [] if there is none."""
+        """All running groups with one adapter, all of them ``less_urgent``; [] if there is no such adapter."""
         kept = self._adapters.of(group for group in self.running if group not in less_urgent)
         last = next((g for g in reversed(less_urgent) if g.lora_int_id > 0 and g.lora_int_id not in kept), None)
         return [group for group in less_urgent if last is not None and group.lora_int_id == last.lora_int_id]
 
     def _num_missing(self, head: SequenceGroup) -> int:
-        """Blocks that have to become free before ``head`` is let in; none if not above 0."""
+        """Blocks that have to become free before ``head`` is admitted; none unless it is positive."""
         num_free = self._blocks.num_free()
         if head in self.forked:
             return self._admission.num_wanted(head) - num_free
@@ -151,7 +151,7 @@ class PriorityScheduler(ParkingScheduler):
 
     def _preempt_now(self, victim: SequenceGroup) -> None:
         """Preempt a running group before the step is scheduled, and put it into the queue of its new status."""
-        if self.use_async_output_proc:
+        if self.output_proc_callback is not None:
             # Its latest token is not processed yet, and may end it.
             self.output_proc_callback(request_id=victim.request_id)
         if victim.is_finished():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler tells its observer of requests, steps and ends; the trees tell theirs themselves."""
+"""What a scheduler tells its observer about requests, steps and ends; the trees report their own events."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, Sequen
 
 @dataclass(frozen=True)
 class Counts:
-    """Of blocks and of sequences, when a step starts."""
+    """Counts of blocks and of sequences at the start of a step."""
 
     num_used_blocks: int
     num_unshared_blocks: int
@@ -24,19 +24,19 @@ class Counts:
 
 
 class RunNotes:
-    """Turns what upstream's scheduler does into events, each once."""
+    """Turns what upstream's scheduler does into events, each noted once."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._live: dict[int, SequenceGroup] = {}
-        """The groups whose end is not noted yet, by the ids of their sequences."""
+        """The groups whose end is not noted yet, by sequence id."""
 
         self._is_idle = True
-        """Whether the latest step that was noted has nothing scheduled."""
+        """Whether the latest noted step had nothing scheduled."""
 
     @property
     def is_recording(self) -> bool:
-        """Whether counts are worth their cost."""
+        """Whether counts are worth computing."""
         return self._observer.is_recording
 
     def now(self) -> float:
@@ -44,7 +44,7 @@ class RunNotes:
         return self._observer.now()
 
     def arrived(self, group: SequenceGroup) -> None:
-        """A request, or one of its samples, is queued."""
+        """Note that a request, or one of its samples, is queued."""
         self.lives(group)
         seq = group.first_seq
         self._observer.note(
@@ -55,20 +55,20 @@ class RunNotes:
         )
 
     def lives(self, group: SequenceGroup) -> None:
-        """A sequence, from now on, has an end to note."""
+        """Remember a sequence until its end is noted."""
         if self._observer.is_recording:
             self._live[group.first_seq.seq_id] = group
 
     def preempted(self, group: SequenceGroup, means: Means, num_recomputed: int) -> None:
-        """A running group gave up KV."""
+        """Note that a running group was preempted, and gave up KV."""
         self._observer.note(events.Preempted, sequence=group.request_id, means=means, num_recomputed=num_recomputed)
 
     def swapped_in(self, group: SequenceGroup) -> None:
-        """The KV of a group is copied back in this step."""
+        """Note that the KV of a group is copied back in this step."""
         self._observer.note(events.SwappedIn, sequence=group.request_id)
 
     def ended(self, seq: Sequence) -> None:
-        """A sequence has finished, unless it waits for its children. Upstream frees it in several ways."""
+        """Note the end of a sequence, once, unless it waits for its children. Upstream frees it in several ways."""
         branch = branch_of_seq(seq)
         will_be_blocked = branch is not None and branch.unjoined and seq.status != SequenceStatus.FINISHED_ABORTED
         if seq.seq_id not in self._live or will_be_blocked:
@@ -85,9 +85,9 @@ class RunNotes:
     def step(
         self, start: float, scheduled: Iterable[tuple[SequenceGroupMetadata, SequenceGroup]], counts: Counts
     ) -> None:
-        """A step started at ``start``; with nothing scheduled, the step before it has ended."""
+        """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended."""
         entries = [(metadata, group.request_id) for metadata, group in scheduled]
-        # A sequence that waits for a caller asks for a step again and again.
+        # While a sequence waits for a caller, the engine runs empty steps again and again.
         if self._is_idle and not entries:
             return
         self._is_idle = not entries

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's block manager, as far as forked sequences ask more of it than upstream's own do.
+"""What forked sequences need from upstream's block manager, beyond what upstream's own sequences need.
 
-Sequences that share a partial block make copies in every step, give back blocks that somebody copies
-from, and are prefills whose context was never prefilled as such. Each method says what goes wrong without
-it. Nothing here decides; the scheduler does.
+Sequences that share a partial block make copies in every step, free blocks that others copy from, and
+are prefills whose context was never prefilled as such. Each method says what goes wrong without it. All
+decisions are the scheduler's.
 """
 
 import time
@@ -25,21 +25,21 @@ class SharedBlocks:
         self._manager = manager
         allocator = manager.block_allocator._allocators[Device.GPU]
         self._cache = allocator if manager.enable_caching else None
-        # Has all blocks that are not in the prefix cache, and counts the owners of those too.
+        # Has all blocks that are not in the prefix cache, and counts the owners of all blocks, cached ones included.
         self._mutable = allocator._hashless_allocator if manager.enable_caching else allocator
         self._sources: set[int] = set()
         self._kept: list[int] = []
         self._salts = count(1)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Give ``child`` the block table of its parent.
+        """Fork the block table of ``parent`` for ``child``.
 
-        For upstream the child is a prompt, of which a part may be in the prefix cache. What counts as
-        cached is what its parent has computed and no more: the cache may hold the block of its last token
-        already, from a sibling, and lose it before the child's first step.
+        For upstream the child is a prompt, part of which may be in the prefix cache. Only what its parent
+        has computed may count as cached: the cache may already hold the block of the child's last token,
+        from a sibling, and evict it before the child's first step.
 
-        Its hashes are its parent's, as far as these reach. Left to itself, its first new block would have all before
-        it hashed again, each by a call within that of the next: a RecursionError, behind some thousand blocks.
+        The child takes over its parent's block hashes. Otherwise its first new block would hash all blocks before
+        it again, one recursive call each, which raises a RecursionError after some thousand blocks.
         """
         self._manager.fork(parent, child)
         if self._cache is not None:
@@ -55,7 +55,7 @@ class SharedBlocks:
 
     @property
     def has_swap_space(self) -> bool:
-        """Whether `swap_out` can ever work: upstream's cannot with prefix caching."""
+        """Whether `swap_out` can ever work: with prefix caching, upstream's cannot."""
         return self._manager.num_total_cpu_blocks > 0 and self._cache is None
 
     def num_free(self) -> int:
@@ -63,7 +63,7 @@ class SharedBlocks:
         return self._manager.block_allocator.get_num_free_blocks(Device.GPU)
 
     def pools(self) -> Iterator[Pool]:
-        """The blocks of the device and those of swap space, and which sequence holds which."""
+        """The blocks of the device and those of swap space, and which sequences hold them."""
         tables = {
             f"sequence {seq_id}": table.physical_block_ids for seq_id, table in self._manager.block_tables.items()
         }
@@ -86,7 +86,7 @@ class SharedBlocks:
         return len(self._manager.block_tables[seq.seq_id].physical_block_ids)
 
     def num_shared(self, seq: Sequence) -> int:
-        """The blocks of ``seq`` that others hold too: the first ones."""
+        """The blocks of ``seq`` that others also hold: the first ones."""
         block_ids = self._manager.block_tables[seq.seq_id].physical_block_ids
         num_shared = len(block_ids)
         while num_shared and self._mutable.refcounter.get(block_ids[num_shared - 1]) == 1:
@@ -105,7 +105,7 @@ class SharedBlocks:
         return max(0, -(-num_tokens // block_size) - len(block_ids)) + is_copied
 
     def is_on_device(self, seq: Sequence) -> bool:
-        """Whether ``seq`` has blocks, and not in swap space."""
+        """Whether ``seq`` has blocks, on the device and not in swap space."""
         table = self._manager.block_tables.get(seq.seq_id)
         return table is not None and self.is_device_block(table.physical_block_ids[0])
 
@@ -118,16 +118,16 @@ class SharedBlocks:
         return self.has_swap_space and self._manager.can_swap_out(_OneSequence(seq))
 
     def swap_out(self, seq: Sequence) -> list[tuple[int, int]]:
-        """Move the table of ``seq`` to swap space; the blocks to copy, from and to."""
+        """Move the table of ``seq`` to swap space; return the blocks to copy, as (source, destination)."""
         return self._manager.swap_out(_OneSequence(seq))
 
     def free_last(self, seq: Sequence, num_blocks: int) -> int:
-        """Give back the last blocks of ``seq``, of which it alone holds so many.
+        """Free the last ``num_blocks`` blocks of ``seq``, which it alone holds.
 
-        With prefix caching all that it has: they stay in the cache until somebody takes them, and are found there.
+        With prefix caching all its blocks are freed: they stay in the cache, and are found there, until evicted.
 
         Returns:
-            The tokens that still have a slot; 0 where ``seq`` has no table any more.
+            The tokens that still have a slot; 0 if ``seq`` no longer has a table.
         """
         table = self._manager.block_tables[seq.seq_id]
         blocks = table.blocks
@@ -142,13 +142,14 @@ class SharedBlocks:
         return table.num_full_slots
 
     def free(self, seq: Sequence) -> None:
-        """Give back the blocks of ``seq``.
+        """Free the blocks of ``seq``.
 
-        Upstream enters a prompt's blocks in the prefix cache when they are allocated. Those that were not
+        Upstream enters a prompt's blocks in the prefix cache when they are allocated. Those that are not
         computed by now must not stay there: they would be taken for computed. Nor may those with injected KV.
 
-        It also takes for granted that a block was used no earlier than those behind it: it would find those and
-        not the first one, which was evicted. A sequence that was not scheduled for long has just been used, too.
+        Upstream also assumes that a block was last used no earlier than the blocks after it. Otherwise the block is
+        evicted first, and those after it are still found. So a sequence counts as used now, even if it was not
+        scheduled for long.
         """
         uncomputed: list[int] = []
         if self._cache is not None and seq.seq_id in self._manager.block_tables:
@@ -160,17 +161,17 @@ class SharedBlocks:
             self._forget(block_id)
 
     def num_missing(self, seqs: Iterable[Sequence]) -> int:
-        """Blocks that are missing for the tokens of ``seqs`` that have no slot yet; none if not above 0.
+        """Blocks that are missing for the tokens of ``seqs`` that have no slot yet; none unless it is positive.
 
-        Upstream counts each block that is written to as a new one. So a sequence that fills the last block
-        preempts itself, is recomputed, and preempts itself again.
+        Upstream counts each block that is written to as a new one, so a sequence that fills the last block
+        would preempt itself, be recomputed, and preempt itself again.
         """
         return sum(map(self.num_new, seqs)) - self.num_free()
 
     def leave_cache(self, seq: Sequence) -> None:
-        """Have nobody find the blocks that ``seq`` writes from now on: their tokens don't say what is in them.
+        """Let no sequence find the blocks that ``seq`` writes from now on: their tokens do not determine their KV.
 
-        Their hashes, and those of all blocks behind them, contain a number of their own.
+        Their hashes, and those of all blocks after them, contain a unique number.
         """
         if self._cache is None:
             return
@@ -189,9 +190,9 @@ class SharedBlocks:
         self._sources.update(source for source, _ in copies)
 
     def keep_sources(self) -> None:
-        """Keep free blocks out of use that this step copies from, until `release_sources`.
+        """Keep freed blocks that this step copies from out of use, until `release_sources`.
 
-        A step's copies run in no order. A block that one of them reads must not be written by another.
+        A step's copies run in no particular order, so a block that one reads must not be written by another.
         """
         free = self._mutable._free_block_indices
         refcounts = self._mutable.refcounter
@@ -199,17 +200,17 @@ class SharedBlocks:
         for block_id in freed:
             free.remove(block_id)
         self._kept += freed
-        # Nobody takes them from now on, so they need no second look in this step.
+        # They cannot be allocated from now on, so they need no second check in this step.
         self._sources.difference_update(freed)
 
     def release_sources(self) -> None:
-        """End the step: nothing is kept any longer."""
+        """End the step: blocks that were kept out of use are free again."""
         self._mutable._free_block_indices.extend(self._kept)
         self._kept.clear()
         self._sources.clear()
 
     def _forget(self, block_id: int) -> None:
-        """Take a block that nobody holds out of the prefix cache."""
+        """Remove a block that no sequence holds from the prefix cache."""
         cache = self._cache
         if cache is not None and block_id in cache.evictor:
             del cache._cached_blocks[cache.evictor.free_table[block_id].content_hash]
@@ -218,7 +219,7 @@ class SharedBlocks:
 
 
 class _OneSequence:
-    """What the block manager asks a sequence group for when it swaps, whatever its status."""
+    """The part of a sequence group that the block manager uses to swap, whatever the sequence's status."""
 
     def __init__(self, seq: Sequence) -> None:
         self._seq = seq
@@ -228,9 +229,9 @@ class _OneSequence:
 
 
 def last_copy_into_each(copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The copies (source, destination) less those into a block that is copied into again.
+    """The copies (source, destination), without those into a block that a later one copies into again.
 
-    A copied block is given back when prefix caching finds its like, and may be taken again in the same
-    step. The copies of a step run in no order.
+    A copied block is freed when prefix caching finds an equal one, and may be allocated again in the
+    same step. A step's copies run in no particular order.
     """
     return [(source, destination) for destination, source in {d: s for s, d in copies}.items()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which status of a sequence can follow which, as far as hooks change it; upstream's own changes are its own."""
+"""Which status of a sequence may follow which, when hooks change it; upstream's own changes are not checked."""
 
 from vllm.sequence import SequenceGroup, SequenceStatus
 
@@ -14,7 +14,7 @@ _LEGAL = {
 
 
 class IllegalTransition(RuntimeError):
-    """A sequence was to go from one status to another that cannot follow it."""
+    """A sequence was asked to go from its status to one that cannot follow it."""
 
 
 def check_transition(group: SequenceGroup, status: SequenceStatus) -> None:

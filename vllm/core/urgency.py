@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who goes first: by the order of arrival, or by ``scheduling_policy="priority"``.
+"""Which group goes first: by arrival or, with ``scheduling_policy="priority"``, by priority.
 
-A child has its request's priority, so a tree has one. As upstream has it, a lower number is more urgent.
+A child has its request's priority, so a whole tree has one. As in upstream, a lower number is more urgent.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from vllm.core.hooked_sequence import root_group
 from vllm.sequence import SequenceGroup
 
 Rank = tuple[int, float, int]
-"""Of a tree: its urgency, the arrival of its request, and a number that tells apart those that arrived together."""
+"""The rank of a tree: its urgency, when its request arrived, and a number to distinguish simultaneous arrivals."""
 
 
 class Urgency:
@@ -21,7 +21,7 @@ class Urgency:
         """Whether one group can be more urgent than another."""
 
     def of(self, group: SequenceGroup) -> int:
-        """A lower number goes first."""
+        """The urgency of ``group``; a lower number goes first."""
         return group.priority if self.differs else 0
 
     def rank(self, group: SequenceGroup) -> Rank:
@@ -30,5 +30,5 @@ class Urgency:
         return self.of(group), root.arrival_time, root.first_seq.seq_id
 
     def sorted(self, groups: Iterable[SequenceGroup]) -> list[SequenceGroup]:
-        """The most urgent first; those that are equally urgent stay in their order."""
+        """The most urgent first; those that are equally urgent keep their order."""
         return sorted(groups, key=self.of)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is checked of a request before it is queued, with hooks and without."""
+"""The checks of a request before it is queued, with hooks and without."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,8 @@ def admit(
     """Refuse a request that would fail once it is scheduled, or whose children would.
 
     Raises:
-        ValueError: its id is a child's; or its prompt, parameters or limits are invalid, or those of its children.
+        ValueError: its id could be a child's; or its prompt, parameters or limits, or its children's parameters, are
+            invalid.
     """
     if inputs.get("type") == "token":
         check_prompt(inputs["prompt_token_ids"])

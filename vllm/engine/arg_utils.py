@@ -16,7 +16,7 @@ from vllm.utils import FlexibleArgumentParser
 
 @dataclass
 class EngineArgs(upstream.EngineArgs):
-    """Upstream's `EngineArgs` and the sequence hooks."""
+    """Upstream's `EngineArgs` with the sequence hooks."""
 
     special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None
     """Sequence hooks, or a dict of their fields; None runs upstream's own engine."""
@@ -27,7 +27,7 @@ class EngineArgs(upstream.EngineArgs):
 
     @staticmethod
     def add_cli_args(parser: FlexibleArgumentParser) -> FlexibleArgumentParser:
-        """Upstream's options, and ``--special-kwargs``."""
+        """Upstream's options and ``--special-kwargs``."""
         parser = upstream.EngineArgs.add_cli_args(parser)
         group = parser.add_argument_group("SpecialKwargs", "Sequence hooks.")
         group.add_argument(
@@ -41,7 +41,7 @@ class EngineArgs(upstream.EngineArgs):
         return parser
 
     def create_engine_config(self, usage_context: UsageContext | None = None) -> VllmConfig:
-        """Upstream's config, with the hooks.
+        """Upstream's config with the hooks.
 
         Raises:
             ValueError: the hooks cannot work with another argument or with the model.
@@ -60,11 +60,11 @@ class EngineArgs(upstream.EngineArgs):
 
 @dataclass
 class AsyncEngineArgs(EngineArgs, upstream.AsyncEngineArgs):
-    """Upstream's `AsyncEngineArgs` and the sequence hooks."""
+    """Upstream's `AsyncEngineArgs` with the sequence hooks."""
 
     @staticmethod
     def add_cli_args(parser: FlexibleArgumentParser, async_args_only: bool = False) -> FlexibleArgumentParser:
-        """Upstream's options, and ``--special-kwargs`` unless only those of the server are asked for."""
+        """Upstream's options, and ``--special-kwargs`` unless ``async_args_only``."""
         if not async_args_only:
             parser = EngineArgs.add_cli_args(parser)
         return upstream.AsyncEngineArgs.add_cli_args(parser, async_args_only=True)

@@ -16,24 +16,24 @@ _IDLE_SECONDS = 0.001
 
 
 class _AsyncLLMEngine(upstream._AsyncLLMEngine):
-    """Upstream's `_AsyncLLMEngine`, which ends at any error in adding a request that is no `ValueError`."""
+    """Upstream's `_AsyncLLMEngine`, which would die of any error but a `ValueError` in adding a request."""
 
     async def add_request_async(self, *args: Any, **kwargs: Any) -> None:
-        """Upstream's; what cannot be added is refused."""
+        """Upstream's `add_request_async`; a request that cannot be added is refused with a `ValueError`."""
         with only_value_errors():
             await super().add_request_async(*args, **kwargs)
 
 
 class AsyncLLMEngine(upstream.AsyncLLMEngine):
-    """Upstream's `AsyncLLMEngine`; the sequence hooks are the engine's own."""
+    """Upstream's `AsyncLLMEngine`; the engine inside it implements the sequence hooks."""
 
     _engine_class = _AsyncLLMEngine
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        """Upstream's; a grammar is compiled before, and not in the loop in which the engine steps.
+        """Upstream's `add_request`, after compiling a grammar outside of the loop in which the engine steps.
 
         Raises:
-            ValueError: the grammar is none that can guide the model.
+            ValueError: the grammar cannot guide the model.
         """
         if isinstance(params, SamplingParams) and params.guided_decoding is not None:
             decoding = self.engine.decoding_config
@@ -47,10 +47,10 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
         return await super().add_request(request_id, prompt, params, *args, **kwargs)
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
-        """`LLMEngine.resume_sequence`; it takes effect at the next step. The engine steps on while a text is encoded.
+        """`LLMEngine.resume_sequence`, with effect at the next step. The engine keeps stepping while a text is encoded.
 
         Raises:
-            ValueError: as there.
+            ValueError: as in `LLMEngine.resume_sequence`.
         """
         room = self.engine.room_to_resume(request_id)
         self.engine.resume_sequence(request_id, await ids_of(text_or_token_ids, room, self.get_tokenizer))
@@ -60,7 +60,7 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
         return self.engine.sequences_awaiting_resume()
 
     async def engine_step(self, virtual_engine: int) -> bool:
-        """Upstream's step. While all that is unfinished waits for a caller, it doesn't spin."""
+        """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""
         in_progress = await super().engine_step(virtual_engine)
         if has_hooks(self.engine) and self.engine.is_waiting_for_callers(virtual_engine):
             await asyncio.sleep(_IDLE_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `SpecialKwargs.child_sampling_params` must be for one model: all that is asked of a request, at start-up."""
+"""Checks `SpecialKwargs.child_sampling_params` against one model at start-up, as a request's parameters are checked."""
 
 import torch
 
@@ -45,10 +45,10 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
 
 
 def _take_first_step(params: SamplingParams, tokenizer: AnyTokenizer, config: VllmConfig) -> None:
-    """What a step does with the parameters that become logits processors.
+    """Do what a step does with the parameters that become logits processors.
 
     Raises:
-        Exception: whatever it raises there.
+        Exception: whatever the step would raise.
     """
     if params.guided_decoding is not None:
         decoding = config.decoding_config

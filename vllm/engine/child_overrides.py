@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What children get instead of their parents' sampling parameters, and what is refused as soon as it is configured."""
+"""Overrides of children's sampling parameters; those that can never work are refused as soon as they are configured."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class SpecialKwargs(AnyEngines):
 
 
 def check_sampling_overrides(owner: object, name: str) -> None:
-    """The field is None, or could be the sampling parameters of one child, whatever the model."""
+    """Refuse a field that is neither None nor could be the sampling parameters of one child, whatever the model."""
     value = getattr(owner, name)
     if value is None:
         return
@@ -43,7 +43,7 @@ def check_sampling_overrides(owner: object, name: str) -> None:
 
 
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as `SamplingParams` takes them; JSON has guided decoding as an object, and functions by name."""
+    """The fields as `SamplingParams` takes them; JSON gives guided decoding as an object, and functions by name."""
     given = dict(fields)
     if isinstance(given.get("guided_decoding"), Mapping):
         given["guided_decoding"] = GuidedDecodingParams(**given["guided_decoding"])
@@ -56,19 +56,19 @@ def params_of(overrides: SamplingParams | Mapping[str, Any]) -> SamplingParams:
     """The parameters of a child that inherits nothing.
 
     Raises:
-        Exception: they are none.
+        Exception: they are not valid sampling parameters.
     """
     if isinstance(overrides, SamplingParams):
         return overrides.clone()
     for name in overrides:
         if name in SET_BY_THE_ENGINE:
             raise ValueError(f"{name} is set by the engine; leave it out")
-    # Upstream's default would forbid a larger min_tokens.
+    # Upstream's default of max_tokens would forbid a larger min_tokens.
     return SamplingParams(**{"max_tokens": None, **sampling_fields(overrides)})
 
 
 def _processor(given: Any) -> Any:
-    """A logits processor, as the server takes them: by name, or as what makes one, with its arguments."""
+    """The logits processor that is ``given`` as the server takes it: a name, or a factory's name and arguments."""
     if isinstance(given, str):
         return load("child_sampling_params", given)
     if isinstance(given, Mapping):

@@ -12,7 +12,7 @@ from vllm.sampling_params import _MAX_TEMP, SamplingParams
 from vllm.sequence import Sequence
 
 Complete = Callable[[SamplingParams, Sequence], SamplingParams]
-"""What the engine adds to the parameters of a new request: logits processors, the model's EOS tokens."""
+"""Returns parameters with what the engine adds to a new request's: logits processors, the model's EOS tokens."""
 
 _BECOME_PROCESSORS = ("guided_decoding", "logit_bias", "allowed_token_ids", "bad_words")
 """Fields that the engine turns into logits processors when a request comes in."""
@@ -25,11 +25,11 @@ def child_params(
 
     Args:
         overrides: See `inherit`.
-        index: The child's place among its parent's children.
+        index: The child's position among its parent's children.
     """
     given = inherit(parent.sequence.sampling_params, overrides)
     params = given if overrides is None else complete(given, parent.sequence.seq)
-    # The user has not sent the parent's context as a prompt.
+    # The child's prompt is its parent's context, which no user has sent as a prompt.
     params.prompt_logprobs = None
     if params.seed is not None:
         params.seed = derive_seed(params.seed, parent.sequence.sampling_params.seed, index)
@@ -37,12 +37,13 @@ def child_params(
 
 
 def inherit(params: SamplingParams, overrides: SamplingParams | Mapping[str, Any] | None) -> SamplingParams:
-    """A copy of ``params``, with what ``overrides`` says instead; no two children share what it changes.
+    """A copy of ``params`` with ``overrides`` applied; children share no state that changes while they are sampled.
 
     Args:
-        params: Of a request that was taken in.
-        overrides: A `SamplingParams` replaces all; a mapping replaces the fields that it names, and what contradicts
-            them gives way (see ``docs/semantics.md``). If one of them becomes a logits processor, none is inherited.
+        params: Those of a request that was admitted.
+        overrides: A `SamplingParams` replaces everything; a mapping replaces the fields that it names, and inherited
+            ones that contradict them are adjusted (see ``docs/semantics.md``). If a field that it names becomes a
+            logits processor, no processor is inherited.
     """
     if overrides is None:
         return params.clone()
@@ -52,10 +53,10 @@ def inherit(params: SamplingParams, overrides: SamplingParams | Mapping[str, Any
 
 
 def params_after_join(branch: V0Branch) -> SamplingParams:
-    """The parameters with which a parent goes on: the same processors, and their state.
+    """The parameters with which a parent continues: the same processors with their state.
 
-    A prefill restarts the random stream of a seeded sequence, so it gets another seed. Prompt logprobs
-    were taken at the first prefill; a later one, after the prompt, has none.
+    A prefill restarts the random stream of a seeded sequence, so the sequence gets another seed. Prompt
+    logprobs were taken at the first prefill; a later one, after the prompt, has none.
     """
     params = copy.copy(branch.sequence.group.sampling_params)
     params.prompt_logprobs = None
@@ -66,10 +67,10 @@ def params_after_join(branch: V0Branch) -> SamplingParams:
 
 def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[str, Any]:
     given = sampling_fields(overrides)
-    # Follow from the other fields.
+    # These follow from the other fields.
     derived = ("output_text_buffer_length", "best_of", "n")
     names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
-    # The parent's processors are made already.
+    # The parent's own values have already become logits processors.
     fields = {name: getattr(params, name) for name in names} | dict.fromkeys(_BECOME_PROCESSORS) | given
     if not any(name in given for name in (*_BECOME_PROCESSORS, "logits_processors")):
         fields["logits_processors"] = params.logits_processors
@@ -80,7 +81,7 @@ def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[st
 
 
 def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Let what is inherited give way to what is ``given``, where both together would be refused."""
+    """Adjust inherited fields to the ``given`` ones where both together would be refused."""
     most, least = fields["max_tokens"], fields["min_tokens"]
     if most is not None and least > most:
         fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
@@ -88,5 +89,5 @@ def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
         name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
         fields[name] = value
     if 0 < fields["temperature"] < _MAX_TEMP:
-        # Upstream raises it too, and would say so for each child.
+        # Upstream would raise it too, but with a warning for each child.
         fields["temperature"] = _MAX_TEMP

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sequence hooks need of the engine: set by itself where it is open, refused where it is not."""
+"""What sequence hooks need of the engine: arguments left open are set, and conflicting ones are refused."""
 
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,10 @@ _UPSTREAM_SCHEDULER = "vllm.core.scheduler.Scheduler"
 
 
 def prepare_args(args: "EngineArgs") -> None:
-    """Set what hooks need in the engine arguments, before a config is made of them.
+    """Set what hooks need in the engine arguments, before a config is made from them.
 
     Raises:
-        ValueError: an argument was set to what hooks cannot work with.
+        ValueError: an argument is set to something that hooks cannot work with.
     """
     if envs.is_set("VLLM_USE_V1") and envs.VLLM_USE_V1:
         _refuse("VLLM_USE_V1=1", "the V1 engine has none; unset it or set VLLM_USE_V1=0")
@@ -46,10 +46,10 @@ def prepare_args(args: "EngineArgs") -> None:
 
 
 def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
-    """``special_kwargs`` for the model of ``config``, with every token by its id.
+    """``special_kwargs`` for the model of ``config``, with every token given by its id.
 
     Raises:
-        ValueError: the model cannot carry hooks, or has no such tokens.
+        ValueError: the model does not support hooks, or lacks one of the tokens.
     """
     _check_config(config)
     model_config = config.model_config

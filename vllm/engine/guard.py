@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits processors whose faults end their own sequence, and not the engine's step.
+"""Guards logits processors, so that a fault ends its own sequence and not the engine's step.
 
-A grammar can die while a sequence runs: the tokenizer lacks a character that is needed next. A user's own processor may
-raise. What the sampler gets then is a token to end with, and the stop checker ends the sequence.
+A grammar can reach a dead end while a sequence runs, if the tokenizer lacks a character that is needed next. A
+user-defined processor may raise. The sampler then gets a token to end with, and the stop checker ends the sequence.
 """
 
 import inspect
@@ -16,15 +16,15 @@ from sequence_hooks.shown import shortened
 from vllm.sampling_params import SamplingParams
 
 _WANTED = 1e4
-"""A logit that half precision can hold too."""
+"""The logit of the token to end with; half precision can hold it too."""
 
 
 class GuardedProcessor:
-    """A logits processor, and the first fault that it has had.
+    """A logits processor, and its first fault.
 
     Args:
-        request_id: Of the sequence's request.
-        last_token_id: What the sequence gets at a fault, its EOS token; any token where it is None.
+        request_id: The id of a sequence of the request, to log a fault once per request.
+        last_token_id: The token that the sequence gets at a fault, its EOS token; if None, it gets any token.
     """
 
     def __init__(self, processor: Callable[..., Any], request_id: str, last_token_id: int | None) -> None:
@@ -34,7 +34,7 @@ class GuardedProcessor:
         self._processor = processor
         self._sees_prompt = len(inspect.signature(processor).parameters) == 3
         self._unused = _cloned(processor)
-        """Cannot be cloned any more once it was used: outlines' processor of a grammar."""
+        """An unused clone to make others from: outlines' grammar processor cannot be cloned once it has been used."""
 
     def __call__(self, prompt: Any, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
         if self.fault is None:
@@ -52,7 +52,7 @@ class GuardedProcessor:
         return ending
 
     def clone(self) -> "GuardedProcessor":
-        """For another sequence of the request."""
+        """A copy for another sequence of the request."""
         try:
             processor = _cloned(self._processor)
         except FAULTS:
@@ -81,7 +81,7 @@ def guard_processors(params: SamplingParams, request_id: str, last_token_id: int
 
 
 def fault_of(params: SamplingParams) -> GuardedProcessor | None:
-    """The first of the parameters' processors that has had a fault."""
+    """The first of the parameters' processors that has had a fault; None if none has."""
     for processor in params.logits_processors or ():
         if isinstance(processor, GuardedProcessor) and processor.fault is not None:
             return processor
@@ -89,7 +89,7 @@ def fault_of(params: SamplingParams) -> GuardedProcessor | None:
 
 
 def _cloned(processor: Any) -> Any:
-    """Upstream's way: what has no method for it is shared."""
+    """A clone, as upstream makes it: a processor without a ``clone`` method is shared."""
     return processor.clone() if hasattr(processor, "clone") else processor
 
 

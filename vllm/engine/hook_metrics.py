@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of sequence hooks, in upstream's Prometheus registry, and a line in the log while sequences are BLOCKED.
 
-To be imported where upstream imports its own metrics: prometheus_client reads its environment when it is.
+Import this where upstream imports its own metrics: prometheus_client reads its environment when it is imported.
 """
 
 import time
@@ -24,19 +24,19 @@ _COUNTERS = {
     "num_prefilled": ("vllm:resume_prefill_tokens_total", "Number of tokens to prefill at resumes."),
     "num_saved": ("vllm:resume_saved_tokens_total", "Number of context tokens whose KV was there at resumes."),
 }
-"""By the field of `HookStats`."""
+"""Names and descriptions, by the field of `HookStats`."""
 
 _SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, *map(float, build_1_2_5_buckets(1000))]
 
 
 class HookStatLogger(StatLoggerBase):
-    """Reads what the schedulers count: at each call, but for the KV of the blocked, once an interval."""
+    """Reads the schedulers' counts at each call, and the KV-cache usage of BLOCKED sequences once per interval."""
 
     def __init__(self, local_interval: float, labels: Mapping[str, str], schedulers: Sequence[HookScheduler]) -> None:
         """
         Args:
             local_interval: Seconds between two lines in the log.
-            labels: Of all metrics: names and values.
+            labels: Names and values of the labels of all metrics.
         """
         super().__init__(local_interval, None)
         self.last_local_log: float = time.time()
@@ -80,7 +80,7 @@ class HookStatLogger(StatLoggerBase):
         )
 
     def log(self, stats: Stats) -> None:
-        """Bring all metrics up to date."""
+        """Update all metrics."""
         num_blocked = sum(len(scheduler.blocked) for scheduler in self._schedulers)
         self._blocked.set(num_blocked)
         for field, counter in self._counters.items():
@@ -96,10 +96,10 @@ class HookStatLogger(StatLoggerBase):
             self._log_held(num_blocked)
 
     def info(self, type: str, obj: SupportsMetricsInfo) -> None:
-        """Nothing of its own."""
+        """Do nothing: hooks have no info metric."""
 
     def _new(self, key: tuple[str, ...], total: int) -> int:
-        """How much of ``total`` has come since the last call."""
+        """How much ``total`` has grown since the last call for ``key``."""
         new, self._seen[key] = total - self._seen.get(key, 0), total
         return new
 

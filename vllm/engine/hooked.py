@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an engine has hooks, asked of nothing that upstream's engines lack."""
+"""Whether an engine has hooks, asked without using anything that upstream's engines lack."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from vllm.config import SpecialKwargs
 
 
 def special_kwargs_of(engine: Any) -> SpecialKwargs | None:
-    """None where hooks are off, and of a stand-in for an engine, which need not have a config."""
+    """The engine's hooks; None if they are off, or for a stand-in for an engine, which need not have a config."""
     config = getattr(engine, "vllm_config", None)
     return getattr(config, "special_kwargs", None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's V0 engine, whose output processor knows the sequence hooks if there are any."""
+"""Upstream's V0 engine, with an output processor that handles the sequence hooks if there are any."""
 
 import time
 from collections.abc import Sequence as Ids
@@ -42,7 +42,7 @@ class LLMEngine(upstream.LLMEngine):
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
         self._processed: set[SequenceGroup] = set()
-        """Groups of the pending step that were processed at once; for the statistics."""
+        """Groups of the pending step that were processed immediately; for the statistics."""
 
         special_kwargs = vllm_config.special_kwargs
         if special_kwargs is not None:
@@ -66,7 +66,7 @@ class LLMEngine(upstream.LLMEngine):
                 self._add_hook_metrics()
 
     def _add_hook_metrics(self) -> None:
-        # As upstream does, once the environment of prometheus_client is set.
+        # Imported here, as upstream does, once the environment of prometheus_client is set.
         from vllm.engine.hook_metrics import HookStatLogger
 
         interval = self.stat_loggers["prometheus"].local_interval
@@ -74,23 +74,23 @@ class LLMEngine(upstream.LLMEngine):
         self.add_logger("hooks", HookStatLogger(interval, labels, self.scheduler))
 
     def resume_sequence(self, request_id: str, text_or_token_ids: str | Ids[int] | None = None) -> None:
-        """Let a sequence go on that waits at its sync token, with ``sync_resume="manual"``.
+        """Let a sequence that waits at its sync token continue, with ``sync_resume="manual"``.
 
-        It resumes once its children have finished too: with their results, and behind them what is given
-        here, tokenized without special tokens where it is a text.
+        It resumes once its children have finished too, with their results followed by what is given here;
+        a text is tokenized without special tokens.
 
         Args:
-            request_id: Of the sequence: the request's, or a child's. See `sequences_awaiting_resume`.
-            text_or_token_ids: What to append, a tool's answer for one; nothing by default.
+            request_id: The id of the sequence: the request's, or a child's. See `sequences_awaiting_resume`.
+            text_or_token_ids: What to append, such as a tool's answer; nothing by default.
 
         Raises:
             ValueError: no such sequence waits, an id is not in the vocabulary, or there are more of them than the
-                model's length has room for. The sequence waits on.
+                model's length has room for. The sequence then keeps waiting.
         """
         self._hooks().resume(request_id, text_or_token_ids)
 
     def room_to_resume(self, request_id: str) -> ResumeRoom:
-        """What `resume_sequence` may give a sequence that waits, so that a caller can encode it elsewhere.
+        """How much `resume_sequence` may give to a sequence that waits, so that a caller can encode a text elsewhere.
 
         Raises:
             ValueError: no such sequence waits.
@@ -98,11 +98,11 @@ class LLMEngine(upstream.LLMEngine):
         return self._hooks().room_to_resume(request_id)
 
     def sequences_awaiting_resume(self) -> list[str]:
-        """The request ids of the sequences that go on only after `resume_sequence`, in the order they wait."""
+        """The request ids of the sequences that continue only after `resume_sequence`, in the order they blocked."""
         return [branch.request_id for branch in self._hooks().awaiting_resume()]
 
     def is_waiting_for_callers(self, virtual_engine: int = 0) -> bool:
-        """Whether steps do nothing until a sequence is resumed, or a request comes in."""
+        """Whether steps do nothing until a sequence is resumed or a request is added."""
         hooks_on = self.vllm_config.special_kwargs is not None
         return hooks_on and self.scheduler[virtual_engine].is_waiting_for_callers()
 
@@ -113,7 +113,7 @@ class LLMEngine(upstream.LLMEngine):
         finished_before: list[int] | None = None,
         skip: list[int] | None = None,
     ) -> "Stats":
-        """Upstream's; a request with its children counts once."""
+        """Upstream's `_get_stats`, in which a request and its children count once."""
         if self.vllm_config.special_kwargs is None:
             return super()._get_stats(scheduler_outputs, model_output, finished_before, skip)
         seen = scheduler_outputs
@@ -129,17 +129,17 @@ class LLMEngine(upstream.LLMEngine):
         return stats
 
     def do_tracing(self, scheduler_outputs: SchedulerOutputs, finished_before: list[int] | None = None) -> None:
-        """Upstream's; requests that ended at a join are traced too."""
+        """Upstream's `do_tracing`, which also traces requests that ended at a join."""
         super().do_tracing(scheduler_outputs, finished_before)
         if self.is_tracing_enabled():
             for group in finished_at_join(scheduler_outputs):
                 self.create_trace_span(group)
 
     def create_trace_span(self, seq_group: SequenceGroup) -> None:
-        """Upstream's, and below it those of the request's children.
+        """Upstream's span, and below it those of the request's children.
 
-        A group without an end's time has joined since its step, and is traced with its join; or is one of n samples,
-        of which upstream cannot trace any.
+        A group without a finish time either was joined since its step, and is traced with its join; or is one of n
+        samples, none of which upstream can trace.
         """
         if seq_group.metrics.finished_time is not None:
             trace_tree(self, super().create_trace_span, seq_group)
@@ -147,7 +147,7 @@ class LLMEngine(upstream.LLMEngine):
     def _add_processed_request(
         self, request_id: str, processed_inputs: Any, params: Any, *args: Any, **kwargs: Any
     ) -> SequenceGroup | None:
-        """Upstream's; a request that would fail once it is scheduled is refused before anything is made of it."""
+        """Upstream's `_add_processed_request`, after refusing a request that would fail once it is scheduled."""
         with only_value_errors():
             admit(request_id, processed_inputs, params, self.vllm_config.special_kwargs, self._model_facts())
             self.output_processor.stop_checker.told.forget(request_id)
@@ -156,7 +156,7 @@ class LLMEngine(upstream.LLMEngine):
     def _create_sequence_group_with_sampling(
         self, request_id: str, seq: Sequence, *args: Any, **kwargs: Any
     ) -> SequenceGroup:
-        """Upstream's; what a logits processor raises in a step ends its own sequence."""
+        """Upstream's group, with guarded logits processors: what one raises in a step ends only its own sequence."""
         group = super()._create_sequence_group_with_sampling(request_id, seq, *args, **kwargs)
         guard_processors(group.sampling_params, request_id, seq.eos_token_id)
         return group
@@ -167,7 +167,10 @@ class LLMEngine(upstream.LLMEngine):
         seq_group_metadata_list: list[SequenceGroupMetadata],
         scheduled_seq_groups: list[ScheduledSequenceGroup],
     ) -> None:
-        """Upstream's, where outputs are processed while the next step runs; those of hooks are processed at once."""
+        """Upstream's `_advance_to_next_step`, then the processing of outputs that may block their sequence.
+
+        Upstream calls it where all outputs are processed while the next step runs.
+        """
         super()._advance_to_next_step(output, seq_group_metadata_list, scheduled_seq_groups)
         if self.vllm_config.special_kwargs is None:
             return
@@ -186,7 +189,7 @@ class LLMEngine(upstream.LLMEngine):
                 self._process_now(pending[0], group)
 
     def _process_now(self, context: "SchedulerContext", group: SequenceGroup) -> None:
-        """Process one group's part of the step, and hand its output out though it goes on."""
+        """Process one group's part of the step, and hand out its output if it is unfinished."""
         self._process_model_outputs(context, request_id=group.request_id)
         if self.log_stats:
             self._processed.add(group)
@@ -206,7 +209,7 @@ class LLMEngine(upstream.LLMEngine):
             self.process_request_outputs_callback([request_output])
 
     def _process_model_outputs(self, ctx: "SchedulerContext", request_id: str | None = None) -> None:
-        """Upstream's; it is asked again for what was processed at once, before it preempts a group."""
+        """Upstream's `_process_model_outputs`; skips a processed group, for which a preemption would ask again."""
         if request_id is not None and ctx.output_queue:
             pending = ctx.output_queue[0]
             if any(pending.seq_group_metadata_list[index].request_id == request_id for index in pending.skip):
@@ -219,7 +222,7 @@ class LLMEngine(upstream.LLMEngine):
         return self.output_processor
 
     def _complete_params(self, params: SamplingParams, seq: Sequence) -> SamplingParams:
-        """What is done to the parameters of a new request, for those of a child."""
+        """Do to the parameters of a child what is done to those of a new request."""
         check_request(params, self._model_facts())
         params = self._build_logits_processors(params, seq.lora_request)
         params.update_from_generation_config(self.generation_config_fields, seq.eos_token_id)

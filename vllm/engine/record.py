@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting the recording of a run that `SpecialKwargs.record_to` asks for."""
+"""Starts the recording of a run that `SpecialKwargs.record_to` asks for."""
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.shown import shortened, shortened_error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sampling parameters must be before a request is queued: what upstream takes, and its engine dies of in a step.
+"""Checks sampling parameters before a request is queued: upstream accepts some that kill its engine in a later step.
 
 Each error names the field, its value and the way out.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 16_384
 _SEEDS = range(-(2**63), 2**64)
-"""What a random generator of torch takes."""
+"""The seeds that torch's random generators take."""
 
 SET_BY_THE_ENGINE = ("output_text_buffer_length", "_all_stop_token_ids", "_bad_words_token_ids", "_real_n")
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What parameters are checked against."""
+    """The facts about a model that parameters are checked against."""
 
     vocab_size: int
     max_logprobs: int
@@ -36,15 +36,15 @@ class ModelFacts:
 
     @classmethod
     def of(cls, model_config: "ModelConfig", cache_config: "CacheConfig") -> "ModelFacts":
-        """Those of one engine."""
+        """The facts about one engine's model."""
         return cls(model_config.get_vocab_size(), model_config.max_logprobs, bool(cache_config.enable_prefix_caching))
 
 
 @contextmanager
 def only_value_errors() -> Iterator[None]:
-    """Raise whatever is raised as a `ValueError`: of a request it refuses that one, and the server says 400.
+    """Turn any error into a `ValueError`, which refuses one request, and which the server answers with 400.
 
-    Upstream's engine in the server's process ends at any other.
+    Upstream's engine in the server's process dies of any other error.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def only_value_errors() -> Iterator[None]:
 
 
 def check_types(params: SamplingParams) -> None:
-    """Raise a `ValueError` for the first field whose type is not its own, or whose number is none."""
+    """Raise a `ValueError` for the first field that has a wrong type, or an invalid number."""
     for name, is_right, way_out in _TYPES:
         if not is_right(getattr(params, name)):
             refuse(params, name, way_out)
@@ -77,7 +77,7 @@ def check_request(params: SamplingParams, model: ModelFacts) -> None:
     check_ids("allowed_token_ids", params.allowed_token_ids, model)
     check_ids("logit_bias", [int(token_id) for token_id in params.logit_bias or ()], model)
     if params.min_tokens:
-        # Only then they are looked up among the logits.
+        # Only then are they looked up among the logits.
         check_ids("stop_token_ids", params.stop_token_ids, model)
 
 
@@ -92,7 +92,7 @@ def check_ids(name: str, token_ids: Collection[int] | None, model: ModelFacts) -
 
 
 def check_prompt(token_ids: Collection[int]) -> None:
-    """Raise a `ValueError` if a token id of a prompt lies below the vocabulary; upstream looks above it."""
+    """Raise a `ValueError` if a token id of a prompt is negative; upstream checks the upper bound."""
     if min(token_ids, default=0) < 0:
         raise ValueError(
             f"prompt has {shortened(min(token_ids))}, which is not in the model's vocabulary; use ids from 0 up"
@@ -125,7 +125,7 @@ def _are_integers(value: Any) -> bool:
 
 
 def _are_biases(value: Any) -> bool:
-    # Infinite ones are cut to 100, as OpenAI's interface has it.
+    # Upstream clamps infinite ones to 100, the limit of OpenAI's interface.
     return isinstance(value, Mapping) and all(
         _names_an_integer(token_id) and isinstance(bias, Real) and not math.isnan(bias)
         for token_id, bias in value.items()
@@ -133,7 +133,7 @@ def _are_biases(value: Any) -> bool:
 
 
 def _names_an_integer(value: Any) -> bool:
-    # JSON has texts for keys. No vocabulary has ids of so many digits.
+    # JSON's keys are strings. No vocabulary has ids of 20 digits.
     return _is_integer(value) or (isinstance(value, str) and value.isdecimal() and len(value) < 20)
 
 
@@ -155,7 +155,7 @@ _TYPES: list[tuple[str, Callable[[Any], bool], str]] = [
         (name, _or_none(_is_integer), "use an integer, or None")
         for name in ("best_of", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
     ),
-    # Torch takes no other.
+    # Torch takes no other integers.
     ("seed", _or_none(_is_a(int)), "use an integer, or None"),
     *(
         (name, _is_number, "use a finite number")

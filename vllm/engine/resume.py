@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sequence that waits for its caller may be given: tokens that it has room for.
+"""What a caller may give to a sequence that waits for it: tokens that the sequence has room for.
 
-A text is encoded where the caller is, not between two steps of the engine, and not at all if it is longer than the
-room could ever hold.
+A text is encoded on the caller's side, not between two steps of the engine, and not at all if it is too long to ever
+fit.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ Given = str | Iterable[int] | None
 
 @dataclass(frozen=True)
 class ResumeRoom:
-    """Of a sequence that waits."""
+    """What a sequence that waits has room for."""
 
     num_tokens: int
-    """Until the model's length, or that of its adapter."""
+    """Tokens up to the model's length, or that of the sequence's adapter."""
 
     lora_request: LoRARequest | None
-    """Its adapter, which may have a tokenizer of its own."""
+    """The sequence's adapter, which may have its own tokenizer."""
 
 
 @lru_cache(maxsize=16)
 def longest_token(tokenizer: AnyTokenizer) -> int:
-    """Characters of the tokenizer's longest token: a text has at least a token for as many."""
+    """Characters of the tokenizer's longest token; a text has at least one token for that many characters."""
     return max(map(len, tokenizer.get_vocab()))
 
 
@@ -44,7 +44,7 @@ def encode_within(text: str, tokenizer: AnyTokenizer, room: int) -> list[int]:
     """The token ids of ``text``, without special tokens.
 
     Raises:
-        ValueError: it is longer than ``room`` tokens can be, or is no text that has tokens.
+        ValueError: the text is longer than ``room`` tokens can be, or cannot be encoded.
     """
     most = room * longest_token(tokenizer)
     if len(text) > most:
@@ -59,10 +59,10 @@ def encode_within(text: str, tokenizer: AnyTokenizer, room: int) -> list[int]:
 
 
 def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...]:
-    """``given``, ids or None for nothing, as token ids of the model.
+    """``given``, which is token ids or None for nothing, as token ids of the model.
 
     Raises:
-        ValueError: it has none, others, or more than ``room``.
+        ValueError: it is not a sequence of token ids, has one outside the vocabulary, or more than ``room``.
     """
     given = () if given is None else given
     try:
@@ -82,10 +82,10 @@ def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...
 async def ids_of(
     given: Given, room: ResumeRoom, tokenizer_of: Callable[[LoRARequest | None], Awaitable[AnyTokenizer]]
 ) -> tuple[int, ...]:
-    """`checked_ids` of whatever is ``given``. A text is encoded in a thread, and the event loop goes on.
+    """`checked_ids` of whatever is ``given``. A text is encoded in a thread, so the event loop is not blocked.
 
     Args:
-        tokenizer_of: An adapter's own tokenizer, or the model's.
+        tokenizer_of: Returns an adapter's own tokenizer, or the model's.
     """
     if isinstance(given, str):
         encode = partial(_encode_with_copy, given, await tokenizer_of(room.lora_request), room.num_tokens)
@@ -97,7 +97,7 @@ _encoder = ThreadPoolExecutor(1, thread_name_prefix="resume_sequence")
 
 
 def _encode_with_copy(text: str, tokenizer: AnyTokenizer, room: int) -> list[int]:
-    # A tokenizer that encodes in one thread raises in any other that truncates with it.
+    # While a tokenizer encodes in one thread, truncating with it in another one raises an error.
     return encode_within(text, _copy_of(tokenizer), room)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenTelemetry spans of a tree: a child's under its parent's.
+"""OpenTelemetry spans of a tree: a child's below its parent's.
 
-Upstream makes a request's span when the request has ended, so a child's is made then too, with the times it had.
+Upstream makes a request's span when the request has ended, so a child's is made then too, with the child's own times.
 """
 
 import copy
@@ -15,15 +15,15 @@ from vllm.sequence import SequenceGroup
 
 
 class SpanKeeper:
-    """A tracer that keeps what is needed to make further spans below the one it made last."""
+    """A tracer that keeps what is needed to make further spans below its last one."""
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
         self.end_time = 0.0
-        """Of the next span, in seconds since the epoch."""
+        """When the next span ends, in seconds since the epoch."""
 
         self.headers: dict[str, str] = {}
-        """As a caller sends them whose span is above ours, see https://www.w3.org/TR/trace-context/."""
+        """Trace headers of a caller whose span is the last one, see https://www.w3.org/TR/trace-context/."""
 
     @contextmanager
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -36,9 +36,9 @@ class SpanKeeper:
 
 
 def trace_tree(engine: Any, create_span: Callable[[SequenceGroup], None], group: SequenceGroup) -> None:
-    """Make the spans of a request and of all below it by ``create_span``, which uses ``engine.tracer``.
+    """Make the spans of a request and of all its descendants by ``create_span``, which uses ``engine.tracer``.
 
-    A child's group is left alone: its span comes with its request's.
+    Nothing is done for a child's group: its span is made with its request's.
     """
     branch = branch_of(group)
     if branch is None:
@@ -60,14 +60,14 @@ def _trace(
 ) -> None:
     engine.tracer, keeper.end_time = keeper, group.metrics.finished_time
     create_span(group)
-    # What else its caller has sent, such as tracestate, goes down with it.
+    # Other headers that the request's caller sent, such as tracestate, are passed down too.
     headers = {**(group.trace_headers or {}), **keeper.headers}
     for child in branch.children:
         _trace(engine, keeper, create_span, child, _as_request(child, headers))
 
 
 def _as_request(child: V0Branch, headers: dict[str, str]) -> SequenceGroup:
-    """The child's group as a request that came at its spawn, from its parent's span."""
+    """A copy of the child's group that looks like a request from its parent's span, which arrived at the spawn."""
     metrics, end = child.sequence.group.metrics, child.finished_time or child.spawn_time
     scheduled = metrics.first_scheduled_time or child.spawn_time
     group = copy.copy(child.sequence.group)

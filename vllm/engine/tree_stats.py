@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's statistics count a sequence group as a request. Here a request is a tree of them, and counts once.
+"""Corrects upstream's statistics, which count each sequence group as a request: here a request is a tree of groups.
 
-Tokens, latencies between tokens and preemptions stay those of all sequences.
+Tokens, latencies between tokens and preemptions remain those of all sequences.
 """
 
 import copy
@@ -21,7 +21,7 @@ class _Later(float):
 
 
 class _Member:
-    """A group as upstream's statistics have to see it."""
+    """A group as upstream's statistics should see it."""
 
     def __init__(self, group: SequenceGroup, is_processed: bool) -> None:
         self._group, self._is_processed = group, is_processed
@@ -30,12 +30,12 @@ class _Member:
         return getattr(self._group, name)
 
     def is_finished(self) -> bool:
-        """Children are no requests, and what ended at a join is counted with it."""
+        """Children are not requests, and a request that ended at a join is counted by `add_finished`."""
         branch = branch_of(self._group)
         return self._group.is_finished() and (branch is None or not (branch.parent or branch.ended_at_join))
 
     def is_prefill(self) -> bool:
-        """What is processed has sampled, though it may prefill again by now."""
+        """A processed group has sampled, though it may be about to prefill again."""
         return self._group.is_prefill() and not self._is_processed
 
     def get_last_token_latency(self) -> float:
@@ -44,13 +44,13 @@ class _Member:
 
 
 def requests_alone(outputs: SchedulerOutputs, processed: Set[SequenceGroup]) -> SchedulerOutputs:
-    """``outputs`` in which no child ends and none has a first token, and nothing that a join has made of a group since.
+    """``outputs`` in which no child ends or has a first token, and in which no join has changed a group since.
 
-    ``processed`` are the groups that have been processed before the others.
+    ``processed`` are the groups that were processed before the others.
     """
     alone = copy.copy(outputs)
     alone.scheduled_seq_groups = [
-        replace(scheduled, seq_group=_Member(scheduled.seq_group, scheduled.seq_group in processed))
+        replace(scheduled, seq_group=_Member(scheduled.seq_group, scheduled.seq_group in processed))  # type: ignore[arg-type]
         if scheduled.seq_group in processed or _differs(scheduled.seq_group, index < outputs.num_prefill_groups)
         else scheduled
         for index, scheduled in enumerate(outputs.scheduled_seq_groups)
@@ -59,27 +59,28 @@ def requests_alone(outputs: SchedulerOutputs, processed: Set[SequenceGroup]) -> 
 
 
 def still_skipped(skip: Iterable[int], outputs: SchedulerOutputs, processed: Set[SequenceGroup]) -> list[int]:
-    """``skip``, indices of groups that upstream leaves out as preempted, without those that were ``processed``."""
+    """``skip``, the indices of groups that upstream leaves out as preempted, less those that were ``processed``."""
     return [index for index in skip if outputs.scheduled_seq_groups[index].seq_group not in processed]
 
 
 def move_later_tokens(stats: Stats) -> None:
-    """Count the time before children's first tokens, and behind joins, as time between tokens."""
+    """Count the time before children's first tokens, and after joins, as time between tokens."""
     times = stats.time_to_first_tokens_iter
     stats.time_to_first_tokens_iter = [time for time in times if not isinstance(time, _Later)]
     stats.time_per_output_tokens_iter += [float(time) for time in times if isinstance(time, _Later)]
 
 
 def finished_at_join(outputs: SchedulerOutputs) -> list[SequenceGroup]:
-    """The requests that ended because their children did, and not with a token of this step."""
+    """The requests that ended because their children did, not with a token of this step."""
     groups = [group for group in outputs.ignored_seq_groups if branch_of(group) is not None]
     return [group for group in groups if group.is_finished() and not _is_child(group)]
 
 
 def count_requests(stats: Stats, schedulers: Iterable[HookScheduler]) -> None:
-    """Set who runs, waits and is swapped out: a request does the first of these that any of its sequences does.
+    """Set the numbers of requests that are running, swapped out and waiting.
 
-    One of which all sequences are BLOCKED is none of them; see ``vllm:num_requests_blocked``.
+    A request counts as the first of these that applies to any of its sequences; as none of them if all of its
+    sequences are BLOCKED, see ``vllm:num_requests_blocked``.
     """
     queues: dict[str, set[SequenceGroup]] = {"running": set(), "swapped": set(), "waiting": set()}
     for scheduler in schedulers:
@@ -93,7 +94,7 @@ def count_requests(stats: Stats, schedulers: Iterable[HookScheduler]) -> None:
 
 
 def add_finished(stats: Stats, groups: Iterable[SequenceGroup]) -> None:
-    """Add requests that ended outside upstream's view."""
+    """Add requests whose end upstream does not see."""
     for group in groups:
         metrics, length = group.metrics, group.first_seq.get_output_len()
         stats.time_e2e_requests.append(stats.now - metrics.arrival_time)
@@ -119,5 +120,5 @@ def _differs(group: SequenceGroup, was_prefill: bool) -> bool:
 
 
 def _has_had_a_token(group: SequenceGroup) -> bool:
-    """Whether the token that it has sampled last is not its request's first."""
+    """Whether the last token that the group sampled is not its request's first."""
     return _is_child(group) or group.first_seq.get_output_len() > 1

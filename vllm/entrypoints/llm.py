@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's ``LLM``, which shows children, and takes no requests that only somebody else could let go on."""
+"""Upstream's ``LLM``, which shows the number of children, and refuses requests that only others could resume."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,10 @@ from vllm.engine.hooked import has_hooks, special_kwargs_of
 
 
 class TreeProgress(tqdm):
-    """A bar of requests, with the number of their children beside it."""
+    """A progress bar of requests, with the number of their children."""
 
     def __init__(self, *args: Any, num_spawned: Callable[[], int], **kwargs: Any) -> None:
-        # Drawn by the constructor already.
+        # The constructor already draws the bar.
         self._num_spawned, self._num_before = num_spawned, num_spawned()
         super().__init__(*args, **kwargs)
 
@@ -40,7 +40,7 @@ class LLM(upstream.LLM):
         super()._validate_and_add_requests(*args, **kwargs)
 
     def _run_engine(self, *, use_tqdm: bool | Callable[..., tqdm] = True) -> list[Any]:
-        """Upstream's; with hooks its own bar shows how many children were spawned."""
+        """Upstream's `_run_engine`; with hooks its default progress bar shows how many children were spawned."""
         if use_tqdm is True and has_hooks(self.llm_engine):
             use_tqdm = partial(TreeProgress, num_spawned=self._num_spawned)
         return super()._run_engine(use_tqdm=use_tqdm)

@@ -15,7 +15,7 @@ from vllm.sequence import IntermediateTensors, SequenceGroupMetadata
 
 @dataclasses.dataclass(frozen=True)
 class ModelInputForCPUWithSamplingMetadata(upstream.ModelInputForCPUWithSamplingMetadata):
-    """Upstream's input, which tells the workers of the other ranks nothing of adapters."""
+    """Upstream's input, which here also tells the workers of the other ranks about adapters."""
 
     def as_broadcastable_tensor_dict(self) -> dict[str, Any]:
         adapters = {"lora_requests": self.lora_requests, "lora_mapping": self.lora_mapping}
@@ -23,14 +23,14 @@ class ModelInputForCPUWithSamplingMetadata(upstream.ModelInputForCPUWithSampling
 
 
 class CPUModelRunner(upstream.CPUModelRunner):
-    """Upstream's `CPUModelRunner`, which has logits and samples in any case."""
+    """Upstream's `CPUModelRunner`, which here computes logits and samples only in the last stage."""
 
     _model_input_cls = ModelInputForCPUWithSamplingMetadata
 
     def prepare_model_input(
         self, seq_group_metadata_list: list[SequenceGroupMetadata], *args: Any, **kwargs: Any
     ) -> ModelInputForCPUWithSamplingMetadata:
-        """Upstream's; adapters are told of the tokens that are computed, and of the rows that have logits."""
+        """Upstream's `prepare_model_input`; adapters are mapped to computed tokens and to rows with logits."""
         model_input = super().prepare_model_input(seq_group_metadata_list, *args, **kwargs)
         if model_input.lora_mapping is None:
             return model_input
@@ -44,7 +44,7 @@ class CPUModelRunner(upstream.CPUModelRunner):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Upstream's; before the last stage, the hidden states for the next one."""
+        """Upstream's `execute_model`; before the last stage, it returns the hidden states for the next one."""
         if get_pp_group().is_last_rank:
             return super().execute_model(model_input, kv_caches, intermediate_tensors, *args, **kwargs)
         if self.lora_config:
@@ -62,8 +62,8 @@ def _map_adapters(
 ) -> LoRAMapping:
     """The adapter of each token, and of each row that has logits.
 
-    Upstream's counts the scheduled tokens, those of the prefix cache among them, and one row for each prompt,
-    though a chunk that ends before its prompt does samples nothing.
+    Upstream counts the scheduled tokens, including those in the prefix cache, and one row for each prompt,
+    although a chunk that ends before its prompt samples nothing.
     """
     adapters = chain.from_iterable(repeat(group.lora_int_id, len(group.seq_data)) for group in groups)
     lens = model_input.query_lens

@@ -10,7 +10,7 @@ from vllm.worker.cpu_model_runner import CPUModelRunner
 
 
 class CPUWorker(upstream.CPUWorker):
-    """Upstream's `CPUWorker`, which refuses to be the driver of a later stage."""
+    """Upstream's `CPUWorker`, which here can also be the driver of a later stage."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class HookModelRunner(HookRunner, ModelRunner):
 
 
 class HookWorker(Worker):
-    """Upstream's worker with our runner. `load_model` raises a ValueError where KV cannot be injected."""
+    """Upstream's worker with our runner. `load_model` raises a ValueError if KV cannot be injected."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs, model_runner_cls=HookModelRunner.in_place_of)

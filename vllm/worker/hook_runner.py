@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sequence hooks add to a model runner: a step's slot copies, its runs, and shifted positions.
 
-Mixins, to be put before upstream's class for a device.
+The classes are mixins, to be listed before upstream's class for a device.
 """
 
 import dataclasses
@@ -26,20 +26,20 @@ class HookModelInput(ModelRunnerInputBase):
     """`SlotCopy` rows, [num_tokens, 4], int64."""
 
     output_indices: list[int] | None = None
-    """Of the sampler's outputs those of the step's entries; None where all are. Not for the other ranks."""
+    """Indices of the sampler's outputs that belong to the step's entries; None for all. Not sent to the other ranks."""
 
     def as_broadcastable_tensor_dict(self) -> dict[str, Any]:
         return {**super().as_broadcastable_tensor_dict(), "slot_copies": self.slot_copies}
 
 
 class HookRunner(ModelRunnerBase):
-    """Does what `HookedMetadata` asks; other steps are upstream's."""
+    """Does what `HookedMetadata` asks for; other steps are upstream's."""
 
     _model_input_cls: type[HookModelInput]
 
     @classmethod
     def in_place_of(cls, runner: ModelRunnerBase) -> "HookRunner":
-        """A runner like ``runner``: what upstream's workers take as ``model_runner_cls``."""
+        """A runner like ``runner``; upstream's workers take this method as ``model_runner_cls``."""
         return cls(
             vllm_config=runner.vllm_config,
             kv_cache_dtype=runner.kv_cache_dtype,
@@ -47,7 +47,7 @@ class HookRunner(ModelRunnerBase):
         )
 
     def load_model(self) -> None:
-        """Raise a ValueError at once if the model's KV cannot be injected."""
+        """Upstream's `load_model`, which raises a ValueError at once if the model's KV cannot be injected."""
         super().load_model()
         self._copier = KVCopier(self.model, self.vllm_config.compilation_config.static_forward_context)
 
@@ -84,7 +84,7 @@ class HookRunner(ModelRunnerBase):
         return outputs
 
     def _shift_positions(self, model_input: HookModelInput, offsets: list[int]) -> torch.Tensor:
-        """Positions with each entry's offset. What a CUDA graph pads stands behind them, and stays."""
+        """The positions, plus each entry's offset. Padding for a CUDA graph comes after them, and is unchanged."""
         lens = model_input.query_lens
         shifts = [offset for offset, length in zip(offsets, lens, strict=True) for _ in range(length)]
         positions = model_input.input_positions.clone()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which workers copy KV from slot to slot, and what is said where none can."""
+"""Which workers copy KV from slot to slot, and the error if none can."""
 
 from sequence_hooks.shown import shortened
 
@@ -13,7 +13,7 @@ def hook_worker_for(worker_cls: str) -> str:
     """The qualified name of our worker in place of upstream's ``worker_cls``; ours stay as they are.
 
     Raises:
-        ValueError: we have none in its place.
+        ValueError: we have no worker in its place.
     """
     if worker_cls in _HOOK_WORKERS.values():
         return worker_cls

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's KV copied from slot to slot in all its layers, keys moved to their new positions."""
+"""Copies a model's KV from slot to slot in all its layers, and moves the keys to their new positions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from vllm.worker.hook_workers import refusal
 from vllm.worker.kv_slots import Places, check_layout, open_cache, read, write
 from vllm.worker.rotary import check_rotary, is_rotary
 
-# Modules of upstream's whose keys are not what their rotary embedding returned, if the attribute has
-# the value: Command R7B has layers that don't call theirs, HunYuan normalises keys behind it.
+# Upstream's modules whose keys are not what their rotary embedding returned, if the attribute has the
+# value: Command R7B has layers that do not call theirs, HunYuan normalises keys after the rotation.
 _KEYS_OF_THEIR_OWN = {
     "CohereAttention": ("v1", False),
     "HunYuanAttention": ("use_qk_norm", True),
@@ -24,7 +24,7 @@ _KEYS_OF_THEIR_OWN = {
 
 
 class Layer(NamedTuple):
-    """A layer with a KV cache, and what made its keys."""
+    """A layer with a KV cache, and the rotary embedding that made its keys."""
 
     attention: Attention
     rotary: RotaryEmbedding
@@ -37,22 +37,22 @@ class KVCopier:
         """The caches are those that ``bind_kv_cache`` gives the layers, which need not have them yet.
 
         Args:
-            forward_context: the layers of ``model`` by name, as in ``static_forward_context``.
+            forward_context: The layers of ``model`` by name, as in ``static_forward_context``.
 
         Raises:
-            ValueError: the keys of some layer cannot be moved, or its cache not be written.
+            ValueError: the keys of some layer cannot be moved, or its cache cannot be written.
         """
         self._layers = list(_find_layers(model, forward_context))
 
     @torch.inference_mode()
     def copy(self, slot_copies: torch.Tensor, virtual_engine: int) -> None:
-        """Carry out ``slot_copies``, of `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
+        """Carry out ``slot_copies``: `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
 
-        All are read before any is written.
+        In each layer, all sources are read before any destination is written.
         """
         sources, destinations, before, after = slot_copies.unbind(1)
         rotaries = {layer.rotary for layer in self._layers}
-        # The tables are looked up anew: a forward pass may replace them.
+        # Read the tables anew each time: a forward pass may replace them.
         rotations = {each: Rotation.between(each.cos_sin_cache, before, after, each.is_neox_style) for each in rotaries}
         for attention, rotary in self._layers:
             cache = open_cache(attention, attention.kv_cache[virtual_engine])
@@ -71,7 +71,7 @@ def _find_layers(model: nn.Module, forward_context: Mapping[str, Any]) -> Iterat
 
 
 def _owners(module: nn.Module, parents: Mapping[nn.Module, nn.Module]) -> list[nn.Module]:
-    """The one or two modules that ``module`` is in; none if a model keeps it elsewhere than in a module."""
+    """The one or two innermost modules that contain ``module``; none if the model keeps it outside any module."""
     owners: list[nn.Module] = []
     while module in parents and len(owners) < 2:
         module = parents[module]

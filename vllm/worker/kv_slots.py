@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and values of single tokens in a layer's KV cache, by slot.
 
-The layouts of V0's backends are seen through views of one shape, ``[num_blocks, block_size,
-num_kv_heads, *head]``, where ``head`` is what a backend makes of the head's size: ``(head_size,)``,
-or ``(head_size / x, x)`` for the keys of paged attention.
+The caches of V0's backends are accessed through views of one shape, ``[num_blocks, block_size,
+num_kv_heads, *head]``, where ``head`` depends on the backend: ``(head_size,)``, or
+``(head_size / x, x)`` for the keys of paged attention.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from vllm.worker.hook_workers import refusal
 
 
 class Places(NamedTuple):
-    """Where tokens stand: of each, the block and the offset in it, [num_tokens]."""
+    """The places of tokens: for each, its block and its offset in the block, [num_tokens]."""
 
     blocks: torch.Tensor
     offsets: torch.Tensor
@@ -29,7 +29,7 @@ class Places(NamedTuple):
 
 
 class TokenCache(NamedTuple):
-    """A layer's cache, each of ``[num_blocks, block_size, num_kv_heads, *head]``; both share its memory."""
+    """Views of a layer's cache, each ``[num_blocks, block_size, num_kv_heads, *head]``, that share its memory."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -50,7 +50,7 @@ def write(cache: torch.Tensor, places: Places, rows: torch.Tensor) -> None:
 
 
 def open_cache(attention: Attention, kv_cache: torch.Tensor) -> TokenCache:
-    """``kv_cache``, as the cache engine made it for this layer, by tokens."""
+    """A view by token of ``kv_cache``, as the cache engine made it for this layer."""
     return _LAYOUTS[attention.backend.name](kv_cache, attention.num_kv_heads, attention.head_size)
 
 
@@ -74,12 +74,14 @@ def _paged_on_gpu(kv_cache: torch.Tensor, num_kv_heads: int, head_size: int) -> 
 
 
 def _by_token(keys: torch.Tensor, values: torch.Tensor) -> TokenCache:
-    """Of keys [blocks, kv_heads, head_size / x, block_size, x], values [blocks, kv_heads, head_size, block_size]."""
+    """A view of keys [num_blocks, num_kv_heads, head_size / x, block_size, x] and of values
+    [num_blocks, num_kv_heads, head_size, block_size].
+    """
     return TokenCache(keys.permute(0, 3, 1, 2, 4), values.permute(0, 3, 1, 2))
 
 
 def _token_major(kv_cache: torch.Tensor, num_kv_heads: int, head_size: int) -> TokenCache:
-    """Of [2, num_blocks, block_size, num_kv_heads, head_size]."""
+    """A view of a cache [2, num_blocks, block_size, num_kv_heads, head_size]."""
     return TokenCache(*kv_cache.unbind(0))
 
 

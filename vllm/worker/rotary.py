@@ -14,7 +14,7 @@ from vllm.model_executor.layers.rotary_embedding import (
 )
 from vllm.worker.hook_workers import refusal
 
-# Of each, a key at position p is the pairs turned by row p of cos_sin_cache, and nothing else.
+# In each of these, a key's pairs at position p are rotated by row p of cos_sin_cache, and nothing else changes them.
 _SUPPORTED = (
     DynamicNTKAlphaRotaryEmbedding,
     DynamicNTKScalingRotaryEmbedding,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prefill of several runs of tokens, as upstream's runners take it: one entry a run."""
+"""Splits a prefill of several runs of tokens as upstream's runners need it: one entry per run."""
 
 import copy
 
@@ -8,9 +8,9 @@ from vllm.sequence import SequenceData, SequenceGroupMetadata
 
 
 def split_runs(metadata: SequenceGroupMetadata) -> list[SequenceGroupMetadata]:
-    """``metadata`` itself, or an entry for each of its runs, in order, of which the last one alone samples.
+    """``metadata`` itself, or one entry for each of its runs, in order; only the last one samples.
 
-    Attention of a run reads the KV of those before it, which the same forward pass writes.
+    The attention of a run reads the KV of those before it, which the same forward pass writes.
     """
     if not isinstance(metadata, HookedMetadata) or not metadata.runs:
         return [metadata]
@@ -21,7 +21,7 @@ def split_runs(metadata: SequenceGroupMetadata) -> list[SequenceGroupMetadata]:
             seq_data={seq_id: _computed_up_to(run.start, data)},
             token_chunk_size=run.end - run.start,
             do_sample=metadata.do_sample and run is metadata.runs[-1],
-            # By these upstream would take tokens off the run's front.
+            # From these, upstream would skip tokens at the run's start.
             computed_block_nums=[],
             runs=(),
             position_offset=run.position_offset,
@@ -31,7 +31,7 @@ def split_runs(metadata: SequenceGroupMetadata) -> list[SequenceGroupMetadata]:
 
 
 def _computed_up_to(index: int, data: SequenceData) -> SequenceData:
-    """A shallow copy of ``data``, which shares its tokens."""
+    """A shallow copy of ``data``, sharing its tokens, of which those before ``index`` are computed."""
     copied = copy.copy(data)
     copied.reset_state_for_recompute()
     copied.update_num_computed_tokens(index)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's CPU attention, and prefills that have context without Intel's extension.
+"""Upstream's CPU attention, extended by prefills with context that need no Intel extension.
 
-Upstream hands those (chunked prefill, prefix caching, all of V1) to
-``intel_extension_for_pytorch``. Steps without any take upstream's own path, except that with
+Upstream hands such prefills (chunked prefill, prefix caching, all of V1) to
+``intel_extension_for_pytorch``. Steps without them take upstream's own path, except that with
 sequence hooks decodes that share a long prefix attend to it together.
 """
 
@@ -63,18 +63,18 @@ class _LayerKind(NamedTuple):
     shape: AttentionShape
     dtype: torch.dtype
     num_blocks: int
-    """Of the KV cache."""
+    """Blocks in the KV cache."""
 
 
 class _StepPlan(NamedTuple):
-    """What a step's rows do in layers of one shape. Of rows in ``groups``, ``context.kernel`` has the tails."""
+    """How layers of one kind compute a step's rows. Of rows in ``groups``, ``context.kernel`` has only the tails."""
 
     context: ContextPlan
     groups: tuple[PrefixGroup, ...]
 
 
 class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
-    """Upstream's implementation; `forward` keeps its contract, for prefills with context too."""
+    """Upstream's implementation; `forward` keeps its contract, and also takes prefills with context."""
 
     _layer_kind: _LayerKind | None = None
     """Known once the layer has a cache."""
@@ -124,7 +124,7 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         return _is_v1(metadata) and self._decodes_need_plan(metadata)
 
     def _decodes_need_plan(self, metadata: upstream.TorchSDPAMetadata) -> bool:
-        """V1 counts a preempted request's later chunks as decodes, and leaves windows to us."""
+        """Whether V1's decodes do: later chunks of preempted requests count as decodes, and windows are left to us."""
         if metadata.num_decode_tokens != metadata.seq_lens_tensor.numel():
             return True
         return self.sliding_window is not None and metadata.max_decode_seq_len > self.sliding_window
@@ -137,7 +137,7 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
     def _plan(self, metadata: upstream.TorchSDPAMetadata | None, kv_cache: torch.Tensor) -> "_StepPlan | None":
         """The step's plan for layers like this one, kept on ``metadata`` for the next of them.
 
-        None where the step is upstream's.
+        None if the step takes upstream's path.
         """
         if metadata is None or not (self._needs_plan(metadata) or self._may_share(metadata)):
             return None
@@ -189,7 +189,7 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         caches: tuple[torch.Tensor, torch.Tensor],
         scales: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """The kernel's rows, [num_rows, num_heads, head_size]."""
+        """The kernel's output for its rows, [num_rows, num_heads, head_size]."""
         chosen = queries[kernel.rows]
         decoded = torch.empty_like(chosen)
         PagedAttention.forward_decode(
@@ -213,7 +213,7 @@ def _is_v1(metadata: upstream.TorchSDPAMetadata) -> bool:
 
 
 def _decodes_alone(metadata: upstream.TorchSDPAMetadata) -> ContextPlan:
-    """The plan of a step of V0 without prefills."""
+    """The plan of a V0 step without prefills."""
     lens = metadata.seq_lens_tensor
     rows = torch.arange(lens.numel())
     kernel = KernelRows(rows, metadata.block_tables, lens, metadata.max_decode_seq_len, owners=rows)
@@ -223,8 +223,8 @@ def _decodes_alone(metadata: upstream.TorchSDPAMetadata) -> ContextPlan:
 def _sequences(metadata: upstream.TorchSDPAMetadata) -> StepSequences:
     """The step's prefills, then its decodes.
 
-    V0's runner has cut the tables and lengths of its decodes to the sliding window already, so
-    that they must not be cut again; V1's has not, and its decodes may have several tokens.
+    V0's runner has already cut the block tables and lengths of its decodes to the sliding window,
+    so they must not be cut again. V1's has not, and its decodes may have several tokens.
     """
     assert metadata.prefill_query_start_loc is not None and metadata.kv_start_loc is not None
     assert metadata.prefill_block_tables is not None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of new tokens over a paged context, by torch SDPA.
+"""Attention of new tokens over a paged context, with torch SDPA.
 
-The cache is upstream's on CPUs without Intel's extension: keys
+The cache has upstream's layout for CPUs without Intel's extension: keys
 [num_blocks, num_kv_heads, head_size / x, block_size, x] with x = 16 bytes' worth of elements,
 values [num_blocks, num_kv_heads, head_size, block_size]. The queries, keys, values and outputs of
 a step are [num_tokens, heads, head_size]. Outputs are written in place.
@@ -20,7 +20,7 @@ def attend_causally(
     value: torch.Tensor,
     scale: float,
 ) -> None:
-    """One sequence without context: its tokens see each other and nothing else."""
+    """Causal attention of one sequence without context, whose tokens see only each other."""
     attended = scaled_dot_product_attention(
         query.movedim(0, 1)[None],
         key.movedim(0, 1)[None],
@@ -41,7 +41,7 @@ def attend_span(
     masks: dict[int, torch.Tensor],
     scale: float,
 ) -> None:
-    """One sequence with context. Its new keys and values must be in the cache already."""
+    """Attention of one sequence with context. Its new keys and values must already be in the cache."""
     keys, values = _gather_blocks(key_cache, value_cache, span.blocks)
     for chunk in span.chunks:
         mask = masks[chunk.num_rows]
@@ -74,7 +74,7 @@ def _attend_chunk(
     mask: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Query heads that share a key head are laid below each other, so that keys are read once."""
+    """Stacks the query heads that share a key head as rows, so that keys are read only once."""
     num_rows, num_heads, head_size = query.shape
     num_kv_heads = keys.shape[0]
     group_size = num_heads // num_kv_heads

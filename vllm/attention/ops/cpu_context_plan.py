@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which way each sequence of a step takes through CPU attention: integers, once per step.
+"""Plans which path each sequence of a step takes through CPU attention, once per step, on integers only.
 
-Three ways: the paged decode kernel, one row per token; SDPA over keys gathered from the cache; and,
-for a sequence without context, SDPA over the keys that the step itself brings. All layers of a step
-share the plan.
+There are three paths: the paged decode kernel, one row per token; SDPA over keys gathered from the
+cache; and, for a sequence without context, SDPA over the keys that the step itself computes. All
+layers of the same shape share the plan.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ import torch
 from torch.nn.functional import pad
 
 # The kernel reads a sequence's keys once per token and query head; gathering copies them once.
-# The kernel is faster up to about this many reads of each key by tokens after the first: measured,
+# Up to about this many reads of each key by tokens after the first, the kernel is faster: measured,
 # see docs/cpu-attention.md.
 KERNEL_MAX_EXTRA_READS = 8
 
-# Query rows per SDPA call: bounds the mask, and cuts off the keys that none of the rows may see.
+# Query rows per SDPA call: bounds the size of the mask, and skips keys that none of the rows may see.
 CHUNK_ROWS = 128
 
 
@@ -60,7 +60,7 @@ class StepSequences:
 
     ``query_lens`` and ``kv_lens`` are int64 [num_seqs], ``block_tables`` is int32
     [num_seqs, max_blocks]. ``kv_lens`` counts a sequence's context and its new tokens. The last
-    ``num_fixed_decodes`` sequences are single tokens that take the kernel whatever their shape.
+    ``num_fixed_decodes`` sequences are single tokens that always take the kernel.
     """
 
     query_lens: torch.Tensor
@@ -76,7 +76,7 @@ class KernelRows(NamedTuple):
     block_tables: torch.Tensor  # int32 [num_rows, max_blocks]
     kv_lens: torch.Tensor  # int32 [num_rows]: keys that the token sees, itself included
     max_kv_len: int
-    owners: torch.Tensor  # int64 [num_rows]: of which of the step's sequences they are
+    owners: torch.Tensor  # int64 [num_rows]: index of the step's sequence that each belongs to
 
 
 class Chunk(NamedTuple):
@@ -103,16 +103,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class ContextPlan:
-    """One step's work: every row of the query is in exactly one of the first three.
+    """One step's work: every row of the query is in exactly one of the first three fields.
 
-    ``masks`` holds, by a chunk's number of rows, the widest bias that such a chunk needs. A bias
-    depends only on the distance of key and query, so that its last columns serve all of them:
+    ``masks`` maps a chunk's number of rows to the widest bias that such a chunk needs. A bias
+    depends only on the distance of key and query, so its last columns serve narrower chunks too:
     float32 [1 or num_kv_heads, group_size * rows, keys].
     """
 
     kernel: KernelRows | None
     causal: tuple[slice, ...]
-    """Rows of sequences without context, which see their own keys alone."""
+    """Rows of sequences without context, which see only their own keys."""
     spans: tuple[Span, ...]
     masks: dict[int, torch.Tensor]
 
@@ -143,7 +143,7 @@ def make_plan(sequences: StepSequences, shape: AttentionShape) -> ContextPlan:
 
 
 def concatenate_tables(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Block tables below each other: the narrower one is padded with block 0, never read."""
+    """Both block tables, stacked; the narrower one is padded with block 0, which is never read."""
     width = max(first.shape[1], second.shape[1])
     return torch.cat([pad(table, (0, width - table.shape[1])) for table in (first, second)])
 
@@ -191,7 +191,7 @@ def _masks(spans: list[Span], shape: AttentionShape) -> dict[int, torch.Tensor]:
 
 
 def _mask(rows: int, keys: int, shape: AttentionShape) -> torch.Tensor:
-    """The bias of ``keys`` on ``rows`` whose last row stands at the last key."""
+    """The bias for ``rows`` query rows over ``keys`` keys; the last row is at the last key."""
     distance = torch.arange(keys - rows, keys)[:, None] - torch.arange(keys)
     hidden = distance < 0
     if shape.sliding_window is not None:

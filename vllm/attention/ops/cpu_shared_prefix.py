@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of several rows over a common prefix, which is gathered once for all, and kept.
+"""Attention of several rows over a common prefix, which is gathered once for all of them, and kept.
 
 The caches are laid out as `vllm.attention.ops.cpu_context` says. A row sees its group's prefix and
-its own tail. The decode kernel attends to the tail; its result and the prefix's are joined by the
-log-sum-exps of both, which gives the softmax over all.
+its own tail. The decode kernel attends to the tail; its result and the prefix's are weighted by the
+log-sum-exps of both, which gives the softmax over prefix and tail.
 """
 
 import math
@@ -13,10 +13,10 @@ import torch
 
 from vllm.attention.ops.cpu_shared_prefix_plan import PrefixGroup
 
-# The only one of torch's that returns the log-sum-exp. It keeps scores in float32.
+# torch's only CPU attention that returns the log-sum-exp. It keeps scores in float32.
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
-# exp2 and not exp, for which torch takes MKL's: that wakes all threads for the smallest tensor.
+# exp2 rather than exp, for which torch calls MKL: that wakes all threads even for the smallest tensor.
 LOG2_E = math.log2(math.e)
 
 
@@ -28,11 +28,11 @@ class Gathered(NamedTuple):
 
 
 class KeptPrefixes:
-    """One layer's prefixes as its last step gathered them.
+    """One layer's prefixes, as gathered in its last step.
 
-    A copy is what the cache holds, because it is used in the very next step alone, and only where two
-    sequences of that step see all of its blocks and none of the step's slots is in them. What else is
-    written in between, a block copied on write or injected, has a single holder in that step.
+    A copy always equals what the cache holds: it is used only in the very next step, and only if two
+    sequences of that step see all of its blocks and none of the step's slots is in them. Whatever else is
+    written in between (a block copied on write, or injected KV) has a single holder in that step.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class KeptPrefixes:
         self._address = 0
 
     def of(self, groups: tuple[PrefixGroup, ...], key_cache: torch.Tensor, value_cache: torch.Tensor) -> list[Gathered]:
-        """Each group's prefix; all others are dropped."""
+        """Return each group's prefix, and drop all others."""
         keys = [group.prefix_key for group in groups]
         if self._address != key_cache.data_ptr():  # another virtual engine's cache
             self._kept.clear()
@@ -52,7 +52,7 @@ class KeptPrefixes:
         return [self._kept[key] for key in keys]
 
     def drop(self) -> None:
-        """For a step without groups."""
+        """Drop all prefixes, for a step without groups."""
         self._kept.clear()
 
 
@@ -64,13 +64,13 @@ def attend_group(
     group: PrefixGroup,
     scale: float,
 ) -> None:
-    """Add the prefix to the group's rows of ``output``, which are those of their tails alone."""
+    """Add the prefix to the group's rows of ``output``, which so far cover only their tails."""
     num_rows, (num_kv_heads, _, head_size) = group.rows.numel(), prefix.keys.shape
 
     def by_key_head(rows: torch.Tensor) -> torch.Tensor:
         return rows.index_select(0, group.rows).view(num_rows, num_kv_heads, -1, head_size).transpose(0, 1)
 
-    # Rows and query heads that share a key head are laid below each other, so that keys are read once.
+    # Stack the rows and query heads that share a key head, so that keys are read only once.
     grouped = by_key_head(query).reshape(num_kv_heads, -1, head_size)
     seen, seen_lse = _attend(grouped[None], prefix.keys[None], prefix.values[None], scale=scale)
     own = by_key_head(output)
@@ -83,10 +83,10 @@ def attend_group(
 def _tail_weight(
     query: torch.Tensor, prefix_lse: torch.Tensor, key_cache: torch.Tensor, group: PrefixGroup
 ) -> torch.Tensor:
-    """The tails' sums of exponentials, as multiples of the prefix's; infinite where they are out of float's range.
+    """The tails' sums of exponentials, as multiples of the prefix's; infinite if they overflow float32.
 
     ``query`` is [num_kv_heads, num_rows * group_size, head_size], ``prefix_lse`` and the result have
-    the same rows; all are float32. Scores are logarithms to the base of 2.
+    the same rows; all are float32. Scores are logarithms to base 2.
     """
     num_kv_heads, _, head_size = query.shape
     num_products = num_kv_heads * group.rows.numel()
@@ -108,6 +108,6 @@ def _gather_blocks(key_cache: torch.Tensor, value_cache: torch.Tensor, blocks: t
 
 def _gather_keys(key_cache: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
     """[num_kv_heads, num_tokens, head_size]."""
-    # Whole blocks, and then 16 bytes at a time: several times faster than element by element.
+    # Gather whole blocks, and then move 16 bytes at a time: several times faster than element by element.
     keys = key_cache.view(torch.complex128).squeeze(-1).index_select(0, blocks).permute(1, 0, 3, 2)
     return keys.contiguous().view(key_cache.dtype).flatten(1, 2)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of the decode kernel attend to a common prefix together: once per step.
+"""Plans, once per step, which rows of the decode kernel attend to a common prefix together.
 
-They share a prefix where their block tables begin with the same physical blocks: the children of one
-parent, or sequences that prefix caching gave the same blocks. A row is a decode, or a token of a
-short prefill: in their first step children compute their promise and their own prefix.
+Rows share a prefix if their block tables begin with the same physical blocks: those of the children of
+one parent, or of sequences to which prefix caching gave the same blocks. A row is a decode, or a token
+of a short prefill: in its first step a child computes its promise and its own prefix.
 """
 
 from collections.abc import Iterator
@@ -15,25 +15,25 @@ import torch
 
 from vllm.attention.ops.cpu_context_plan import AttentionShape, KernelRows
 
-# Of a layer's KV cache, at most one part in this many is kept a second time, gathered.
+# At most 1 / KEPT_PART of a layer's KV cache is kept a second time, gathered.
 KEPT_PART = 4
 
 Indices = npt.NDArray[np.int64]
 
 
 class Costs(NamedTuple):
-    """Times for one key head, in units of the decode kernel's for one query head and one key.
+    """Times for one key head, in units of the decode kernel's time for one query head and one key.
 
-    Measured, see docs/cpu-attention.md. None depends much on the precision or the head size.
+    Measured, see docs/cpu-attention.md. None of them depends much on the precision or the head size.
     """
 
     kernel_key: float = 0.5
-    """The kernel's for each row's each key, whatever the number of query heads."""
+    """The kernel's time for each key of each row, whatever the number of query heads."""
     prefix_key: float = 2.5
     prefix_head: float = 0.3
     """Added for each query head of each row, per key of the prefix."""
     tail_key: float = 5.0
-    """Added to the kernel's, for the log-sum-exp."""
+    """Added to the kernel's time per key of a tail, for the log-sum-exp."""
     group: float = 40000.0
     """Per group and layer, for all key heads together."""
 
@@ -49,15 +49,15 @@ class PrefixGroup(NamedTuple):
     prefix: torch.Tensor
     """int64 [num_prefix_blocks]. The step writes to none of them."""
     prefix_key: bytes
-    """The same, to look it up by."""
+    """``prefix`` as bytes, to look it up by."""
     tails: torch.Tensor
-    """int64 [num_rows, num_tail_blocks], the shorter ones padded with any block."""
+    """int64 [num_rows, num_tail_blocks]; shorter tails are padded with arbitrary blocks."""
     unseen: torch.Tensor
-    """bool [num_rows, 1, num_tail_blocks * block_size]: slots behind the row's own in its tail."""
+    """bool [num_rows, 1, num_tail_blocks * block_size]: slots after the row's own in its tail."""
 
 
 class SharedPlan(NamedTuple):
-    """The kernel has the step's rows as before, but of those in groups the tails alone."""
+    """``kernel`` has the same rows as before, but only the tails of those in groups."""
 
     groups: tuple[PrefixGroup, ...]
     kernel: KernelRows
@@ -74,7 +74,7 @@ class _Rows(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """Rows whose tables begin with the same blocks, and the time that it saves, in the unit of `Costs`."""
+    """Rows whose block tables begin with the same blocks, and the time that grouping saves, in units of `Costs`."""
 
     members: Indices
     num_blocks: int
@@ -88,13 +88,13 @@ def begin_alike(tables: list[list[int]]) -> bool:
 
 
 def share_prefixes(kernel: KernelRows, shape: AttentionShape, slots: torch.Tensor, num_cache_blocks: int) -> SharedPlan:
-    """Take the prefixes out of ``kernel`` that are faster attended to together.
+    """Take out of ``kernel`` the prefixes that are faster to attend to together.
 
     Args:
-        slots: What the step writes to the cache, int64 [num_tokens].
-        num_cache_blocks: Of the layer's KV cache; bounds the prefixes, whose gathered copies are kept.
+        slots: The slots that the step writes to, int64 [num_tokens].
+        num_cache_blocks: Blocks in the layer's KV cache; bounds the prefixes, whose gathered copies are kept.
     """
-    # The bound takes no look at the tables, and most small steps need none.
+    # This bound does not read the tables, and rules out most small steps.
     if not shape.is_plain_causal or _saved(shape, kernel.rows.numel(), kernel.max_kv_len) <= 0:
         return SharedPlan((), kernel)
     rows = _Rows(
@@ -112,7 +112,7 @@ def share_prefixes(kernel: KernelRows, shape: AttentionShape, slots: torch.Tenso
 
 
 def _best(rows: _Rows, members: Indices, num_blocks: int) -> list[_Candidate]:
-    """The groups among ``members``, alike in ``num_blocks`` blocks: all together, or in parts that share more."""
+    """The best groups of ``members``, which share ``num_blocks`` blocks: all together, or parts that share more."""
     parts = [
         candidate
         for part in _parts(rows, members, num_blocks)
@@ -125,9 +125,9 @@ def _best(rows: _Rows, members: Indices, num_blocks: int) -> list[_Candidate]:
 
 
 def _parts(rows: _Rows, members: Indices, column: int) -> Iterator[Indices]:
-    """Those with the same block in ``column``, where it is no row's last and the step does not write it.
+    """The members with the same block in ``column``, if it is before their last and the step does not write it.
 
-    They are of two sequences at least: what `KeptPrefixes` may rely on.
+    Each part is of at least two sequences, on which `KeptPrefixes` relies.
     """
     members = members[_num_whole_blocks(rows, members) > column]
     blocks = rows.tables[members, column] if members.size else members
@@ -152,8 +152,8 @@ def _num_whole_blocks(rows: _Rows, members: Indices) -> Indices:
 def _gain(rows: _Rows, members: Indices, num_blocks: int) -> float:
     if num_blocks == 0:
         return 0.0
-    # A sequence counts once, though it may have several rows: where the group would not pay when they
-    # are decodes, in the next step, gathering its prefix does not pay now.
+    # A sequence counts once, though it may have several rows: if the group would not pay off in the next
+    # step, when they are decodes, gathering its prefix does not pay off now.
     num_seqs = np.unique(rows.owners[members]).size
     prefix_len = num_blocks * rows.shape.block_size
     longest_tail = int(rows.lens[members].max()) - prefix_len
@@ -161,14 +161,14 @@ def _gain(rows: _Rows, members: Indices, num_blocks: int) -> float:
 
 
 def _saved(shape: AttentionShape, num_rows: int, prefix_len: int) -> float:
-    """The time that so many rows save with such a prefix, and no tails. Where it is above 0 it grows with both."""
+    """The time that ``num_rows`` save with such a prefix, and no tails. If it is positive, it grows with both."""
     kernel_key = shape.group_size + COSTS.kernel_key
     prefix_key = COSTS.prefix_key + num_rows * shape.group_size * COSTS.prefix_head
     return prefix_len * (num_rows * kernel_key - prefix_key) - COSTS.group / shape.num_kv_heads
 
 
 def _within(num_blocks: int, candidates: list[_Candidate]) -> list[_Candidate]:
-    """Those that save most, while their prefixes have at most ``num_blocks`` together."""
+    """The candidates that save most, as long as their prefixes have at most ``num_blocks`` in total."""
     chosen = []
     for candidate in sorted(candidates, key=lambda candidate: -candidate.gain):
         if candidate.num_blocks <= num_blocks:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's ``vllm.core.block.common``, whose walk along a sequence's blocks ends at no depth."""
+"""Upstream's ``vllm.core.block.common``, whose walk along a sequence's blocks has no depth limit."""
 
 from vllm._overlay import fall_back_to
 from vllm.core.block.interfaces import Block
@@ -8,7 +8,7 @@ from vllm.core.block.interfaces import Block
 def get_all_blocks_recursively(last_block: Block) -> list[Block]:
     """All blocks up to ``last_block``, in order.
 
-    Upstream's calls itself for each block: a fork of a context of a thousand blocks raises a RecursionError.
+    Upstream's version recurses once per block, so a fork of a context of a thousand blocks raises a RecursionError.
     """
     blocks: list[Block] = []
     block: Block | None = last_block

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's client of an engine in a process of its own, with `resume_sequence`."""
+"""Upstream's client of an engine in its own process, with `resume_sequence`."""
 
 import asyncio
 import pickle
@@ -13,7 +13,7 @@ from vllm.engine.resume import ids_of
 
 
 class MQLLMEngineClient(upstream.MQLLMEngineClient):
-    """Upstream's `MQLLMEngineClient`; the sequence hooks are the engine's own."""
+    """Upstream's `MQLLMEngineClient`; the engine implements the sequence hooks."""
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
         """`AsyncLLMEngine.resume_sequence`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's engine in a process of its own, which answers calls of the hooks' methods."""
+"""Upstream's engine in its own process, which also answers calls of its hook methods."""
 
 import time
 from typing import Any
@@ -18,14 +18,14 @@ class MQLLMEngine(upstream.MQLLMEngine):
     """Upstream's `MQLLMEngine`."""
 
     def engine_step(self) -> list[RequestOutput]:
-        """Upstream's step. While all that is unfinished waits for a caller, it doesn't spin."""
+        """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""
         outputs: list[RequestOutput] = super().engine_step()
         if has_hooks(self.engine) and self.engine.is_waiting_for_callers():
             time.sleep(_IDLE_SECONDS)
         return outputs
 
     def _handle_load_adapter_request(self, request: RPCLoadAdapterRequest) -> None:
-        """Upstream's, or a call of the hooks', which comes the same way."""
+        """Load an adapter as upstream does, or answer a hook call, which arrives the same way."""
         if not isinstance(request, RPCHookCall):
             super()._handle_load_adapter_request(request)
             return
@@ -37,12 +37,12 @@ class MQLLMEngine(upstream.MQLLMEngine):
             self._send_outputs(RPCHookResult(request.request_id, value))
 
 
-# Upstream's run_mp_engine makes an engine by this name of its own module.
+# Upstream's run_mp_engine looks the class up by this name in its own module.
 upstream.MQLLMEngine = MQLLMEngine
 
 
 def run_mp_engine(*args: Any, **kwargs: Any) -> None:
-    """Upstream's, which a new process finds here, and so with our engine."""
+    """Upstream's `run_mp_engine`; a new process imports it from here, and so runs our engine."""
     upstream.run_mp_engine(*args, **kwargs)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of the engine's hook methods from the front end's process, and what they return.
 
-Upstream's loops on both sides tell messages apart by their class, and know no others. Loading an adapter is the one
-call that has an answer, or an error, of its own; these go the same way.
+Upstream's loops on both sides tell messages apart by their class, and know no classes but their own. Loading an
+adapter is the only call with an answer, or an error, of its own, so hook calls derive from its messages.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from vllm.engine.multiprocessing import RPCAdapterLoadedResponse, RPCLoadAdapter
 
 @dataclass
 class RPCHookCall(RPCLoadAdapterRequest):
-    """``method`` of the engine is to be called with ``arguments``."""
+    """Asks the engine to call its ``method`` with ``arguments``."""
 
     lora_request: None = None
     method: str = ""
@@ -22,6 +22,6 @@ class RPCHookCall(RPCLoadAdapterRequest):
 
 @dataclass
 class RPCHookResult(RPCAdapterLoadedResponse):
-    """What it has returned."""
+    """What the method returned."""
 
     value: Any = None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stops a sequence that tokens were merged into: what it sampled itself, and the model's length."""
+"""Stops a sequence with merged tokens at what it sampled itself, and at the model's length."""
 
 import copy
 
 from vllm.core.hooked_sequence import branch_of_seq
-from vllm.core.merged_data import MergedSequenceData
+from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
@@ -12,11 +12,21 @@ from vllm.sequence import Sequence, SequenceStatus
 
 
 class HookStopChecker(StopChecker):
-    """Upstream's stop checker, for which merged tokens neither count nor stop.
+    """Upstream's stop checker, for which merged tokens neither count nor stop a sequence.
 
-    ``max_tokens`` and ``min_tokens`` count sampled tokens. A stop string has to begin after what was merged
-    last: one that a child began and its parent completes does not stop the parent.
+    ``max_tokens`` and ``min_tokens`` count sampled tokens. A stop string has to begin after the last merged
+    token: one that a child began and its parent completes does not stop the parent.
     """
+
+    @classmethod
+    def in_place_of(cls, checker: StopChecker) -> "HookStopChecker":
+        """A checker for the same model."""
+        return cls(checker._max_model_len, checker.get_tokenizer_for_seq)
+
+    def max_len(self, lora_request: LoRARequest | None) -> int:
+        """The most tokens that a context may have with this adapter."""
+        most: int = self._get_max_model_len(lora_request)
+        return most
 
     def maybe_stop_sequence(
         self,
@@ -27,8 +37,8 @@ class HookStopChecker(StopChecker):
     ) -> None:
         """Set the status of ``seq`` if its last token, sampled just now, ends it."""
         self._stop_by_params(seq, new_char_count, sampling_params, lora_req)
-        # Upstream looks at no limit before min_tokens, and a child or a parent with merged tokens may lack the room.
-        if not seq.is_finished() and seq.get_len() >= self._get_max_model_len(lora_req):
+        # Upstream checks no limit before min_tokens, and a child or a parent with merged tokens may lack room for them.
+        if not seq.is_finished() and seq.get_len() >= self.max_len(lora_req):
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
     def _stop_by_params(
@@ -46,7 +56,7 @@ class HookStopChecker(StopChecker):
         seq.output_text = merged_text + seq.output_text
 
     def status_of_failed(self, seq: Sequence) -> SequenceStatus:
-        """An aborted sequence waits for nothing; one with children joins them, and then ends as if it had stopped."""
+        """Aborted; a sequence with unjoined children stops instead, as an aborted one would not wait to join them."""
         branch = branch_of_seq(seq)
         if branch is not None and branch.unjoined:
             return SequenceStatus.FINISHED_STOPPED
@@ -54,7 +64,7 @@ class HookStopChecker(StopChecker):
 
 
 def _moved_on(params: SamplingParams, num_merged: int) -> SamplingParams:
-    """``params`` with limits that fit the length of the whole output."""
+    """``params`` with limits that apply to the length of the whole output."""
     moved = copy.copy(params)
     if moved.max_tokens is not None:
         moved.max_tokens += num_merged

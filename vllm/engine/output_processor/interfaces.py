@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's factory of output processors, which knows one more."""
+"""Upstream's factory of output processors, and the processor for sequence hooks."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.output_processor import interfaces as upstream
 from vllm.config import SchedulerConfig, SpecialKwargs
-from vllm.core.scheduler import Scheduler
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.sequence import Sequence
 from vllm.transformers_utils.detokenizer import Detokenizer
@@ -25,7 +24,7 @@ class SequenceGroupOutputProcessor(upstream.SequenceGroupOutputProcessor):
     def create_output_processor(
         scheduler_config: SchedulerConfig,
         detokenizer: Detokenizer | None,
-        scheduler: list[Scheduler],
+        scheduler: list[Any],
         seq_counter: Counter,
         get_tokenizer_for_seq: Callable[[Sequence], AnyTokenizer],
         stop_checker: StopChecker,
@@ -35,10 +34,10 @@ class SequenceGroupOutputProcessor(upstream.SequenceGroupOutputProcessor):
         """The processor for a configuration: without ``special_kwargs`` exactly upstream's choice.
 
         Args:
-            facts: What hooks need to know of the engine, beside these; nothing is known by default.
+            facts: What else hooks need to know about the engine; by default nothing is known.
 
         Raises:
-            ValueError: hooks, and a detokenizer or a scheduler that cannot carry them.
+            ValueError: the hooks have a merge separator, and there is no detokenizer.
         """
         if special_kwargs is None:
             return upstream.SequenceGroupOutputProcessor.create_output_processor(

@@ -20,13 +20,13 @@ def append_tokens(
     params: SamplingParams,
     detokenizer: Detokenizer | None,
 ) -> None:
-    """Append merged tokens to a sequence with merged data, and their text if there is a detokenizer.
+    """Append merged tokens to a sequence with `MergedSequenceData`, and their text if there is a detokenizer.
 
     They are decoded in one pass if that gives the same text as token by token. The last one goes through the
     detokenizer alone, so that the token sampled next is decoded after it.
 
     Args:
-        token_ids, logprobs: As many as each other.
+        token_ids, logprobs: Of equal length.
     """
     if detokenizer is None or not params.detokenize:
         _append(seq, token_ids, logprobs)
@@ -39,7 +39,7 @@ def append_tokens(
             _append(seq, token_ids[:num_at_once], logprobs[:num_at_once])
     for token_id, entry in zip(token_ids[num_at_once:], logprobs[num_at_once:], strict=True):
         _append(seq, [token_id], [entry])
-        # Decodes the last token alone.
+        # This decodes only the last token.
         detokenizer.decode_sequence_inplace(seq, params)
 
 
@@ -72,7 +72,7 @@ def _append(seq: Sequence, token_ids: Ids[int], logprobs: SampleLogprobs) -> Non
 def _decode_at_once(
     seq: Sequence, token_ids: Ids[int], logprobs: SampleLogprobs, params: SamplingParams, tokenizer: AnyTokenizer
 ) -> bool:
-    """Append the text of ``token_ids``; False, with nothing changed, if only one token at a time is sure to give it."""
+    """Append the text of ``token_ids``; False, with nothing changed, if only token by token is sure to give it."""
     entries = [entry for position in logprobs for entry in position.values()]
     if not entries or any(entry.decoded_token is None for entry in entries):
         return False
@@ -82,7 +82,7 @@ def _decode_at_once(
     tokens = tokenizer.convert_ids_to_tokens(list(token_ids), skip_special_tokens=params.skip_special_tokens)
     window = seq.tokens[seq.prefix_offset :]
     if None in tokens:
-        # Beyond the tokenizer's own, in a vocabulary that was padded.
+        # An id in a padded vocabulary, beyond the tokenizer's own.
         return False
     text = tokenizer.convert_tokens_to_string(window + tokens)[len(tokenizer.convert_tokens_to_string(window)) :]
     if text != "".join(_texts(token_ids, logprobs)):

@@ -8,10 +8,10 @@ from sequence_hooks.rules import Merge, Room, join
 from sequence_hooks.told_once import ToldOnce
 from sequence_hooks.transcript import finished
 from vllm.core.hooked_sequence import V0Branch
-from vllm.core.merged_data import MergedSequenceData
+from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.child_params import params_after_join
+from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.merged_text import append_tokens
-from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.logger import init_logger
 from vllm.sequence import Logprob, SampleLogprobs
 from vllm.transformers_utils.detokenizer import Detokenizer
@@ -27,14 +27,14 @@ class Merger:
         vocab_size: Token ids must be below it; None if it is unknown.
     """
 
-    def __init__(self, stop_checker: StopChecker, detokenizer: Detokenizer | None, vocab_size: int | None) -> None:
+    def __init__(self, stop_checker: HookStopChecker, detokenizer: Detokenizer | None, vocab_size: int | None) -> None:
         self.detokenizer = detokenizer
         self._stop_checker = stop_checker
         self._told: ToldOnce = stop_checker.told
         self._vocab_size = vocab_size
 
     def merge(self, branch: V0Branch) -> Merge:
-        """Append the results of the children that are not joined yet, and what a caller gave; say what was appended."""
+        """Append the results of the unjoined children, and what a caller gave; return what was appended."""
         seq = branch.sequence.seq
         room = Room(seq.get_output_len(), seq.get_len(), self.max_len(branch) - seq.get_len())
         children = finished(branch.unjoined)
@@ -45,8 +45,7 @@ class Merger:
 
     def max_len(self, branch: V0Branch) -> int:
         """The most tokens that the context of a branch may have."""
-        most: int = self._stop_checker._get_max_model_len(branch.sequence.group.lora_request)
-        return most
+        return self._stop_checker.max_len(branch.sequence.group.lora_request)
 
     def _append(self, branch: V0Branch, merge: Merge) -> None:
         sequence, group = branch.sequence, branch.sequence.group
@@ -72,7 +71,7 @@ class Merger:
 
 
 def _logprobs(branch: V0Branch, span: Span) -> SampleLogprobs:
-    """One entry per token: the child's own; for an inserted token that token alone, with certainty (0.0)."""
+    """One entry per token: the child's own; for an inserted token, that token alone with logprob 0.0."""
     if span.child is None:
         return [{token_id: Logprob(logprob=0.0)} for token_id in span.token_ids]
     child = next(child for child in branch.unjoined if child.request_id == span.child)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output processor of an engine with sequence hooks: the rules decide about hook tokens, it carries out."""
+"""The output processor of an engine with sequence hooks: it carries out what the rules decide about hook tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class EngineFacts:
 
     tokenizer: AnyTokenizer | None = None
     vocab_size: int | None = None
-    """Tokens; None if it is unknown."""
+    """In tokens; None if it is unknown."""
 
     complete_params: Complete = lambda params, seq: params
 
@@ -56,7 +56,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     The processor says what happens to a sequence; its scheduler moves it, and joins parents with a `Merger`.
 
     Raises:
-        ValueError: merged tokens need a separator, and there is no tokenizer to make it.
+        ValueError: there is a merge separator, and no tokenizer to encode it.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         special_kwargs: SpecialKwargs,
         facts: EngineFacts,
     ) -> None:
-        stop_checker = HookStopChecker(stop_checker._max_model_len, stop_checker.get_tokenizer_for_seq)
+        stop_checker = HookStopChecker.in_place_of(stop_checker)
         super().__init__(scheduler_config, detokenizer, scheduler, seq_counter, stop_checker)
         if special_kwargs.merge_separator and detokenizer is None:
             raise ValueError(
@@ -92,8 +92,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     ) -> None:
         """Process a sampled token as upstream does, and carry out what its hook asks for.
 
-        The hook decides about the token before detokenization and stop checking. None of it is done
-        if the token ends its sequence.
+        The hook decides about the token before detokenization and stop checking. Its decision is
+        dropped if the token ends its sequence.
         """
         token_id = outputs[0].samples[0].output_token
         handler = self.handlers.get(token_id)
@@ -120,7 +120,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return token_id in self.handlers or (branch is not None and bool(branch.unjoined))
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
-        """As upstream, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""
+        """As upstream does, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""
         new = outputs[0].prompt_logprobs
         if new is None or not prompt_logprobs.are_missing(seq_group):
             return
@@ -130,7 +130,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             prompt_logprobs.stop_asking(seq_group)
 
     def resume(self, request_id: str, text_or_token_ids: str | Sequence[int] | None) -> None:
-        """Let a sequence go on that waits for it; see `LLMEngine.resume_sequence`."""
+        """Let a sequence that waits for this call continue; see `LLMEngine.resume_sequence`."""
         branch, room = self._awaiting(request_id), self.room_to_resume(request_id).num_tokens
         given = text_or_token_ids
         if isinstance(given, str):
@@ -139,13 +139,13 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self._scheduler_of(branch.sequence.group).trees.resume(branch, token_ids)
 
     def room_to_resume(self, request_id: str) -> ResumeRoom:
-        """What a sequence that waits for `resume` may be given."""
+        """How much a sequence that waits for `resume` may be given."""
         sequence = (branch := self._awaiting(request_id)).sequence
         num_free = self.merger.max_len(branch) - sequence.seq.get_len()
         return ResumeRoom(num_free, sequence.group.lora_request)
 
     def awaiting_resume(self) -> Iterator[V0Branch]:
-        """The BLOCKED sequences that `resume` has to be called for."""
+        """The BLOCKED sequences that wait for `resume`."""
         blocked = (branch_of(group) for scheduler in self.scheduler for group in scheduler.blocked)
         return (branch for branch in blocked if branch is not None and branch.awaits_resume)
 
@@ -159,7 +159,10 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return waiting[request_id]
 
     def _decide(self, handler: TokenHandler, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:
-        """What to do about a hook token, of which ``num_appended`` are in the output; None if it is an ordinary one."""
+        """What to do about a hook token; None if it counts as an ordinary one.
+
+        ``num_appended`` is 1 if the token is in the output already, else 0.
+        """
         seq = branch.sequence.seq
         num_before = seq.get_output_len() - num_appended
         event = TokenEvent(
@@ -202,7 +205,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         effects = apply(decision, branch.request_id, len(branch.children), num_output)
         planned = zip(effects.children, spawning.child_params, strict=True)
         try:
-            # All are made before the first is known to anybody.
+            # All are made before the scheduler learns of the first.
             children = [make_child(branch, plan, next(self.seq_counter), params) for plan, params in planned]
         except Exception as error:
             self._tell_of_fault(branch.request_id, decision.token_id, error)
@@ -219,12 +222,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     def _tell_of_refusal(self, name: str, token_id: int, refusal: Refusal) -> None:
         if refusal.error is not None:
             self._tell_of_fault(name, token_id, refusal.error)
-        # Its client chose how long its prompt is: one line is enough.
+        # The client chose the length of its prompt, so one line is enough.
         elif refusal.lacks_room and self._told.is_first(name):
             logger.warning("%s: no room for a child in the model's length", name)
 
     def _tell_of_fault(self, name: str, token_id: int, error: BaseException) -> None:
-        """With its traceback for the first request that meets it."""
+        """Log a fault, with its traceback the first time that the token's hook fails."""
         if self._told.is_first(name):
             info = None if token_id in self._failed_tokens else error
             self._failed_tokens.add(token_id)

@@ -18,7 +18,7 @@ from vllm.transformers_utils.tokenizer import AnyTokenizer
 logger = init_logger(__name__)
 
 _SAMPLE = re.compile(r"_parallel_sample_\d+$")
-"""What the ids of samples (n > 1) have after their request's."""
+"""The suffix that the id of a sample (n > 1) adds to its request's."""
 
 
 class StopChecker(upstream.StopChecker):
@@ -35,7 +35,7 @@ class StopChecker(upstream.StopChecker):
         sampling_params: SamplingParams,
         lora_req: LoRARequest | None = None,
     ) -> None:
-        """Upstream's. A sequence that a logits processor cannot let go on ends as if it was aborted."""
+        """Upstream's `maybe_stop_sequence`, which also ends a sequence whose logits processor has failed."""
         failed = fault_of(sampling_params)
         if failed is None:
             super().maybe_stop_sequence(seq, new_char_count, sampling_params, lora_req)
@@ -43,12 +43,12 @@ class StopChecker(upstream.StopChecker):
         if self.told.is_first(failed.request_id):
             name = request_of(failed.request_id)
             logger.warning("%s: a logits processor failed, and its sequence ends: %s", name, failed.fault)
-        # Its last token was not the model's choice.
+        # The last token was not the model's choice, so its text is dropped.
         seq.output_text = seq.output_text[: len(seq.output_text) - new_char_count]
         seq.status = self.status_of_failed(seq)
 
     def status_of_failed(self, seq: Sequence) -> SequenceStatus:
-        """With what a sequence ends whose logits processor has failed."""
+        """The status of a sequence whose logits processor has failed."""
         return SequenceStatus.FINISHED_ABORTED
 
 

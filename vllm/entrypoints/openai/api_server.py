@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's server, and two routes for sequences that wait for their caller (``sync_resume="manual"``).
 
-They are below ``/v1``, because upstream asks for the API key there alone.
+They are below ``/v1``, because only there upstream asks for the API key.
 """
 
 from argparse import Namespace
@@ -24,14 +24,14 @@ logger = init_logger("vllm.entrypoints.openai.api_server")
 router = upstream.router
 
 _BYTES_AROUND = 4096
-"""Of a body, for all but what is appended."""
+"""Bytes of a body for everything but what is appended."""
 
 _BYTES_A_CHARACTER = 6
-"""At most, escaped."""
+"""The most that an escaped one takes."""
 
 
 class ResumeRequest(BaseModel):
-    """Which sequence goes on, and what is appended to it: a text, token ids, or nothing."""
+    """Which sequence continues, and what is appended to it: a text, token ids, or nothing."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -51,7 +51,7 @@ async def sequences_awaiting_resume(raw_request: Request) -> dict[str, list[str]
 
 @router.post("/v1/resume_sequence", openapi_extra={"requestBody": _RESUME_BODY})
 async def resume_sequence(raw_request: Request) -> dict[str, str]:
-    """Let a sequence go on that waits for its caller; see `LLMEngine.resume_sequence`."""
+    """Resume a sequence that waits for its caller; see `LLMEngine.resume_sequence`."""
     await upstream.validate_json_request(raw_request)
     request = await read_body(raw_request, ResumeRequest, await _longest_body(raw_request))
     if request.text is not None and request.token_ids is not None:
@@ -62,7 +62,7 @@ async def resume_sequence(raw_request: Request) -> dict[str, str]:
 
 
 async def _longest_body(raw_request: Request) -> int:
-    """Bytes of a body whose text could fill the model's length."""
+    """Bytes of the longest body whose text could fit within the model's length."""
     _client(raw_request, "resume_sequence")
     model_config = await _call(raw_request, "get_model_config")
     longest = longest_token(await _call(raw_request, "get_tokenizer"))
@@ -87,7 +87,7 @@ _build_app, _serve_http = upstream.build_app, upstream.serve_http
 
 
 def build_app(args: Namespace) -> FastAPI:
-    """Upstream's application, whose errors repeat no inputs."""
+    """Upstream's application, whose errors repeat inputs only in short."""
     app: FastAPI = _build_app(args)
     answer_briefly(app)
     app.dependency_overrides[upstream.validate_json_request] = validate_json_object
@@ -95,9 +95,9 @@ def build_app(args: Namespace) -> FastAPI:
 
 
 async def validate_json_object(raw_request: Request) -> None:
-    """Upstream's check of its routes' bodies; its validators raise an `AttributeError` for what is no object."""
+    """Upstream's check of its routes' bodies, and that they are objects: else its validators raise `AttributeError`."""
     await upstream.validate_json_request(raw_request)
-    # FastAPI asks the same request, which parses its body once.
+    # FastAPI reads the same request object, which parses its body once.
     if not await raw_request.body():
         return
     try:
@@ -109,14 +109,14 @@ async def validate_json_object(raw_request: Request) -> None:
 
 
 async def serve_http(app: FastAPI, *args: Any, **kwargs: Any) -> Any:
-    """Upstream's, which lists the routes. Today's FastAPI hides those of a router that is included."""
+    """Upstream's `serve_http`, after logging the routes: today's FastAPI hides those of an included router."""
     logger.info("Available routes of the API are:")
     for route in router.routes:
         logger.info("Route: %s, Methods: %s", route.path, ", ".join(route.methods))
     return await _serve_http(app, *args, **kwargs)
 
 
-# Upstream's run_server_worker looks for both in its own module.
+# Upstream's run_server_worker looks both up in its own module.
 upstream.build_app, upstream.serve_http = build_app, serve_http
 
 

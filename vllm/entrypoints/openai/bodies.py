@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of requests: how much of one is read, and what its client is told of a bad one.
+"""Bodies of requests: how much of one is read, and what the client is told about an invalid one.
 
-No error repeats a body, whatever its length, or names files of the server.
+No error repeats a whole body, whatever its length, or names files of the server.
 """
 
 import json
@@ -19,22 +19,22 @@ from sequence_hooks.shown import shortened
 _Body = TypeVar("_Body", bound=BaseModel)
 
 _LONG_INTEGER = 1000
-"""Digits."""
+"""In digits; integers from this length on are not parsed."""
 
 _MOST_ERRORS = 8
 _MOST_CHARACTERS = 1000
-"""Of a message."""
+"""The most of an error message; the rest is cut off."""
 
 
 async def read_body(raw_request: Request, model: type[_Body], most: int) -> _Body:
-    """The request's JSON body as ``model``, of which no more than ``most`` bytes are kept.
+    """The request's JSON body as a ``model``; no more than ``most`` bytes of it are kept.
 
     Raises:
-        HTTPException: it is longer.
-        RequestValidationError: it is none of ``model``; the error says which field is wrong.
+        HTTPException: the body is longer.
+        RequestValidationError: the body is not a valid ``model``; the error says which field is wrong.
     """
     body, length = bytearray(), 0
-    # To its end: a client that still sends gets no answer.
+    # The body is read to its end: a client that is still sending gets no answer.
     async for chunk in raw_request.stream():
         length += len(chunk)
         body += chunk if length <= most else b""
@@ -52,35 +52,35 @@ async def read_body(raw_request: Request, model: type[_Body], most: int) -> _Bod
 
 
 def as_request_error(error: ValidationError) -> RequestValidationError:
-    """As FastAPI raises it of a body."""
+    """The error as FastAPI raises it for a body."""
     errors = error.errors(include_url=False, include_context=False)
     return RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in errors])
 
 
 def json_error(error: Exception) -> RequestValidationError:
-    """For a body that cannot be parsed at all."""
+    """The error for a body that cannot be parsed at all."""
     return RequestValidationError([{"type": "json_invalid", "loc": ("body",), "msg": f"JSON decode error: {error}"}])
 
 
 def brief_text(text: str) -> str:
-    """The beginning of a message, as text that can be sent: it may have parts of an input."""
+    """The beginning of a message, as text that can be sent: a message may contain parts of an input."""
     brief = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
-    # JSON's lone surrogates have no encoding.
+    # Lone surrogates, which JSON allows, cannot be encoded.
     return brief.encode(errors="backslashreplace").decode()
 
 
 def answer_briefly(app: FastAPI) -> None:
-    """Have ``app`` tell what is wrong with a body as before, with inputs shortened."""
+    """Have ``app`` report what is wrong with a body as before, but with inputs shortened."""
     answer: Any = app.exception_handlers[RequestValidationError]
 
     async def answer_without_inputs(request: Request, error: RequestValidationError) -> Response:
-        # Made anew, it does not know the file of its route either.
+        # A new error, unlike the original, does not name the file of its route either.
         shown = RequestValidationError([_brief(each) for each in error.errors()[:_MOST_ERRORS]])
         response: Response = await answer(request, shown)
         return response
 
     async def answer_as_validated(request: Request, error: ValidationError) -> Response:
-        # Where upstream validates a body itself; elsewhere an error of pydantic's is no client's.
+        # Upstream validates a body itself only in this route; elsewhere a pydantic error is not the client's fault.
         if getattr(request.scope.get("endpoint"), "__name__", None) != "invocations":
             raise error
         return await answer_without_inputs(request, as_request_error(error))
@@ -90,12 +90,12 @@ def answer_briefly(app: FastAPI) -> None:
 
 
 def _to_int(digits: str) -> int | str:
-    """Where Python would refuse to read an integer, and with it the body, its field is refused."""
+    """Keep an integer as a string if Python might refuse to parse it, so that its field is refused and not the body."""
     return int(digits) if len(digits) < _LONG_INTEGER else digits
 
 
 def _brief(error: Any) -> Any:
-    """An error of pydantic, or a text of upstream's."""
+    """The short form of an error of pydantic's, or of a text of upstream's."""
     if not isinstance(error, Mapping):
         return brief_text(str(error))
     brief = {

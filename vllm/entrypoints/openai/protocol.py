@@ -13,18 +13,18 @@ from vllm.outputs import COUNT_TREE
 from vllm.sampling_params import SamplingParams
 
 _MOST_SAMPLES = 16384
-"""Of one prompt. Each is a sequence of its own, and all are made before the engine's next step."""
+"""The most samples of one prompt. Each is a sequence, and all are made before the engine's next step."""
 
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
 
 
 class Refusable(BaseModel):
-    """A request whose client is told what is wrong, where upstream's checks raise errors of their own."""
+    """A request whose client is told what is wrong even if upstream's checks raise other errors."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _refuse(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Upstream's checks look into fields before their types are checked."""
+        """Turn other errors into a `ValueError`: upstream's checks look into fields before their types are checked."""
         try:
             request = validate(data)
         except (AttributeError, LookupError, TypeError, NotImplementedError) as error:
@@ -37,7 +37,7 @@ class Refusable(BaseModel):
 
 
 class CompletionRequest(Refusable, upstream.CompletionRequest):
-    """Upstream's `CompletionRequest`; a request that meets no hook is not changed by ``stream_children``."""
+    """Upstream's `CompletionRequest`; ``stream_children`` changes nothing for a request that meets no hook."""
 
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
 
@@ -46,7 +46,7 @@ class CompletionRequest(Refusable, upstream.CompletionRequest):
 
 
 class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
-    """Upstream's `ChatCompletionRequest`, likewise."""
+    """Upstream's `ChatCompletionRequest`, with ``stream_children``."""
 
     stream_children: bool = Field(default=False, description=_STREAM_CHILDREN)
 
@@ -54,7 +54,7 @@ class ChatCompletionRequest(Refusable, upstream.ChatCompletionRequest):
         return _asking_for_trees(super().to_sampling_params(*args, **kwargs), self)
 
 
-# Upstream's batches make their requests by these names of its own module.
+# Upstream's batches look the classes of their requests up by these names in its own module.
 upstream.CompletionRequest = CompletionRequest
 upstream.ChatCompletionRequest = ChatCompletionRequest
 

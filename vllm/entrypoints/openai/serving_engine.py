@@ -11,14 +11,14 @@ from vllm.entrypoints.openai.protocol import ErrorResponse
 
 
 class OpenAIServing(upstream.OpenAIServing):
-    """Upstream's `OpenAIServing`, of which all its handlers are."""
+    """Upstream's `OpenAIServing`, from which all its handlers derive."""
 
     def create_error_response(self, message: str, *args: Any, **kwargs: Any) -> ErrorResponse:
-        """Upstream's messages have model names, grammars and messages of other libraries in them."""
+        """A shortened message: upstream's contain model names, grammars and messages of other libraries."""
         return super().create_error_response(brief_text(message), *args, **kwargs)
 
     def _load_prompt_embeds(self, *args: Any, **kwargs: Any) -> Any:
-        """Upstream's; what torch cannot load, or is no such tensor, is the client's error."""
+        """Upstream's `_load_prompt_embeds`; data that torch cannot load, or another tensor, is the client's error."""
         try:
             return super()._load_prompt_embeds(*args, **kwargs)
         except Exception as error:

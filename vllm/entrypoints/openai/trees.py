@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server's responses say of a request's tree, for clients that know of it; others see nothing new.
+"""What the server's responses say about a request's tree, in extra fields that other clients can ignore.
 
 A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in
 `vllm.outputs.CompletionOutput`. A stream has them in the chunk with the choice's finish reason. If the request asks
@@ -22,12 +22,12 @@ _PREFIX = "data: "
 
 
 def has_tree(completion: CompletionOutput) -> bool:
-    """Whether it has finished, and met a hook. A completion of another class, like an engine's stand-in, has not."""
+    """Whether a completion has finished, and met a hook. One of another class, as from a stand-in engine, has not."""
     return bool(getattr(completion, "segments", ()))
 
 
 def tree_of(completion: CompletionOutput) -> dict[str, Any]:
-    """The extra fields of a completion's choice; none where no hook fired."""
+    """The extra fields of a completion's choice; none if no hook fired."""
     if not has_tree(completion):
         return {}
     fields = ("children", "segments", "joins")
@@ -35,7 +35,7 @@ def tree_of(completion: CompletionOutput) -> dict[str, Any]:
 
 
 def add_trees(response: Any, completions: Iterable[CompletionOutput]) -> None:
-    """Put the extra fields into the choices of ``response``, which are of ``completions`` in the same order."""
+    """Put the extra fields into the choices of ``response``, which belong to ``completions`` in the same order."""
     completions = list(completions)
     add_details(response.usage, completions)
     for choice, completion in zip(response.choices, completions, strict=True):
@@ -44,7 +44,7 @@ def add_trees(response: Any, completions: Iterable[CompletionOutput]) -> None:
 
 
 class TreeStream:
-    """Between an engine's outputs and the lines that upstream's generator makes of them."""
+    """Stands between an engine's outputs and the lines that upstream's generator makes from them."""
 
     def __init__(self, chunk: dict[str, Any], num_samples: int) -> None:
         """``chunk`` has the fields that all chunks of this stream have; ``num_samples`` is a prompt's ``n``."""
@@ -56,7 +56,7 @@ class TreeStream:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def watched(self, items: AsyncIterator[_Item]) -> AsyncIterator[_Item]:
-        """``items``, the outputs or pairs of a prompt's index and an output; upstream's generator is given this."""
+        """``items``, which are outputs or pairs of a prompt's index and an output, for upstream's generator to read."""
         async for item in items:
             prompt_index, output = item if isinstance(item, tuple) else (0, item)
             first = prompt_index * self._num_samples
@@ -73,15 +73,15 @@ class TreeStream:
             yield item
 
     async def of_parent(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        """The lines that upstream's generator ``made``, with their trees."""
+        """The lines that upstream's generator ``made``, with their choices' trees."""
         async with aclosing(made):
             async for line in made:
                 yield self._with_trees(line)
 
     async def with_children(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        """The same, and an event of a child as soon as its output comes.
+        """The lines of `of_parent`, and an event for each output of a child as soon as it arrives.
 
-        Upstream's generator makes nothing while the parent is BLOCKED, so it runs in a task beside.
+        Upstream's generator yields nothing while the parent is BLOCKED, so it runs in a task of its own.
         """
         task = asyncio.create_task(self._forward(made))
         try:
@@ -89,7 +89,7 @@ class TreeStream:
                 yield line
             await task
         finally:
-            # A client that is gone ends this generator, and upstream's with it: that aborts the request.
+            # A client that disconnects ends this generator, and upstream's with it, which aborts the request.
             task.cancel()
 
     async def _forward(self, made: AsyncGenerator[str, None]) -> None:
@@ -108,7 +108,7 @@ class TreeStream:
             if choice.get("finish_reason") is not None:
                 choice.update(self._trees.pop(choice["index"], {}))
         if usage := chunk.get("usage"):
-            # That of a choice so far, or the whole request's where there is none.
+            # The usage of a choice so far, or of the whole request in a chunk without choices.
             indices = [choice["index"] for choice in choices] or self._tokens
             trees = [self._tokens[index] for index in indices if index in self._tokens]
             usage.update(details(usage["completion_tokens"], trees))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a response's usage says of a request's trees, in OpenAI's own shape; nothing where no hook fired.
+"""What a response's usage says about a request's trees, in OpenAI's own shape; nothing if no hook fired.
 
-``completion_tokens`` is upstream's: the tokens of all choices, those included that were merged or inserted.
-``completion_tokens_details`` has beside it what the trees sampled, and what of the choices was not sampled by them.
+``completion_tokens`` is upstream's: the tokens of all choices, merged and inserted ones included. Beside it,
+``completion_tokens_details`` has the tokens that the trees sampled, and those of the choices that were merged or
+inserted.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ _DETAILS = "completion_tokens_details"
 
 
 def trees_of(completions: Iterable[Any]) -> list[TreeTokens]:
-    """Of the completions that met a hook. Those of another class than ours, an engine's stand-in, have not."""
+    """The tokens of completions that met a hook. Completions of another class, as from a stand-in engine, have not."""
     found = (getattr(completion, "tree_tokens", None) for completion in completions)
     return [tree for tree in found if tree is not None]
 
@@ -30,6 +31,6 @@ def details(num_tokens: int, trees: Iterable[TreeTokens]) -> dict[str, dict[str,
 
 
 def add_details(usage: Any, completions: Iterable[Any]) -> None:
-    """Put the field into ``usage``, a response's model of ``completions``."""
+    """Put the field into ``usage``, that of a response with ``completions``."""
     for name, value in details(usage.completion_tokens, trees_of(completions)).items():
         setattr(usage, name, value)

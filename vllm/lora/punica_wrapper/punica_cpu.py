@@ -10,9 +10,9 @@ from vllm._upstream.lora.punica_wrapper import punica_cpu as upstream
 
 
 class PunicaWrapperCPU(upstream.PunicaWrapperCPU):
-    """Upstream's `PunicaWrapperCPU`, which gives a row without an adapter that of the last slot.
+    """Upstream's `PunicaWrapperCPU`, which would apply the adapter of the last slot to a row without an adapter.
 
-    Such a row has index -1, by which PyTorch takes the last one. Here its input is zero, and so is what is added.
+    Such a row has index -1, which PyTorch takes as the last slot. Here its input is zero, so nothing is added to it.
     """
 
     def add_shrink(self, y: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:

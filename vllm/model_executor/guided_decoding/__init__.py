@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's logits processors for guided decoding; one is made only of a grammar that was tried before.
+"""Upstream's logits processors for guided decoding; one is made only from a grammar that was tried before.
 
-Both engines and the front end of an engine in a process of its own make them by the two functions here.
+Both engines, and the front end of an engine in its own process, make them with the two functions here.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ def get_local_guided_decoding_logits_processor(
     model_config: Any,
     reasoning_backend: str | None = None,
 ) -> LogitsProcessor:
-    """Upstream's, of a grammar that the backend can compile, and that a token of the model can begin.
+    """Upstream's processor, for a grammar that the backend can compile and that a token of the model can begin.
 
     Raises:
-        ValueError: the grammar is none, too large, or needs characters that no token has.
+        ValueError: the grammar is invalid or too large, or needs characters that no token has.
     """
     trials.check(guided_params, tokenizer, model_config)
     try:
@@ -46,7 +46,7 @@ async def get_guided_decoding_logits_processor(
     model_config: Any,
     reasoning_backend: str | None = None,
 ) -> LogitsProcessor:
-    """The same, in a thread: other requests go on meanwhile."""
+    """`get_local_guided_decoding_logits_processor` in a thread, so that other requests continue meanwhile."""
     return await asyncio.get_running_loop().run_in_executor(
         _THREADS,
         get_local_guided_decoding_logits_processor,
@@ -60,11 +60,11 @@ async def get_guided_decoding_logits_processor(
 def make_logits_processor(
     guided_params: GuidedDecodingParams, tokenizer: AnyTokenizer, model_config: Any, reasoning_backend: str | None
 ) -> LogitsProcessor:
-    """Upstream's, which may crash in the first step with it.
+    """Upstream's processor, which may crash in its first step.
 
     Raises:
         Exception: whatever a backend raises.
-        ValueError: it makes no processor at all.
+        ValueError: upstream makes no processor at all.
     """
     processor = upstream.get_local_guided_decoding_logits_processor(
         guided_params, tokenizer, model_config, reasoning_backend

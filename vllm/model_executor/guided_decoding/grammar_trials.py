@@ -30,7 +30,7 @@ Known = dict[int, tuple[AnyTokenizer, Any]]
 def serve(control: socket.socket, limits: tuple[int, int]) -> None:
     """Answer the messages of `vllm.model_executor.guided_decoding.grammars` until the other end is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Once, and not in each fork.
+    # Import the backends once, and not in each fork.
     for name in _BACKENDS:
         with contextlib.suppress(Exception):
             importlib.import_module(f"vllm.model_executor.guided_decoding.{name}_decoding")
@@ -50,7 +50,7 @@ def serve(control: socket.socket, limits: tuple[int, int]) -> None:
 
 
 def limit(cpu_seconds: int, memory_bytes: int) -> None:
-    """Let this process use no more than that from now on."""
+    """Limit the CPU time, additional memory and run time of this process from now on."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -59,7 +59,7 @@ def limit(cpu_seconds: int, memory_bytes: int) -> None:
 
 
 def answer(asked: bytes, known: Known) -> bytes:
-    """What is wrong with a grammar, or that nothing is."""
+    """What is wrong with a grammar, or `ACCEPTED`."""
     try:
         key, params = pickle.loads(asked)
         take_first_step(params, *known[key])
@@ -69,11 +69,11 @@ def answer(asked: bytes, known: Known) -> bytes:
 
 
 def take_first_step(params: GuidedDecodingParams, tokenizer: AnyTokenizer, config: Any) -> None:
-    """What an engine does with a grammar in the first step of a request.
+    """Do what an engine does with a grammar in the first step of a request.
 
     Raises:
-        Exception: whatever it raises there.
-        ValueError: no token can begin it.
+        Exception: whatever the engine would raise.
+        ValueError: no token can begin the grammar.
     """
     processor = make_logits_processor(params, tokenizer, config, None)
     logits = processor([], torch.zeros(config.hf_text_config.vocab_size))

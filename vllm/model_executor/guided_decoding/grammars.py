@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars of requests are tried before they are queued, in another process: some crash or stall the one that compiles.
+"""Tries requests' grammars in another process before they are queued: some crash or stall the one that compiles them.
 
-Backends compile a grammar in the first step with it. What they cannot compile raises there, or ends the process:
-xgrammar 0.1.19 overflows its stack at ``(a*)*`` or ``{"$ref": "#"}``, and takes minutes for ``a{1,10000}``.
+Backends compile a grammar in the first step that uses it. One that they cannot compile raises there, or kills the
+process: xgrammar 0.1.19 overflows its stack at ``(a*)*`` or ``{"$ref": "#"}``, and takes minutes for ``a{1,10000}``.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from vllm.sampling_params import GuidedDecodingParams
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
 LEARN, TRY = b"l", b"t"
-"""Messages to the process: a tokenizer to remember, a grammar to try. With each comes a socket for the rest."""
+"""Messages to the process: a tokenizer to remember, or a grammar to try. Each comes with a socket for the content."""
 
 ACCEPTED = b"+"
-"""What it answers for a grammar that works; else why it doesn't, or nothing at all where the attempt has died."""
+"""The answer for a grammar that works; else the answer is what is wrong, or empty if the attempt has crashed."""
 
 CPU_SECONDS = 10
 MEMORY_BYTES = 4 << 30
@@ -49,11 +49,11 @@ def shown_grammar(params: GuidedDecodingParams, fault: str) -> str:
 
 
 class GrammarTrials:
-    """The process that tries grammars, started with the first one, and what it has said.
+    """The process that tries grammars, started for the first one, and its answers.
 
     Args:
-        cpu_seconds: Of one attempt.
-        memory_bytes: Of one attempt, beside those of the process.
+        cpu_seconds: The most that one attempt may take.
+        memory_bytes: The most that one attempt may add to the memory of the process.
     """
 
     def __init__(self, cpu_seconds: int = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -62,19 +62,19 @@ class GrammarTrials:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._pid = 0
-        """Of the process that started it."""
+        """The id of the process that started it."""
 
         self._learnt: dict[int, AnyTokenizer] = {}
-        """Tokenizers that the process knows, by ``id``; kept, so that no other gets it."""
+        """Tokenizers that the process knows, by ``id``; they are kept so that no other object gets the same id."""
 
         self._answers: OrderedDict[bytes, str] = OrderedDict()
-        """By digests of grammars: what is wrong with them, or nothing."""
+        """What is wrong with grammars, by their digests; empty for those that work."""
 
     def check(self, params: GuidedDecodingParams, tokenizer: AnyTokenizer, model_config: Any) -> None:
-        """Compile a grammar, and ask for its first tokens.
+        """Compile a grammar, and ask which tokens can begin it.
 
         Raises:
-            ValueError: it cannot be compiled, not within the limits, or no token can begin it.
+            ValueError: it cannot be compiled within the limits, or no token can begin it.
         """
         try:
             asked = cloudpickle.dumps((id(tokenizer), params))
@@ -107,14 +107,14 @@ class GrammarTrials:
         self._learnt.clear()
 
     def _is_running(self) -> bool:
-        """Whether there is a process, started by this one and not by what it was forked from."""
+        """Whether there is a process that was started by this one, and not by one that this one was forked from."""
         return self._process is not None and self._pid == os.getpid() and self._process.poll() is None
 
     def _try(self, asked: bytes, tokenizer: AnyTokenizer, model_config: Any) -> str:
         with self._lock:
             self._start()
             if id(tokenizer) not in self._learnt:
-                # All that backends read of the model.
+                # All that backends read of the model's configuration.
                 config = SimpleNamespace(
                     model=model_config.model,
                     hf_text_config=SimpleNamespace(vocab_size=model_config.hf_text_config.vocab_size),
@@ -127,7 +127,7 @@ class GrammarTrials:
             try:
                 answer = caller.makefile("rb").read()
             except ConnectionResetError:
-                # It died before it had read all of the grammar.
+                # The attempt died before it had read the whole grammar.
                 answer = b""
         if answer == ACCEPTED:
             return ""
@@ -161,7 +161,7 @@ class GrammarTrials:
             )
 
     def _ask(self, message: bytes, content: bytes) -> socket.socket:
-        """Send a message; what is answered can be read from the socket."""
+        """Send a message; the answer can be read from the returned socket."""
         assert self._control is not None
         ours, theirs = socket.socketpair()
         with theirs:
@@ -172,4 +172,4 @@ class GrammarTrials:
 
 
 trials = GrammarTrials()
-"""Of this process, whatever engines it has."""
+"""Shared by all engines of this process."""

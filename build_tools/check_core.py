@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m build_tools.check_core ENVIRONMENT``: `sequence_hooks` alone, in an environment with nothing else.
+
+Its wheel is built and installed there, it is imported, and its tests run, in which it records a run and draws it.
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from build_tools.errors import SetupError
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "sequence_hooks"
+MOST_SECONDS = 0.5
+"""Of the processor, for ``import sequence_hooks`` and all of its modules, interpreter included."""
+
+_IMPORT = """
+import importlib, pkgutil, sys, sequence_hooks
+for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks."):
+    importlib.import_module(module.name)
+engines = {"vllm", "torch", "transformers"} & set(sys.modules)
+assert not engines, f"importing sequence_hooks imports {engines}"
+"""
+_REPEATS = 7
+_IGNORED = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status; what is wrong is on standard error."""
+    (name,) = sys.argv[1:] if arguments is None else arguments
+    folder = Path(name).absolute()
+    try:
+        python = make_environment(folder)
+        check_imports(python, folder)
+        # A copy, so that the package is found where it is installed, and not in the checkout.
+        shutil.copytree(ROOT / "mytests" / "core", folder / "mytests" / "core", ignore=_IGNORED)
+        shutil.copy(ROOT / "mytests" / "__init__.py", folder / "mytests")
+        run([python, "-m", "pytest", "-q", "mytests/core"], folder)
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_environment(folder: Path) -> Path:
+    """The interpreter of a new environment in ``folder`` with the package's wheel and what its tests need."""
+    start = time.monotonic()
+    venv.create(folder, clear=True, with_pip=True)
+    python = folder / "bin" / "python"
+    install: list[str | Path] = [python, "-m", "build_tools.pip_install"]
+    install += ["--constraint", str(ROOT / "requirements" / "constraints-cpu.txt")]
+    run([*install, "setuptools", "wheel", "pytest", "hypothesis"], ROOT)
+    # Built from a copy: setuptools leaves folders in what it builds.
+    shutil.copytree(PACKAGE, folder / "source", ignore=_IGNORED)
+    started = time.monotonic()
+    run([*install, "--no-build-isolation", str(folder / "source")], ROOT)
+    now = time.monotonic()
+    print(f"environment: {started - start:.1f} s; vllm-sequence-hooks built and installed: {now - started:.1f} s")
+    return python
+
+
+def check_imports(python: Path, folder: Path) -> None:
+    """Import all modules of the package, in seconds of the processor: other work on the machine doesn't count.
+
+    Raises:
+        SetupError: that takes too long, or loads an engine.
+    """
+    seconds = []
+    for _ in range(_REPEATS):
+        before = _seconds_of_children()
+        run([python, "-c", _IMPORT], folder)
+        seconds.append(_seconds_of_children() - before)
+    print(
+        f"import of all modules, interpreter included: {median(seconds):.2f} s of the processor, median of {_REPEATS}"
+    )
+    if min(seconds) > MOST_SECONDS:
+        raise SetupError(f"importing sequence_hooks takes {min(seconds):.2f} s at best, and may take {MOST_SECONDS} s")
+
+
+def run(command: Sequence[str | Path], folder: Path) -> None:
+    """Run ``command`` in ``folder``.
+
+    Raises:
+        SetupError: it failed.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
+        raise SetupError(f"{' '.join(map(str, command[1:4]))} has failed")
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration without an engine; what an engine checks beyond it has its tests beside the engine."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from sequence_hooks.actions import as_token_id
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import Spawn, make_handlers
+from sequence_hooks.ids import check_request_id, child_id, root_id
+from sequence_hooks.plugins import told
+from sequence_hooks.tokens import check_vocabulary, with_token_ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived(SpecialKwargs):
+    """What an engine may make of the configuration."""
+
+
+class Tokenizer:
+    """Knows two special tokens, and a token per other character."""
+
+    unk_token_id = 0
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"<promise>": 200, "<sync>": 201}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        return [ord(character) for character in text]
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("overrides", [5, "hot", ("temperature", 1)])
+def test_overrides_are_parameters(overrides: Any) -> None:
+    """Of whatever class, as long as they can be cloned; or a mapping."""
+    with pytest.raises(ValueError, match=r"child_sampling_params is .*give a SamplingParams, or a dict of its fields"):
+        SpecialKwargs(promise_token_id=1, child_sampling_params=overrides)
+    with pytest.raises(ValueError, match=r"sampling_params is .*give a SamplingParams, or a dict of its fields"):
+        Spawn((), overrides)
+
+
+def test_any_engines_configuration_is_taken() -> None:
+    """As the class that is asked for."""
+    plain, derived = SpecialKwargs(promise_token_id=1), Derived(promise_token_id=1)
+    assert Derived.of(plain) == derived
+    assert SpecialKwargs.of(derived) is derived
+    assert Derived.of({"promise_token_id": 1}) == derived
+    assert Derived.of(None) is None
+
+
+def test_texts_become_ids() -> None:
+    """Of one token each, in the vocabulary."""
+    hooks = with_token_ids(Derived(promise_token="<promise>", sync_token="x"), Tokenizer())
+    assert (hooks.promise_token_id, hooks.sync_token_id, type(hooks)) == (200, ord("x"), Derived)
+    assert sorted(make_handlers(hooks, Tokenizer())) == [ord("x"), 200]
+    with pytest.raises(ValueError, match="sync_token has 'no', which is 2 tokens"):
+        with_token_ids(SpecialKwargs(sync_token="no"), Tokenizer())
+    with pytest.raises(ValueError, match="promise_token_id has 200, which is not in the model's vocabulary"):
+        check_vocabulary(hooks, 200)
+
+
+def test_the_ids_of_children() -> None:
+    """Derived from their parents', whom others may not be mistaken for."""
+    assert child_id(child_id("r", 0), 12) == "r_child_0_child_12"
+    assert root_id("r_child_0_child_12") == "r"
+    check_request_id("r_child_")
+    with pytest.raises(ValueError, match=r"request_id is 'r_child_7', and .* those of children; choose another"):
+        check_request_id("r_child_7")
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "1", None])
+def test_what_is_no_integer_is_no_token(value: Any) -> None:
+    """True is an integer for Python, and a mistake here."""
+    with pytest.raises(TypeError):
+        as_token_id(value)
+
+
+def test_an_error_has_a_line_whatever_it_is() -> None:
+    """Its class at least."""
+    assert told(KeyError("k")) == "KeyError: 'k'"
+    assert told(Unprintable()) == "Unprintable"

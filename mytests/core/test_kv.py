@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV of forked and joined sequences: what an injection copies and prefills, and who gives KV up."""
+
+from typing import Any
+
+import pytest
+
+from sequence_hooks.config import BlockedKVPolicy, PositionRule
+from sequence_hooks.kv.plan import Context, InjectedKV, KVCopy, Positions, Source, num_computed_alike, plan_injection
+from sequence_hooks.kv.pressure import Costs, Holding, choose, cuts_indivisible
+from sequence_hooks.kv.transfer import Run, slots_of
+from sequence_hooks.merge import Span
+
+PARENT = Context(num_tokens=7, num_computed=6, injected=None)
+"""``p p p p P P S``: two promises, and a sync token whose KV is not computed yet."""
+
+SPANS = [
+    Span((20, 21, 22, 23), "a", range(4)),
+    Span((99,)),
+    Span((30, 31, 32), "b", range(3)),
+]
+SOURCES = {"a": Source(num_prompt=5, num_available=9, injected=None), "b": Source(6, 9, None)}
+
+
+def planned(rule: PositionRule = "sequential", **changes: Any) -> InjectedKV:
+    given: dict[str, Any] = {"parent": PARENT, "spans": SPANS, "sources": SOURCES, **changes}
+    injected = plan_injection(**given, rule=rule)
+    assert injected is not None
+    return injected
+
+
+class TestPlan:
+    def test_it_is_as_its_picture(self) -> None:
+        """Index by index: what is injected, what is glue, and the positions of both rules."""
+        sequential, overlap = planned(), planned("overlap")
+        assert [copy.parent_index for copy in sequential.copies] == [7, 8, 9, 10, 12, 13]
+        assert (sequential.glue, sequential.start, sequential.end) == ([6, 11, 14], 7, 15)
+        assert [sequential.positions.of(index) for index in range(6, 16)] == list(range(6, 16))
+        assert [overlap.positions.of(index) for index in range(6, 16)] == [6, 5, 6, 7, 8, 9, 6, 7, 8, 10]
+        assert overlap.position_offset == 10 - 15
+
+    def test_a_copy_knows_where_it_comes_from(self) -> None:
+        """By the child's own context, whose prompt is its parent's."""
+        assert planned().copies[4] == KVCopy("b", source_index=6, parent_index=12, source_position=6, position=12)
+        assert planned("overlap").copies[4] == KVCopy("b", 6, 12, 6, 6)
+
+    def test_what_a_child_has_not_computed_is_glue(self) -> None:
+        """Its last token, or all of it if its KV was given up."""
+        fewer = planned(sources={**SOURCES, "a": Source(5, 7, None)})
+        assert fewer.glue == [6, 9, 10, 11, 14]
+        none_of_it = {name: Source(5, 0, None) for name in SOURCES}
+        assert plan_injection(PARENT, SPANS, none_of_it, "sequential") is None
+
+    def test_the_very_last_token_is_prefilled(self) -> None:
+        """The next one is sampled from it."""
+        assert plan_injection(PARENT, [Span((20,), "a", range(1))], SOURCES, "sequential") is None
+
+    def test_a_second_injection_goes_on_from_the_first(self) -> None:
+        """At the positions that the first one left, and with its start."""
+        first = planned("overlap")
+        parent = Context(num_tokens=17, num_computed=16, injected=first)
+        second = planned(
+            "overlap", parent=parent, spans=[Span((40, 41), "c", range(2))], sources={"c": Source(16, 18, first)}
+        )
+        assert (second.start, second.end, second.glue) == (first.start, 19, [16, 18])
+        assert second.copies == [KVCopy("c", 16, 17, 11, 11)]
+        assert first.positions.of(17) == 12
+        assert second.positions.of(19) == 13
+
+    def test_runs_are_consecutive_glue_of_one_offset(self) -> None:
+        """And are taken once."""
+        injected = planned("overlap")
+        assert injected.take_runs(3) == (Run(6, 7, 0), Run(11, 12, -2), Run(14, 15, -6))
+        assert injected.take_runs(3) == ()
+        consecutive = InjectedKV(0, 9, Positions(), glue=[3, 4, 6])
+        assert consecutive.take_runs(2) == (Run(3, 5, 0),)
+        assert consecutive.glue == [6]
+
+    def test_copies_are_taken_once(self) -> None:
+        """Then they count as made."""
+        injected = planned()
+        assert len(injected.take_copies()) == 6
+        assert injected.take_copies() == []
+
+    def test_a_child_inherits_positions_and_nothing_to_do(self) -> None:
+        """Its own tokens change none of its parent's."""
+        injected = planned("overlap")
+        inherited = injected.for_child()
+        assert (inherited.start, inherited.end, inherited.copies, inherited.glue) == (7, 15, [], [])
+        inherited.positions.put(20, 100)
+        assert (inherited.positions.of(20), injected.positions.of(20)) == (100, 15)
+
+    def test_what_is_computed_like_any_prefill(self) -> None:
+        """Nothing from the first injected token on, nor from the first glue."""
+        assert num_computed_alike(9, None) == 9
+        injected = planned()
+        assert num_computed_alike(15, injected) == 6
+        injected.take_runs(3)
+        assert num_computed_alike(15, injected) == 7
+        assert num_computed_alike(3, injected) == 3
+
+    def test_it_is_kept_as_a_whole(self) -> None:
+        """All of the context while there is glue, then up to the end of the join."""
+        injected = planned()
+        assert injected.num_indivisible > 1_000_000
+        injected.take_runs(3)
+        assert injected.num_indivisible == 15
+
+
+COSTS = Costs(per_token=1.0, per_block=3.0)
+
+
+def holding(name: str, **changes: Any) -> Holding[str]:
+    """Four blocks of eight tokens, of which two are its own; 30 tokens are computed."""
+    given = {"urgency": 0, "num_all": 4, "num_owned": 2, "block_size": 8, "num_computed_tokens": 30}
+    return Holding(name, **{**given, "num_indivisible_tokens": 0, "can_swap": False, **changes})
+
+
+def victim(policy: BlockedKVPolicy, *holdings: Holding[str], num_wanted: int = 1, costs: Costs = COSTS) -> Any:
+    option = choose(holdings, policy, num_wanted, costs)
+    return None if option is None else (option.holder, option.means, option.num_gained, option.seconds)
+
+
+class TestPressure:
+    def test_least_waste_per_block_is_chosen(self) -> None:
+        """The last block of a sequence that has computed little of it."""
+        assert victim("auto", holding("a", num_computed_tokens=32), holding("b")) == ("b", "discard", 1, 6.0)
+
+    def test_among_equals_the_first_is_chosen(self) -> None:
+        """The engine gives them in its order of preference."""
+        assert victim("auto", holding("a"), holding("b"))[0] == "a"
+
+    def test_the_least_urgent_goes_first(self) -> None:
+        """Whatever it wastes."""
+        assert victim("auto", holding("a"), holding("b", urgency=1, num_computed_tokens=32))[0] == "b"
+
+    def test_no_more_is_discarded_than_is_wanted_or_owned(self) -> None:
+        """Shared blocks gain nothing."""
+        assert victim("auto", holding("a"), num_wanted=9) == ("a", "discard", 2, 14.0)
+        assert victim("auto", holding("a", num_owned=0)) is None
+        assert victim("auto") is None
+
+    def test_nothing_computed_wastes_nothing(self) -> None:
+        """A block may have been allocated, and not computed yet."""
+        assert victim("auto", holding("a", num_computed_tokens=20)) == ("a", "discard", 1, 0.0)
+
+    @pytest.mark.parametrize(
+        ("policy", "can_swap", "expected"),
+        [
+            ("swap", True, ("a", "swap", 2, 24.0)),
+            ("swap", False, ("a", "discard", 1, 6.0)),
+            ("discard", True, ("a", "discard", 1, 6.0)),
+            ("auto", True, ("a", "discard", 1, 6.0)),
+        ],
+    )
+    def test_the_policy_says_by_what_means(self, policy: BlockedKVPolicy, can_swap: bool, expected: Any) -> None:
+        """A swap copies all blocks out and back in."""
+        assert victim(policy, holding("a", can_swap=can_swap)) == expected
+
+    def test_a_cheap_swap_is_chosen(self) -> None:
+        """Two blocks for the price of one."""
+        assert victim("auto", holding("a", can_swap=True), costs=Costs(1.0, 0.5)) == ("a", "swap", 2, 4.0)
+
+    def test_what_is_kept_as_a_whole_is_given_up_as_a_whole(self) -> None:
+        """All computed tokens are recomputed if a part of them would be cut."""
+        assert victim("discard", holding("a", num_indivisible_tokens=25)) == ("a", "discard", 1, 30.0)
+        assert victim("discard", holding("a", num_indivisible_tokens=24)) == ("a", "discard", 1, 6.0)
+        assert cuts_indivisible(holding("a", num_indivisible_tokens=25), 1)
+        assert not cuts_indivisible(holding("a", num_indivisible_tokens=24), 1)
+
+
+def test_slots_are_places_in_blocks() -> None:
+    """By the block table."""
+    assert slots_of([5, 2], 4, (0, 3, 4, 6)) == [20, 23, 8, 10]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees that are observed by a `Recorder` leave a run that the command draws."""
+
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged
+from sequence_hooks.trace import events
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.reader import read
+from sequence_hooks.trace.recorder import Recorder, begin
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A parent that waits for one child; each event a second after the one before."""
+    path = tmp_path / "run.jsonl"
+    begin(str(path), "a model", HOOKS)
+    recorder = Recorder(str(path), count().__next__)
+    trees = Trees(recorder)
+    recorder.note(events.Stream, block_size=4, num_blocks=8)
+    recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
+    root = trees.plant(PlainSequence(output_token_ids=[1]), LIMITS)
+    only = child_of(trees, root, handler(), [20, 3])
+    trees.block(root, "children")
+    counts = {"num_used_blocks": 1, "num_unshared_blocks": 2, "num_blocked": 1, "num_waiting": 0}
+    recorder.note(events.Step, prefill=[], decode=["r_child_0"], **counts)
+    end(trees, only)
+    trees.join(root, merged(root), num_prefill=2, num_injected=0)
+    return path
+
+
+def test_the_trees_tell_what_happened(run: Path) -> None:
+    """Spawned, BLOCKED, joined."""
+    kinds = [type(event).__name__ for event in read(run).events]
+    assert kinds == ["Stream", "Arrived", "Spawned", "Blocked", "Step", "Joined"]
+
+
+def test_it_has_a_lane_for_each_sequence(run: Path) -> None:
+    """With what each did, and an arrow for the spawn and one for the merge."""
+    picture = picture_of(read(run))
+    assert [(lane.request_id, lane.depth) for lane in picture.lanes] == [("r", 0), ("r_child_0", 1)]
+    assert [bar.state for bar in picture.lanes[0].bars] == ["waiting", "blocked"]
+    assert [arrow.kind for arrow in picture.arrows] == ["spawn", "merge"]
+
+
+def test_the_command_draws_it(run: Path) -> None:
+    """Without an engine, and without torch."""
+    code = "import runpy, sys; runpy.run_module('sequence_hooks.trace', run_name='__main__', alter_sys=True)"
+    subprocess.run([sys.executable, "-c", code, str(run)], check=True)
+    assert "r_child_0" in run.with_suffix(".html").read_text()
+    assert "r_child_0" in run.with_suffix(".perfetto.json").read_text()
+
+
+def test_silence_costs_no_clock() -> None:
+    """Without a recording nothing is written down."""
+    assert (SILENT.is_recording, SILENT.now()) == (False, 0.0)
+    SILENT.note(events.SwappedIn, sequence="r")

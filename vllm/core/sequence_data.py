@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The token ids of upstream's `SequenceData`: read without copies, continued, merged into, and forgotten.
+
+Only this module knows the private members of upstream's class. Upstream treats every output token as sampled: in
+limits, stop strings, penalties and logits processors. With `MergedSequenceData` these see only what the sequence
+sampled itself; merged tokens count as part of its prompt.
+"""
+
+from array import array
+from collections.abc import Sequence as Ids
+from typing import Any, NoReturn
+
+from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, SequenceData
+
+
+class MergedSequenceData(SequenceData):
+    """Upstream's `SequenceData` of a sequence with merged tokens. The sampler and logits processors read
+
+    - ``output_token_ids``, ``output_token_ids_array``: what the sequence sampled itself;
+    - ``prompt_token_ids_array``: its prompt and what was merged, for penalties.
+
+    Lengths, positions and `get_output_token_ids` still count all tokens.
+    """
+
+    # Fields after those with defaults need defaults too; `of` sets both.
+    _sampled: array = None  # type: ignore[assignment]
+    _context: array = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, data: SequenceData) -> "MergedSequenceData":
+        """``data`` itself if it is one; else a replacement, in which all output tokens count as sampled."""
+        if isinstance(data, cls):
+            return data
+        fields = {name: getattr(data, name) for name in data.__struct_fields__}
+        return cls(**fields, _sampled=data._output_token_ids[:], _context=data._prompt_token_ids[:])
+
+    def append_token_id(self, token_id: int, logprob: float, token_embed: None = None) -> None:
+        super().append_token_id(token_id, logprob, token_embed)
+        self._sampled.append(token_id)
+
+    def extend_merged(self, token_ids: Ids[int]) -> None:
+        """Append tokens that the sequence has not sampled; they add nothing to the cumulative logprob."""
+        for tokens in (self._output_token_ids, self._new_appended_tokens, self._cached_all_token_ids, self._context):
+            tokens.extend(token_ids)
+
+    def forget_context(self, context: Any) -> None:
+        """Keep ``context``, which only has a length, instead of the prompt and what was merged."""
+        self._context = context
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        return tuple(self._sampled)
+
+    @property
+    def output_token_ids_array(self) -> array:
+        return self._sampled
+
+    @property
+    def prompt_token_ids_array(self) -> array:
+        return self._context
+
+    def get_output_token_ids(self) -> tuple[int, ...]:
+        return tuple(self._output_token_ids)
+
+    @property
+    def num_merged(self) -> int:
+        """Output tokens that the sequence has not sampled itself."""
+        return self.get_output_len() - len(self._sampled)
+
+
+class Forgotten(Ids[int]):
+    """Token ids of which only the number is known."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Raise a `LookupError`, whatever the index."""
+        raise LookupError(f"the context of {self._length} tokens is not kept: its sequence has been joined")
+
+
+def prompt_ids(data: SequenceData) -> Ids[int]:
+    """The prompt's token ids; upstream's own property makes a copy."""
+    token_ids: Ids[int] = data._prompt_token_ids
+    return token_ids
+
+
+def output_ids(data: SequenceData) -> Ids[int]:
+    """The output's token ids; upstream's own property makes a copy."""
+    token_ids: Ids[int] = data._output_token_ids
+    return token_ids
+
+
+def continued(data: SequenceData, prefix_token_ids: Ids[int]) -> SequenceData:
+    """New data whose prompt is all tokens of ``data``, followed by the prefix.
+
+    Upstream would make it from a list, and convert that into an array, a tuple and another list, token by token. Here
+    each is copied from its counterpart.
+    """
+    made = SequenceData(array(VLLM_TOKEN_ID_ARRAY_TYPE))
+    made._prompt_token_ids = data._prompt_token_ids + data._output_token_ids
+    made._prompt_token_ids.extend(prefix_token_ids)
+    made._cached_all_token_ids = [*data.get_token_ids(), *prefix_token_ids]
+    made._prompt_token_ids_tuple = tuple(made._cached_all_token_ids)
+    return made
+
+
+def forget_context(data: Any) -> Forgotten:
+    """Drop the prompt of ``data``, and return what is left of it: its length."""
+    context = Forgotten(data.get_prompt_len())
+    data._prompt_token_ids = data._prompt_token_ids_tuple = context
+    data._cached_all_token_ids = list(data._output_token_ids)
+    if isinstance(data, MergedSequenceData):
+        data.forget_context(context)
+    return context
