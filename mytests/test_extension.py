@@ -161,7 +161,7 @@ class TestHandlers:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("make_nothing", "made None; it has to make an object"),
+            ("make_nothing", "returned None; it has to return an object"),
             ("needs_two", "failed when called .*takes the tokenizer"),
         ],
     )

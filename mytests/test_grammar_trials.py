@@ -200,6 +200,14 @@ class TestTrials:
         with pytest.raises(ValueError, match="again"):
             trials.check(regex("a"), "t", MODEL)
 
+    def test_answers_are_forgotten_with_the_process(self) -> None:
+        """They are told by the ids of tokenizers, which others may have by then."""
+        trials = Answering("", "no")
+        trials.check(regex("a"), "t", MODEL)
+        trials.close()
+        with pytest.raises(ValueError, match="no; correct it"):
+            trials.check(regex("a"), "t", MODEL)
+
     def test_a_process_that_has_ended_is_no_fault_of_the_grammar(self) -> None:
         """The next request with it has another try."""
         trials = Answering(BrokenPipeError("gone"), "")

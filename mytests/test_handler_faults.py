@@ -134,7 +134,9 @@ FAULTS: dict[str, Callable[[], Any]] = {
     ),
     "ambiguous": lambda: Actions((), block=Ambiguous()),  # type: ignore[arg-type]
     "later-failing": spawning(LaterFailing()),
-    "bad-params": lambda: Spawn((), {"temperature": float("nan")}),
+    "bad-params": spawning(Spawn((), {"temperature": float("nan")})),
+    "unknown-params": spawning(Spawn((), {"temprature": 1.0})),
+    "several-samples": spawning(Spawn((), {"n": 2})),
     "exits": raising(SystemExit(3)),
     "cancels": raising(asyncio.CancelledError()),
     "recurses": raising(RecursionError()),

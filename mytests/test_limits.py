@@ -79,11 +79,11 @@ class TestLimits:
         ("extra_args", "message"),
         [
             ({"hooks": "no"}, "extra_args: hooks is 'no'; use True or False"),
-            ({"max_children": 17}, "extra_args: max_children is 17; the engine allows 16 at most"),
-            ({"max_child_depth": 4}, "max_child_depth is 4; the engine allows 3 at most"),
-            ({"max_children": 0}, "max_children is 0; use an integer from 1 up"),
-            ({"max_tree_tokens": 1.5}, "max_tree_tokens is 1.5; use an integer from 0 up"),
-            ({"max_tree_tokens": 101}, "max_tree_tokens is 101; the engine allows 100 at most"),
+            ({"max_children": 17}, "extra_args: max_children is 17; the engine allows at most 16"),
+            ({"max_child_depth": 4}, "max_child_depth is 4; the engine allows at most 3"),
+            ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
+            ({"max_tree_tokens": 1.5}, "max_tree_tokens is 1.5; use an integer of at least 0"),
+            ({"max_tree_tokens": 101}, "max_tree_tokens is 101; the engine allows at most 100"),
         ],
     )
     def test_a_bad_value_is_refused(self, extra_args: dict[str, Any], message: str) -> None:
@@ -112,7 +112,9 @@ class TestLimits:
     )
     def test_a_typing_error_is_refused(self, name: str, meant: str) -> None:
         """It would be ignored, as foreign names are; the error says what was meant, and the way out."""
-        message = f"extra_args: '{name}' is not a field, and nearly '{meant}'; write '{meant}', or give an argument of"
+        message = (
+            f"extra_args: '{name}' is not a field, but similar to '{meant}'; write '{meant}', or give an argument of"
+        )
         with pytest.raises(ValueError, match=re.escape(message)):
             limits_of(DEEP, {"somebody": "else's", name: 1})
 

@@ -38,7 +38,7 @@ def test_the_log_grows_by_a_line_a_request(hooks: SpecialKwargs, script: str, ca
         (
             joined_by("fail"),
             "!.z",
-            "r: a join function failed, and its children are merged as nothing: KeyError: 'no such child'",
+            "r: a join function failed, and nothing is merged for its children: KeyError: 'no such child'",
         ),
         (
             SpecialKwargs(handlers={FORK: own("Failing")}),

@@ -111,7 +111,7 @@ class TestRoutes:
             (
                 {"request_id": "r", "text": "a" * 10_000},
                 413,
-                "no sequence of this model has room for more than 5296",
+                "no sequence of this model has room for more than 6496",
             ),
             ([], 422, "body"),
         ],

@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from sequence_hooks.integrity import IntegrityError
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
 
@@ -164,3 +165,31 @@ class TestQueues:
         group.first_seq.status = SequenceStatus[status]
         with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
             engine.scheduler.block(engine.scheduler.branch_for(group), "children")
+
+
+class TestIntegrity:
+    def test_a_status_that_is_not_its_queues_is_told(self) -> None:
+        """It names the sequence, its status and the queue."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add().first_seq.status = SequenceStatus.RUNNING
+        with pytest.raises(IntegrityError, match="r is RUNNING, and is in the queue 'waiting'"):
+            engine.scheduler.check_integrity()
+
+    def test_queues_and_trees_have_the_same_sequences_blocked(self) -> None:
+        """A BLOCKED sequence whose tree doesn't know would never be joined."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        group = engine.add()
+        engine.step({"r": PROMISE})
+        engine.scheduler._move(group, SequenceStatus.BLOCKED)
+        with pytest.raises(IntegrityError, match=r"\['r'\] are BLOCKED in the queues or in the trees, but not in both"):
+            engine.scheduler.check_integrity()
+
+    def test_a_block_that_nobody_holds_is_told(self) -> None:
+        """It leaked."""
+        engine = SurgicalEngine(SYNC_HOOKS, num_blocks=8)
+        group = engine.add(prompt="p" * 8)
+        engine.step({})
+        tables = engine.scheduler.block_manager.block_tables
+        del tables[group.first_seq.seq_id]
+        with pytest.raises(IntegrityError, match=r"GPU: 6 blocks are free and 0 are held, of 8"):
+            engine.scheduler.check_integrity()

@@ -94,7 +94,7 @@ class TestCompletions:
 
     def test_a_request_may_not_loosen_its_limits(self, client: OpenAI) -> None:
         """The error names the field and the maximum."""
-        with pytest.raises(Exception, match="max_children is 1000; the engine allows 16"):
+        with pytest.raises(Exception, match="max_children is 1000; the engine allows at most 16"):
             client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"max_children": 1000}))
 
 

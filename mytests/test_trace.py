@@ -208,5 +208,5 @@ class TestLanes:
         kept = path.read_bytes().splitlines(keepends=True)
         kept[lines] = []
         path.write_bytes(b"".join(kept))
-        with pytest.raises(TraceError, match=rf"line \d: {missing} .*has no beginning in the file; .*of its own"):
+        with pytest.raises(TraceError, match=rf"line \d: {missing} .*does not begin in the file; .*its own file"):
             picture_of(read(path))

@@ -145,7 +145,7 @@ class TestLLMEngine:
         if hooks is None:
             engine._add_processed_request("r", {}, params)
         else:
-            with pytest.raises(ValueError, match="max_children is 99; the engine allows 16"):
+            with pytest.raises(ValueError, match="max_children is 99; the engine allows at most 16"):
                 engine._add_processed_request("r", {}, params)
             params = SamplingParams()
             engine._add_processed_request("r", {}, params)

@@ -29,7 +29,7 @@ def as_token_id(value: Any) -> int:
         TypeError: ``value`` is not an integer; True and False are not integers here.
     """
     if isinstance(value, bool):
-        raise TypeError(f"{value} is no token id")
+        raise TypeError(f"{value} is not a token id")
     return operator.index(value)
 
 

@@ -108,10 +108,13 @@ class Branch(Generic[S]):
 
     @property
     def num_sampled_below(self) -> int:
-        """Tokens that it and its descendants have sampled in total."""
-        merged = sum(segment.end - segment.start for segment in self.merged)
-        own = len(self.sequence.output_token_ids) - merged
-        return own + sum(child.num_sampled_below for child in self.children)
+        """Tokens that it and its descendants have sampled."""
+        return sum(branch.num_sampled for branch in self.subtree())
+
+    @property
+    def num_sampled(self) -> int:
+        """Output tokens that it has sampled itself."""
+        return len(self.sequence.output_token_ids) - sum(segment.end - segment.start for segment in self.merged)
 
     @property
     def segments(self) -> tuple[Segment, ...]:

@@ -24,7 +24,7 @@ def check_at_least(owner: object, name: str, least: int) -> None:
     """Require the field to be an integer of at least ``least``."""
     value = getattr(owner, name)
     if type(value) is not int or value < least:
-        refuse(owner, name, f"use an integer from {least} up")
+        refuse(owner, name, f"use an integer of at least {least}")
 
 
 def check_text(owner: object, name: str, optional: bool = False) -> None:

@@ -168,7 +168,7 @@ def _make_named(name: str, tokenizer: Tokenizer | None) -> TokenHandler:
         ) from error
     if not isinstance(handler, TokenHandler):
         raise ValueError(
-            f"special_kwargs: handlers has {shortened(name)}, which made {shortened(handler)}; "
-            "it has to make an object with the methods on_token and join"
+            f"special_kwargs: handlers has {shortened(name)}, which returned {shortened(handler)}; "
+            "it has to return an object with the methods on_token and join"
         )
     return handler

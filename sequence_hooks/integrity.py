@@ -54,7 +54,7 @@ def check_queues(queues: Mapping[str, Sequence[str]]) -> None:
     """Raise an `IntegrityError` if a sequence, named by its id, is in two queues or twice in one."""
     places = Counter(name for queue in queues.values() for name in queue)
     if twice := [name for name, count in places.items() if count > 1]:
-        raise IntegrityError(f"{twice} stand in several places\n{report_queues(queues)}")
+        raise IntegrityError(f"{twice} are in several places\n{report_queues(queues)}")
 
 
 def report_queues(queues: Mapping[str, Sequence[str]]) -> str:

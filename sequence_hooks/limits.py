@@ -61,7 +61,7 @@ def _check_names(given: Mapping[str, Any]) -> None:
     for name in islice(given, _MOST_NAMES):
         if meant := near_name(str(name), ours):
             raise ValueError(
-                f"extra_args: {shortened(name)} is not a field, and nearly {meant!r}; write {meant!r}, or give an "
+                f"extra_args: {shortened(name)} is not a field, but similar to {meant!r}; write {meant!r}, or give an "
                 "argument of your own another name"
             )
 
@@ -75,7 +75,7 @@ def _check_switch(name: str, value: Any) -> bool:
 def _check_limit(name: str, value: Any, most: int | None) -> int:
     least = _LEAST[name]
     if type(value) is not int or value < least:
-        raise ValueError(f"extra_args: {name} is {shortened(value)}; use an integer from {least} up")
+        raise ValueError(f"extra_args: {name} is {shortened(value)}; use an integer of at least {least}")
     if most is not None and value > most:
-        raise ValueError(f"extra_args: {name} is {shortened(value)}; the engine allows {most} at most")
+        raise ValueError(f"extra_args: {name} is {shortened(value)}; the engine allows at most {most}")
     return value

@@ -106,7 +106,7 @@ def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
 def _to_spans(merged: Merged, children: Mapping[str, Finished], encode: Encode, vocab_size: int | None) -> list[Span]:
     pieces: list[Piece] = [merged] if isinstance(merged, str) else list(islice(merged, _MOST_PIECES + 1))
     if len(pieces) > _MOST_PIECES:
-        raise ValueError(f"a join function gives more than {_MOST_PIECES} pieces")
+        raise ValueError(f"a join function returns more than {_MOST_PIECES} pieces")
     spans: list[Span] = []
     for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput))):
         if is_id:

@@ -45,6 +45,6 @@ def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[.
             f"({shortened_error(error)}); {way_out}"
         ) from error
     if not callable(found):
-        raise ValueError(f"special_kwargs: {field} has {shortened(name)}, which is no function; {way_out}")
+        raise ValueError(f"special_kwargs: {field} has {shortened(name)}, which is not a function; {way_out}")
     named: Callable[..., Any] = found
     return named

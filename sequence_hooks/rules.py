@@ -45,6 +45,8 @@ class Standing:
     depth: int
     num_unfinished_children: int
     num_sampled_in_tree: int
+    """Read only if the limits have ``max_tree_tokens``; otherwise 0 will do."""
+
     limits: Limits
     room: int
     """Tokens that fit after the hook token, up to the model's length."""

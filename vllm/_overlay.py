@@ -7,16 +7,12 @@ module that we don't have is upstream's, under its usual name. A module of ours 
 upstream too falls back to upstream's for names that it doesn't define.
 """
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 UPSTREAM_ROOT = Path(__file__).parent / "_upstream"
-# Modules of ours that work without the engine; they import what they need of it themselves.
-_WITHOUT_UPSTREAM = ("_overlay", "_upstream", "_version", "hooks")
 
 
 def extend_package(package: str, path: list[str]) -> None:
@@ -48,17 +44,3 @@ def fall_back_to(upstream: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {here!r} has no attribute {name!r}") from None
 
     return module_getattr
-
-
-def import_upstream_first() -> None:
-    """Have upstream's root package, which prepares the process, imported before the first of its modules."""
-    sys.meta_path.insert(0, _UpstreamFirst())
-
-
-class _UpstreamFirst(MetaPathFinder):
-    """Sees each module of vLLM before it is imported, and never finds one itself."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        package, _, module = name.partition(".")
-        if package == "vllm" and module and module.partition(".")[0] not in _WITHOUT_UPSTREAM:
-            import_module("vllm._upstream")

@@ -45,5 +45,5 @@ class TestQueues:
     @pytest.mark.parametrize("queues", [{"waiting": ["a"], "running": ["b", "a"]}, {"waiting": ["a", "a"]}])
     def test_twice_is_told(self, queues: dict[str, list[str]]) -> None:
         """With all queues."""
-        with pytest.raises(IntegrityError, match=r"^\['a'\] stand in several places\nqueues:\n  waiting: \['a'"):
+        with pytest.raises(IntegrityError, match=r"^\['a'\] are in several places\nqueues:\n  waiting: \['a'"):
             check_queues(queues)

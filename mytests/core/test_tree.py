@@ -2,6 +2,7 @@
 """The trees: which steps a branch may take, who is ready when, and what is kept."""
 
 from itertools import count
+from sys import getrecursionlimit
 from typing import Any
 
 import pytest
@@ -190,6 +191,14 @@ class TestBranch:
         leaf = child_of(trees, middle, handler())
         assert (leaf.depth, leaf.root, list(leaf.lineage())) == (2, root, [leaf, middle, root])
         assert list(root.subtree()) == [root, middle, leaf]
+
+    def test_a_tree_may_be_of_any_depth(self) -> None:
+        """Deeper than Python's stack."""
+        trees, root = planted(output_token_ids=[1])
+        branch = root
+        for _ in range(getrecursionlimit() + 10):
+            branch = child_of(trees, branch, handler(), [20])
+        assert root.num_sampled_below == branch.num_sampled_in_tree == branch.depth + 1
 
     def test_an_output_is_made_anew_until_it_has_finished(self) -> None:
         """Then it is kept."""

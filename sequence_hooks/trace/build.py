@@ -24,8 +24,8 @@ def picture_of(recorded: Recording) -> Picture:
             builder.take(event)
         except _UnknownName as error:
             raise TraceError(
-                f"{recorded.path}, line {number}: {error} has no beginning in the file; "
-                "another engine began it anew: record each to a file of its own"
+                f"{recorded.path}, line {number}: {error} does not begin in the file; "
+                "another engine has overwritten it: record each engine to its own file"
             ) from None
     builder.end()
     lanes = tuple(lane for root in builder.roots for lane in _tree(root))

@@ -74,7 +74,9 @@ class HookQueues(Scheduler):
         for name, groups in queues.items():
             for group in groups:
                 if group.first_seq.status != _STATUS_IN[name]:
-                    raise IntegrityError(f"{group.request_id} is {group.first_seq.status.name}, and stands in {name}")
+                    raise IntegrityError(
+                        f"{group.request_id} is {group.first_seq.status.name}, and is in the queue {name!r}"
+                    )
         for pool in self._blocks.pools():
             pool.check()
 

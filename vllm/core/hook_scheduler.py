@@ -192,7 +192,8 @@ class HookScheduler(PriorityScheduler):
         blocked = {group.request_id for group in self.blocked}
         waiting = {branch.request_id for branch in self.trees.branches if branch.phase == "blocked"}
         if blocked != waiting:
-            raise IntegrityError(f"{sorted(blocked ^ waiting)} are BLOCKED by one account alone\n{self.trees.report()}")
+            strays = f"{sorted(blocked ^ waiting)} are BLOCKED in the queues or in the trees, but not in both"
+            raise IntegrityError(f"{strays}\n{self.trees.report()}")
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""

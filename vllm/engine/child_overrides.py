@@ -8,6 +8,7 @@ from typing import Any
 from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs as AnyEngines
 from sequence_hooks.plugins import FAULTS, load, told
+from sequence_hooks.shown import shortened
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, check_types
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -32,14 +33,18 @@ def check_sampling_overrides(owner: object, name: str) -> None:
     if not isinstance(value, (SamplingParams, Mapping)):
         refuse(owner, name, "give a SamplingParams, or a dict of its fields")
     try:
-        params = params_of(value)
-        check_types(params)
+        check_one_child(params_of(value))
     except AssertionError:
         refuse(owner, name, "correct it: its types are wrong")
     except FAULTS as error:
         refuse(owner, name, f"correct it: {told(error).removeprefix('ValueError: ')}")
+
+
+def check_one_child(params: SamplingParams) -> None:
+    """Raise a `ValueError` for parameters that no child of any model can have."""
+    check_types(params)
     if params.n != 1:
-        refuse(owner, name, "leave n at 1, and use children_per_promise")
+        raise ValueError(f"n is {shortened(params.n)}; leave n at 1, and use children_per_promise")
 
 
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

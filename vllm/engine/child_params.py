@@ -7,7 +7,7 @@ from typing import Any
 
 from sequence_hooks.sampling import derive_seed
 from vllm.core.hooked_sequence import V0Branch
-from vllm.engine.child_overrides import sampling_fields
+from vllm.engine.child_overrides import check_one_child, sampling_fields
 from vllm.sampling_params import _MAX_TEMP, SamplingParams
 from vllm.sequence import Sequence
 
@@ -28,7 +28,10 @@ def child_params(
         index: The child's position among its parent's children.
     """
     given = inherit(parent.sequence.sampling_params, overrides)
-    params = given if overrides is None else complete(given, parent.sequence.seq)
+    params = given
+    if overrides is not None:
+        check_one_child(given)
+        params = complete(given, parent.sequence.seq)
     # The child's prompt is its parent's context, which no user has sent as a prompt.
     params.prompt_logprobs = None
     if params.seed is not None:

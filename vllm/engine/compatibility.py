@@ -38,7 +38,7 @@ def prepare_args(args: "EngineArgs") -> None:
     if args.num_scheduler_steps > 1:
         _refuse(f"num_scheduler_steps={args.num_scheduler_steps}", "leave it at 1")
     if args.enable_chunked_prefill is False:
-        _refuse("enable_chunked_prefill=False", "a resumed sequence prefills behind its KV; leave it unset")
+        _refuse("enable_chunked_prefill=False", "a resumed sequence prefills after its KV; leave it unset")
     if args.enable_chunked_prefill is None:
         logger.info("Sequence hooks: chunked prefill is switched on")
         args.enable_chunked_prefill = True

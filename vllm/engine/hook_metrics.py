@@ -19,10 +19,13 @@ logger = init_logger(__name__)
 
 _COUNTERS = {
     "num_spawned": ("vllm:children_spawned_total", "Number of children spawned."),
-    "num_failed": ("vllm:children_failed_total", "Number of children that their parents were joined without."),
+    "num_failed": ("vllm:children_failed_total", "Number of children that failed, and were left out of the join."),
     "num_merged": ("vllm:merged_tokens_total", "Number of tokens merged into parents."),
     "num_prefilled": ("vllm:resume_prefill_tokens_total", "Number of tokens to prefill at resumes."),
-    "num_saved": ("vllm:resume_saved_tokens_total", "Number of context tokens whose KV was there at resumes."),
+    "num_saved": (
+        "vllm:resume_saved_tokens_total",
+        "Number of context tokens whose KV was kept or injected at resumes.",
+    ),
 }
 """Names and descriptions, by the field of `HookStats`."""
 

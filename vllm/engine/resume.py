@@ -108,7 +108,7 @@ def _copy_of(tokenizer: AnyTokenizer) -> AnyTokenizer:
 
 def _token_id(value: Any) -> int:
     if isinstance(value, bool):
-        raise TypeError(f"{value} is no token id")
+        raise TypeError(f"{value} is not a token id")
     return operator.index(value)
 
 

@@ -67,7 +67,7 @@ class Merger:
         if merge.num_cut and self._told.is_first(name):
             logger.warning("%s: %d merged tokens are cut to fit the model's length", name, merge.num_cut)
         if merge.error is not None and self._told.is_first(name):
-            logger.error("%s: a join function failed, and its children are merged as nothing: %s", name, merge.error)
+            logger.error("%s: a join function failed, and nothing is merged for its children: %s", name, merge.error)
 
 
 def _logprobs(branch: V0Branch, span: Span) -> SampleLogprobs:

@@ -190,10 +190,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def _standing(self, branch: V0Branch, num_before: int) -> Standing:
         num_prompt = len(branch.sequence.prompt_token_ids)
+        # A walk over the whole tree: only where it counts.
+        num_sampled = 0 if branch.limits.max_tree_tokens is None else branch.num_sampled_in_tree
         return Standing(
             depth=branch.depth,
             num_unfinished_children=branch.num_unfinished_children,
-            num_sampled_in_tree=branch.num_sampled_in_tree,
+            num_sampled_in_tree=num_sampled,
             limits=branch.limits,
             room=self.merger.max_len(branch) - num_prompt - num_before - 1,
             vocab_size=self._facts.vocab_size,

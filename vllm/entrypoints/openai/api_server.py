@@ -26,8 +26,8 @@ router = upstream.router
 _BYTES_AROUND = 4096
 """Bytes of a body for everything but what is appended."""
 
-_BYTES_A_CHARACTER = 6
-"""The most that an escaped one takes."""
+_BYTES_A_CHARACTER = 12
+"""The most that one takes in JSON: beyond the basic plane it is escaped as two surrogates."""
 
 
 class ResumeRequest(BaseModel):
@@ -79,7 +79,9 @@ async def _call(raw_request: Request, method: str, *args: Any) -> Any:
 def _client(raw_request: Request, method: str) -> Any:
     client = upstream.engine_client(raw_request)
     if not hasattr(client, method):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, f"{method}: the engine is V1, which has no hooks; VLLM_USE_V1=0")
+        raise HTTPException(
+            HTTPStatus.BAD_REQUEST, f"{method}: the engine is V1, which has no hooks; set VLLM_USE_V1=0"
+        )
     return client
 
 

@@ -105,6 +105,8 @@ class GrammarTrials:
             self._process.wait()
         self._process = self._control = None
         self._learnt.clear()
+        # They are told by the tokenizers' ids, which others may get now.
+        self._answers.clear()
 
     def _is_running(self) -> bool:
         """Whether there is a process that was started by this one, and not by one that this one was forked from."""
