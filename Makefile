@@ -59,14 +59,15 @@ test: setup ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov
 	@$(BIN)/python -m pytest -m model
 
-lint: setup ## ruff and mypy on our code, and who may import whom
+lint: setup ## ruff and mypy on our code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tests in an environment without torch and vLLM
 	@$(BIN)/mypy --strict sequence_hooks
 	@$(BIN)/lint-imports
-
-check-core: setup ## sequence_hooks alone: its wheel, imports and tests in an environment without torch and vLLM
+	@$(BIN)/python -m pytest -q mytests/test_typing.py mytests/test_privacy.py
 	@$(BIN)/python -m build_tools.check_core .venv-core
 
 lock: setup ## renew requirements/constraints-*.txt

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the surgical suite, and reports what each test states.
 
-Tests marked "model" are left out without --all. What else is given goes to pytest:
+Tests marked "model" run only with --all. Other arguments are passed to pytest:
 `python -m mytests -k abort`, `python -m mytests --all mytests/test_setup.py`.
 """
 
@@ -34,7 +34,7 @@ class TestLine:
     name: str
     statement: str
     outcomes: dict[str, str] = field(default_factory=dict)
-    """By node id, "" before it has run."""
+    """The outcome of each case by node id; "" until it has run."""
 
     seconds: float = 0.0
 
@@ -61,7 +61,7 @@ class TestLine:
 
 @dataclass
 class Section:
-    """One file: its lines by class, and how many cases are still to come."""
+    """One file: its lines by class, and how many of its cases have not run yet."""
 
     statement: str
     classes: dict[str, dict[str, TestLine]] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class Section:
 
 
 class Report:
-    """A pytest plugin that prints a section as soon as its file is through, and the failures at the end."""
+    """A pytest plugin that prints a section as soon as its file is done, and the failures at the end."""
 
     def __init__(self, console: Console) -> None:
         self.own_words = io.StringIO()
-        """What pytest's own reporter says: shown where no test ran."""
+        """The output of pytest's own reporter, shown if no test ran."""
         self._console = console
         self._sections: dict[str, Section] = {}
         self._lines: dict[str, TestLine] = {}
@@ -82,7 +82,7 @@ class Report:
         self._start = time.monotonic()
 
     def print_summary(self) -> None:
-        """What failed, each with its message and the command that repeats it, and the totals."""
+        """Print each failure with its message and the command that reproduces it, and the totals."""
         self._status.stop()
         for file in list(self._sections):
             self._print_section(file)
@@ -105,18 +105,18 @@ class Report:
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Let pytest's reporter write aside: other plugins need it to be there."""
+        """Redirect pytest's own reporter to a buffer: other plugins need it, so it cannot be removed."""
         plugins = config.pluginmanager
         plugins.unregister(name="terminalreporter")
         plugins.register(TerminalReporter(config, self.own_words), "terminalreporter")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Take a file that cannot be imported for a failure."""
+        """Report a file that cannot be imported as a failure."""
         if report.failed:
             self._add_failure(report)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Lay out the sections."""
+        """Create the sections and their lines."""
         for item in session.items:
             assert isinstance(item, pytest.Function)
             section = self._sections.setdefault(item.nodeid.split("::")[0], Section(_statement(item.module)))
@@ -130,7 +130,7 @@ class Report:
             self._status.start()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Say what runs, on a terminal."""
+        """Show the running test, if the output is a terminal."""
         self._status.update(Text(nodeid, "dim"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -188,7 +188,7 @@ def _open_console() -> Console:
 
 
 def main() -> int:
-    """Run what the command line selects; pytest's exit code."""
+    """Run what the command line selects, and return pytest's exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m mytests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

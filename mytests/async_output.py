@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous output processing on the CPU, where upstream has it switched off.
+"""Asynchronous output processing on the CPU, where upstream disables it.
 
-A step's outputs are then processed while the next step runs, by a callback that upstream's model runner
-for GPUs calls; here the executor does, right after the forward pass.
+A step's outputs are then processed while the next step runs, by a callback. Upstream's GPU model runner calls
+it; here the executor calls it, right after the forward pass.
 """
 
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ from vllm.platforms.cpu import CpuPlatform
 
 @contextmanager
 def allowed() -> Iterator[None]:
-    """Engines that are made meanwhile process their outputs asynchronously."""
+    """Engines created inside this context process their outputs asynchronously."""
     with patch.object(CpuPlatform, "is_async_output_supported", lambda *_: True):
         yield
 
 
 def call_back(engine: LLMEngine) -> None:
-    """Have an engine's executor call back as the model runner for GPUs does."""
+    """Make an engine's executor call the callback, as the GPU model runner does."""
     executor = engine.model_executor
     execute_model = executor.execute_model
 
     def execute(execute_model_req: Any) -> Any:
-        # The model input of the CPU has no place for it.
+        # The CPU's model input has no field for the callback.
         callback, execute_model_req.async_callback = execute_model_req.async_callback, None
         output = execute_model(execute_model_req=execute_model_req)
         if callback is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real headless Chromium, and a recorded run's page in it. As a program: whether there is one."""
+"""A real headless Chromium that opens the page of a recorded run. As a program: exits with 0 if one is found."""
 
 import shutil
 import sys
@@ -14,20 +14,20 @@ from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_MS = 600_000
-"""After which something hangs; nothing is measured by it."""
+"""The time after which we assume a hang; no measurement depends on it."""
 
 WAY_OUT = "no Chromium: `make browser` installs one"
 
 
 def find_chromium(playwright: Playwright) -> str | None:
-    """The path of this machine's Chromium, or of Playwright's own; None where there is neither."""
+    """The path of this machine's Chromium, or of Playwright's own; None if there is neither."""
     own = playwright.chromium.executable_path
     return next(filter(None, map(shutil.which, NAMES)), own if Path(own).exists() else None)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A running one. Where there is none the test is skipped."""
+    """A running Chromium; the test is skipped if none is installed."""
     with sync_playwright() as playwright:
         found = find_chromium(playwright)
         if found is None:
@@ -39,7 +39,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Opened:
-    """A page, and what it complained of. Coordinates are CSS pixels of the window."""
+    """An open page and the problems that it reported. Coordinates are CSS pixels of the window."""
 
     page: Page
     problems: list[str] = field(default_factory=list)
@@ -57,23 +57,23 @@ class Opened:
         return opened
 
     def size(self, name: str) -> float:
-        """A length of the stylesheet."""
+        """A length in the stylesheet, in pixels."""
         return float(self.style(name).removesuffix("px"))
 
     def style(self, name: str) -> str:
-        """A variable of the stylesheet."""
+        """The value of a variable in the stylesheet."""
         read = "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()"
         return self.page.evaluate(read, f"--{name}")
 
     def place(self, row: int, part: float) -> tuple[float, float]:
-        """Where a row has a time, given as a part of the whole run; nothing is zoomed or scrolled."""
+        """The point of a time in a row, as a fraction of the run; the page is neither zoomed nor scrolled."""
         box = self.page.locator("#lanes").bounding_box()
         width = self.page.evaluate("document.getElementById('lanes').clientWidth") - self.size("labels")
         assert box is not None
         return self.size("labels") + part * width, box["y"] + 1 + (row + 0.5) * self.size("row")
 
     def color(self, x: float, y: float) -> str:
-        """Of a pixel of the lanes."""
+        """The color of a pixel of the lanes."""
         look = """([x, y]) => {
             const canvas = document.querySelector("#lanes canvas"), box = canvas.getBoundingClientRect();
             const pixel = canvas.getContext("2d").getImageData(x - box.left, y - box.top, 1, 1).data;
@@ -82,7 +82,7 @@ class Opened:
         return self.page.evaluate(look, [x, y])
 
     def num_drawn(self) -> int:
-        """How many rectangles, lines and texts the lanes are drawn with."""
+        """The number of rectangles, lines and texts in a drawing of the lanes."""
         draw = """() => {
             const canvas = CanvasRenderingContext2D.prototype, drawing = ["fillRect", "stroke", "fillText"];
             const own = drawing.map((name) => canvas[name]);
@@ -97,12 +97,12 @@ class Opened:
         return self.page.evaluate(draw)
 
     def tip(self) -> str:
-        """What is shown where the pointer is; nothing where it isn't."""
+        """The text of the tooltip at the pointer; empty if none is shown."""
         tip = self.page.locator("#tip")
         return tip.inner_text() if tip.is_visible() else ""
 
     def shown(self) -> str:
-        """The times that can be seen."""
+        """The range of times that is visible."""
         self.page.evaluate("() => new Promise(requestAnimationFrame)")
         return self.page.locator("#range").inner_text()
 

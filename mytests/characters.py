@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of the surgical tests: one a character, and those that hooks take and give."""
+"""Tokens of the surgical tests: one per character, and the special tokens that hooks read and write."""
 
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence
@@ -8,12 +8,12 @@ EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 
 
 def ids(text: str) -> list[int]:
-    """The token ids of a text: one a character."""
+    """The token ids of a text: one per character."""
     return [ord(character) for character in text]
 
 
 class CharTokenizer:
-    """One token a character, and one that begins a prompt."""
+    """One token per character, and one that begins a prompt."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BEGIN, *ids(text)] if add_special_tokens else ids(text)

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 
 import mytests.environment  # noqa: F401
 
-# No test fails because the machine has something else to do, nor when mutmut runs it a second time in its process.
+# No test fails because the machine is busy, nor because mutmut runs it twice in one process.
 settings.register_profile(
     "at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy tokens of a tiny random Llama, in this process or, for V1, in one of its own."""
+"""Greedy tokens of a tiny random Llama, in this process or, for V1, in a subprocess."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PROMPT_LENS = [5, 40, 70, 100]
 
 
 def save_tiny_llama(folder: Path) -> None:
-    """The model of `make check-upstream`, with a tokenizer: V1 wants one."""
+    """The model of `make check-upstream`, with a tokenizer, which V1 requires."""
     save_model(folder)
     words = WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0")
     tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), unk_token="w0")
@@ -28,7 +28,7 @@ def save_tiny_llama(folder: Path) -> None:
 
 
 def generate(folder: Path, **engine_args: Any) -> list[list[int]]:
-    """Output token ids of the same prompts twice over: the second time, prefixes may be cached."""
+    """Output token ids of the same prompts, generated twice: the second time, prefixes may be cached."""
     llm = LLM(
         str(folder),
         dtype="float32",
@@ -47,7 +47,7 @@ def generate(folder: Path, **engine_args: Any) -> list[list[int]]:
 
 
 def generate_in_subprocess(folder: Path, environ: dict[str, str]) -> list[list[int]]:
-    """`generate` with prompts in chunks of 32 tokens, under ``environ``."""
+    """`generate` in a process with ``environ``, with prompts in chunks of 32 tokens."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, str(folder)],
         env={**os.environ, **environ},

@@ -74,7 +74,7 @@ class Step:
         return [t.tolist() for t in torch.randperm(self.num_blocks)[: sum(sizes)].split(sizes)]
 
     def _cache_with_contexts(self) -> torch.Tensor:
-        """Slots that no context has written hold large numbers, so that a read of one shows."""
+        """A cache with the contexts; all other slots hold large numbers, so that a stray read is visible."""
         heads = self.heads
         shape = PagedAttention.get_kv_cache_shape(self.num_blocks, self.block_size, heads.num_kv_heads, heads.head_size)
         kv_cache = torch.full(shape, 1e4, dtype=heads.dtype)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Surgical testing by hand: build a group, feed it tokens, watch statuses, queues and block tables.
+"""Interactive surgical testing: build a group, feed it tokens, watch statuses, queues and block tables.
 
-No model is there: you say what each sequence samples, one character a token. "!" is the promise, which
+There is no model: you say what each sequence samples, one character per token. "!" is the promise, which
 spawns a child; "." the sync token, which waits for the children; "$" ends a sequence. `tour` walks through
-a spawn and a merge, `help` lists the commands, `quit` ends. Commands are read from standard input, too.
+a spawn and a merge, `help` lists the commands, `quit` ends. Commands can also come from standard input.
 """
 
 import cmd
@@ -103,7 +103,7 @@ class Demo(cmd.Cmd):
                 self._say(f"there never was a sequence {name!r}: its text is not used")
 
     def do_abort(self, line: str) -> None:
-        """abort ID: abort a sequence and all that descends from it"""
+        """abort ID: abort a sequence and all its descendants"""
         self._require("abort", line, self.engine.statuses())
         self.engine.scheduler.abort_seq_group(line)
 
@@ -136,15 +136,15 @@ class Demo(cmd.Cmd):
     do_EOF = do_quit
 
     def emptyline(self) -> bool:
-        """Nothing, where `cmd.Cmd` would repeat the last command."""
+        """Do nothing; `cmd.Cmd` would repeat the last command."""
         return False
 
     def default(self, line: str) -> None:
-        """Refuse what is no command."""
+        """Refuse an unknown command."""
         raise CommandError(f"there is no command {line.split()[0]!r}; help lists them")
 
     def onecmd(self, line: str) -> bool:
-        """Carry out a command and show what it changed; what goes wrong is told in one line."""
+        """Carry out a command and show what it changed; an error is reported in one line."""
         before = self._seen()
         try:
             if super().onecmd(line):
@@ -163,7 +163,7 @@ class Demo(cmd.Cmd):
         self._requests: dict[str, SequenceGroup] = {}
 
     def _step(self, choose: Callable[[SequenceGroup], int]) -> dict[str, str]:
-        """Step, and tell what was scheduled; what each sequence sampled."""
+        """Step and print what was scheduled; returns what each sequence sampled."""
         sampled: dict[str, str] = {}
 
         def record(group: SequenceGroup) -> int:
@@ -183,7 +183,7 @@ class Demo(cmd.Cmd):
             raise CommandError(f"{command}: there is no sequence {name!r}; there are {', '.join(names) or 'none'}")
 
     def _groups(self) -> dict[str, SequenceGroup]:
-        """Every sequence there has been, each before its children."""
+        """Every sequence so far, each before its children."""
         groups, todo = {}, list(self._requests.values())
         while todo:
             group = todo.pop(0)
@@ -196,7 +196,7 @@ class Demo(cmd.Cmd):
         return seen_in(self.engine, self._groups())
 
     def _show(self, before: Seen) -> None:
-        """What was copied, the table of sequences, and how many blocks are free."""
+        """Print the copied blocks, the table of sequences, and the number of free blocks."""
         seen = self._seen()
         for told in copies(before, seen):
             self._say(told)
@@ -211,7 +211,7 @@ class Demo(cmd.Cmd):
 
 
 def main() -> None:
-    """A prompt on a terminal; otherwise the commands of standard input, one a line."""
+    """Show a prompt on a terminal; otherwise read commands from standard input, one per line."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     demo = Demo(console)
     if sys.stdin.isatty():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command of the demo is given: words, assignments and options, and what is wrong with them."""
+"""The arguments of a demo command: words, assignments and options, and the errors in them."""
 
 import dataclasses
 import shlex
@@ -25,7 +25,7 @@ class CommandError(Exception):
 
 
 def words_of(command: str, line: str) -> list[str]:
-    """The words of a line; what is quoted is one."""
+    """The words of a line; a quoted string is one word."""
     try:
         return shlex.split(line)
     except ValueError:
@@ -42,7 +42,7 @@ def assignments(command: str, words: Iterable[str]) -> dict[str, str]:
 
 
 def options(command: str, words: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by option, each of its default's type."""
+    """Values by option, each of the type of its default."""
     values = {}
     for name, text in assignments(command, words).items():
         if name not in defaults:

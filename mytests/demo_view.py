@@ -33,7 +33,7 @@ def seen_in(engine: SurgicalEngine, groups: Groups) -> Seen:
 
 
 def copies(before: Seen, seen: Seen) -> Iterator[str]:
-    """What to say of each block that a sequence left to others, and wrote into a copy of."""
+    """A message for each shared block that a sequence replaced by a copy, to write into it."""
     held = _held(seen)
     for name, (_, blocks) in seen.items():
         _, old_blocks = before.get(name, ("", []))
@@ -43,7 +43,7 @@ def copies(before: Seen, seen: Seen) -> Iterator[str]:
 
 
 def table_of(engine: SurgicalEngine, groups: Groups, before: Seen, seen: Seen) -> Table:
-    """A row for each sequence, its status in colour where it is not as ``before``."""
+    """A row for each sequence; its status is coloured if it has changed since ``before``."""
     held = _held(seen)
     table = Table("sequence", "status", "queue", "context", "computed", "blocks")
     for name, (status, blocks) in seen.items():
@@ -60,12 +60,12 @@ def table_of(engine: SurgicalEngine, groups: Groups, before: Seen, seen: Seen) -
 
 
 def readable(token_ids: Iterable[int], style: str = "") -> Text:
-    """Tokens as text, with marks for those that hooks take and give."""
+    """Tokens as text, with marks for special tokens."""
     return Text.assemble(*((HOOK_MARKS[i], "bold yellow") if i in HOOK_MARKS else (chr(i), style) for i in token_ids))
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong; of pydantic's report only the reason."""
+    """The error's message on one line; of a pydantic error, only the reason."""
     reasons = error.errors() if hasattr(error, "errors") else []
     told = " ".join((reasons[0]["msg"].removeprefix("Value error, ") if reasons else str(error)).split())
     if isinstance(error, (CommandError, ValueError)):
@@ -78,11 +78,11 @@ def _held(seen: Seen) -> list[int]:
 
 
 def _context(group: SequenceGroup) -> Text:
-    """Prompt, bar, output; what was merged stands in brackets."""
+    """Prompt, bar, output; merged tokens are in brackets."""
     seq, branch = group.first_seq, branch_of(group)
     output = seq.get_output_token_ids()
     prompt = seq.prompt_token_ids
-    # A joined child has let go of its own.
+    # A joined child no longer has its prompt.
     text = Text("…", "dim") if isinstance(prompt, Forgotten) else readable(prompt, "dim")
     text.append("|", "dim")
     for segment in branch.segments if branch else [Segment(0, len(output), "sampled")]:

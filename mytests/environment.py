@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The environment of the tests: no network, no usage reports, a small KV cache, examples importable.
 
-To be imported before vllm is. One thread is enough for the tiny models, and is not slowed down by
-whatever else the machine does. No engine is given up because the machine is busy.
+Import it before vllm. One thread is enough for the tiny models, and is not slowed down by other processes on
+the machine. Timeouts are so long that no engine fails because the machine is busy.
 """
 
 import os

@@ -30,13 +30,13 @@ from mytests.fuzz_tokens import Model
 from mytests.fuzz_tree import Node, trees_of
 
 __all__ = ["Abort", "Failure", "Grammar", "History", "Params", "Request", "Run", "Setup", "Tally", "fuzz", "replay"]
-"""A failure's script takes all that it needs from here."""
+"""A failure's script imports all that it needs from here."""
 
 HISTORIES_PER_ROUND = 200
 
 
 class Failure(Exception):
-    """A history that fails, as small as it could be made."""
+    """A failing history, as small as it could be made."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -50,12 +50,12 @@ def _model(adapter: int) -> Model:
 
 
 def replay(history: History) -> Tally:
-    """Run a history and check all of it; what was seen."""
+    """Run a history, check all of it, and return what was seen."""
     run = Run(history)
     run.finish()
     roots: dict[int, list[tuple[Node, Plan]]] = defaultdict(list)
     for request, root in _roots(run):
-        # An abort may come between a last token and its processing: the sequence is then aborted, and ended too.
+        # An abort may come between a last token and its processing: the sequence has then ended and is aborted.
         if not (history.setup.async_output and run.aborted):
             _rules(history, request).check(root)
         roots[request.adapter].append((root, history.plan(request)))
@@ -83,7 +83,7 @@ def _rules(history: History, request: Request) -> Rules:
 
 
 def _check_again(run: Run) -> None:
-    """With other random numbers for those without a seed, which there are none of, each sequence is the same."""
+    """With another global seed each sequence is the same, because every sampled request has its own seed."""
     again = Run(run.history, random_seed=1)
     again.finish()
     told, told_again = ([node.tokens for _, root in _roots(each) for node in root.walk()] for each in (run, again))
@@ -97,10 +97,10 @@ def fuzz(
     shrinks: bool = True,
     among: st.SearchStrategy[History] | None = None,
 ) -> Tally:
-    """Try histories, ``among`` some or all, until the time or their number is out; what was seen.
+    """Try histories from ``among``, by default from all, until time or number runs out; returns what was seen.
 
     Raises:
-        Failure: for the first that fails, made as small as it can be if ``shrinks``.
+        Failure: the first failing history, made as small as possible if ``shrinks``.
     """
     deadline, total = time.monotonic() + seconds, Tally()
     failed: list[History] = []
@@ -138,12 +138,12 @@ def _round(attempt: Any, among: st.SearchStrategy[History], number: int, shrinks
 
 
 def main() -> int:
-    """The exit code: 1 if a history failed, or too little was tried to mean anything."""
+    """Fuzz, and return the exit code: 1 if a history failed, or too little was tried to mean anything."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    # What is loaded once is no part of the time.
+    # This loads what is loaded only once, so that it does not count towards the time.
     replay(History(Setup(), (Request(),)))
     try:
         tally = fuzz(options.seconds, options.seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny random LoRA adapters of the fuzzer's model, in PEFT's format, and the same merged into its weights by hand."""
+"""Tiny random LoRA adapters for the fuzzer's model: in PEFT's format, and merged into its weights by hand."""
 
 import json
 import tempfile
@@ -14,29 +14,29 @@ from vllm.lora.request import LoRARequest
 
 NUM_ADAPTERS, MAX_RANK = 3, 8
 SCALE = 0.2
-"""Of the factors: an adapter changes each weight by about as much as the weight is."""
+"""The scale of the factors: an adapter changes each weight by about the weight's own magnitude."""
 
 _PROJECTIONS = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
 
 
 def lora_request(number: int) -> LoRARequest | None:
-    """What asks for adapter ``number`` of 1 to `NUM_ADAPTERS`; None for 0, the model as it is."""
+    """The request for adapter ``number``, 1 to `NUM_ADAPTERS`; None for 0, the unchanged model."""
     return LoRARequest(f"adapter{number}", number, str(_folder(number))) if number else None
 
 
 def with_adapter(model: LlamaForCausalLM, number: int) -> LlamaForCausalLM:
-    """``model`` itself, its weights changed as adapter ``number`` says."""
+    """``model`` itself, with adapter ``number`` merged into its weights."""
     rank, factors = _rank(number), _factors(number)
     with torch.no_grad():
         for module, (down, up) in factors.items():
             change = _alpha(number) / rank * (up @ down)
-            # Of an embedding PEFT's factors give the transposed change.
+            # For an embedding, PEFT's factors give the transposed change.
             model.get_parameter(f"{module}.weight").add_(change.T if module.endswith("embed_tokens") else change)
     return model
 
 
 def _modules(number: int) -> list[str]:
-    """What an adapter changes: all of the layers, and by its number the embeddings, the head, both."""
+    """The modules that an adapter changes: all layers and, by its number, the embeddings, the head, or both."""
     layers = [f"model.layers.{layer}.{name}" for layer in range(2) for name in _PROJECTIONS]
     return layers + [["model.embed_tokens"], ["lm_head"], ["model.embed_tokens", "lm_head"]][number - 1]
 
@@ -51,7 +51,7 @@ def _alpha(number: int) -> int:
 
 @cache
 def _factors(number: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Of each module what leads down to the rank, [rank, inputs], and up from it, [outputs, rank]."""
+    """The factors of each module: down to the rank, [rank, inputs], and up from it, [outputs, rank]."""
     generator, rank = torch.Generator().manual_seed(number), _rank(number)
     shapes = {"q_proj": (128, 128), "k_proj": (128, 64), "v_proj": (128, 64), "o_proj": (128, 128)}
     shapes |= {"gate_proj": (128, 256), "up_proj": (128, 256), "down_proj": (256, 128)}

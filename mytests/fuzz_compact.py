@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of the fuzzer whose repr is short code."""
+"""Dataclasses of the fuzzer whose repr is short code."""
 
 from dataclasses import MISSING, fields
 from typing import Any
 
 
 class Compact:
-    """For dataclasses: the repr names only what is not a field's default."""
+    """A mixin for dataclasses: the repr names only fields that differ from their defaults."""
 
     def __repr__(self) -> str:
         told = (f"{name}={value!r}" for name, value in named(self).items())
@@ -14,7 +14,7 @@ class Compact:
 
 
 def named(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are not their defaults."""
+    """The fields of a dataclass that differ from their defaults."""
     found = {}
     for each in fields(value):
         default = each.default if each.default_factory is MISSING else each.default_factory()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fuzzer's requests are told step by step, put together again."""
+"""The outputs of the fuzzer's requests, reassembled from all steps."""
 
 import copy
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from vllm import CompletionOutput, RequestOutput
 
 @dataclass
 class _Told:
-    """What was told of one completion."""
+    """What the outputs so far say about one completion."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -19,9 +19,9 @@ class _Told:
 
 
 class Stream:
-    """The outputs of one request, and its last one with all that they told.
+    """The outputs of one request; ``final`` is the last one, with the contents of all of them.
 
-    Each method raises an `AssertionError` where outputs contradict one another.
+    Each method raises an `AssertionError` if outputs contradict one another.
     """
 
     def __init__(self, request_id: str, kind: str) -> None:
@@ -33,7 +33,7 @@ class Stream:
         self._prompt_logprobs: list[Any] | None = None
 
     def take(self, output: RequestOutput) -> None:
-        """What a step gave."""
+        """Add an output of a step."""
         assert self.final is None, f"{self._id} goes on behind its end"
         assert self._kind != "FINAL_ONLY" or output.finished, f"{self._id}: an output before the final one"
         self.num_outputs += 1
@@ -50,7 +50,7 @@ class Stream:
         told.finish_reason = completion.finish_reason
         tokens, logprobs = list(completion.token_ids), completion.logprobs
         if logprobs is not None and (self._kind == "DELTA" or completion.finished()):
-            # Before its end upstream's list goes on growing with the sequence.
+            # Until the end, upstream's list keeps growing with the sequence.
             assert len(logprobs) == len(tokens), f"{where}: {len(logprobs)} logprobs of {len(tokens)} tokens"
         if self._kind == "DELTA":
             told.text += completion.text

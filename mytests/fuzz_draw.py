@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How histories of the fuzzer are drawn, and what may come together in one."""
+"""How the fuzzer's histories are drawn, and which features may be combined in one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST
 
 MOST_FEATURES = 4
-"""Of one request's parameters."""
+"""The maximum number of features in one request's parameters."""
 
 _words = st.integers(7, VOCABULARY - 1)
 _OF_PLANS = (EOS, PROMISE, SYNC)
@@ -27,7 +27,7 @@ def _floats(low: int, high: int) -> st.SearchStrategy[float]:
 
 
 def _ends_of(words: tuple[int, int, int]) -> str:
-    """The last characters of one word or two that follow it."""
+    """The last characters of one word, or of two consecutive ones."""
     first, count, length = words
     return " ".join(map(word, range(first, first + count)))[-length:]
 
@@ -78,7 +78,7 @@ _FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text
 
 @st.composite
 def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
-    """Parameters of a few kinds, which do not contradict one another."""
+    """Parameters with a few of ``features``, which do not contradict one another."""
     fields: dict[str, Any] = {}
     kinds = st.lists(st.sampled_from(features), min_size=1, max_size=MOST_FEATURES, unique=True)
     for feature in draw(kinds) if features else []:
@@ -88,7 +88,7 @@ def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
 
 
 def _consistent(drawn: Params) -> Params:
-    """What is refused, or leaves no token to sample, is not asked for."""
+    """The parameters without what would be refused, or would leave no token to sample."""
     if drawn.n > 1 and drawn.temperature == 0.0:
         drawn = replace(drawn, temperature=1.0, seed=5)
     if not drawn.detokenize:
@@ -99,7 +99,7 @@ def _consistent(drawn: Params) -> Params:
 
 
 def _together(request: Request, setup: Setup, stream: str) -> Request:
-    """The request in an engine whose children have parameters of their own, told in that way."""
+    """The request without what ``setup`` rules out, and with outputs of the kind ``stream``."""
     least = min(request.max_tokens, setup.child_max_tokens or LONGEST)
     drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least), stream=stream)
     if setup.prefix_caching:
@@ -111,7 +111,7 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
 
 @st.composite
 def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
-    """Engines; what a sequence has at most fits into the KV cache of each."""
+    """Setups of engines; the longest possible sequence fits into the KV cache of each."""
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.booleans())
     prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
     return Setup(
@@ -137,7 +137,7 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
 
 @st.composite
 def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> History:
-    """All of them, or those whose requests differ from plain ones in certain features alone."""
+    """All histories, or those whose requests differ from plain ones only in ``features``."""
     setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))
     request = st.builds(
         Request,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars of the fuzzer, and which tokens each allows next: worked out from the grammar, not asked of a backend."""
+"""Grammars of the fuzzer, and which tokens each allows next: computed from the grammar, without a backend."""
 
 import json
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ Words = tuple[int, ...]
 
 @dataclass(frozen=True, repr=False)
 class Grammar(Compact):
-    """A regular expression over words, or a few texts to choose from, as they are or as a value in JSON."""
+    """A regular expression over words, or a choice between a few texts, plain or as a value in JSON."""
 
     kind: Literal["regex", "choice", "json"] = "regex"
     parts: tuple[Words, ...] = ((PROMISE, 10, 11),)
-    """Of a regular expression sets of words, of which one follows the other; else each of the texts."""
+    """For a regular expression, consecutive sets of words to choose from; otherwise the texts."""
 
     repeats: tuple[bool, ...] = ()
-    """Of each part of a regular expression whether its words may follow one another any number of times."""
+    """For each part of a regular expression, whether its words may repeat any number of times."""
 
     backend: Literal["xgrammar", "outlines"] = "xgrammar"
 
     def fields(self) -> dict[str, Any]:
-        """What asks for it, in ``guided_decoding``."""
+        """The fields of ``guided_decoding`` that ask for it."""
         texts = ["".join(map(word, words)) for words in self.parts]
         if self.kind == "choice":
             return {"choice": texts, "backend": self.backend}
@@ -39,7 +39,7 @@ class Grammar(Compact):
         return {"regex": "".join(sets), "backend": self.backend}
 
     def allowed(self, past: Words) -> set[int]:
-        """The tokens that may follow ``past``, the EOS among them where all is said."""
+        """The tokens that may follow ``past``, including the EOS if ``past`` is complete."""
         return self._next_of_steps(past) if self.kind == "regex" else self._next_of_texts(past)
 
     def _steps(self) -> list[tuple[Words, bool]]:
@@ -47,7 +47,7 @@ class Grammar(Compact):
 
     def _next_of_steps(self, past: Words) -> set[int]:
         steps = self._steps()
-        # The parts that the next word may be of.
+        # The indices of the parts that the next word may belong to.
         places = {0}
         for token in past:
             matched = {place for place in places if place < len(steps) and token in steps[place][0]}
@@ -63,7 +63,7 @@ class Grammar(Compact):
 
 
 def grammars() -> st.SearchStrategy[Grammar]:
-    """All of them; every other has hook tokens."""
+    """All grammars; about half of them have hook tokens."""
     words = st.lists(st.sampled_from([PROMISE, SYNC, *range(10, 18)]), min_size=1, max_size=4, unique=True).map(tuple)
     backend = st.sampled_from(["xgrammar", "outlines"])
     parts = st.lists(words, min_size=1, max_size=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories of the fuzzer: how the engine is set up, which requests come in when, what is aborted when.
+"""Histories of the fuzzer: how the engine is set up, which requests arrive when, what is aborted when.
 
 Hook tokens are forced by plans (`mytests.fuzz_plan.Plan`), all other tokens are the model's own.
 """
@@ -28,7 +28,7 @@ BLOCK_SIZE = 16
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
 POLICIES: tuple[BlockedKVPolicy, ...] = get_args(BlockedKVPolicy)
 MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
-"""A token's chances of being a promise, and of spawning children, all depths together."""
+"""The maximum probability of a promise per token, and of children per token, over all depths together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,11 +39,11 @@ class Setup(Compact):
     prefix_caching: bool = False
     max_model_len: int = 256
     spare_blocks: int = 40
-    """KV beyond that of one longest sequence."""
+    """Blocks beyond those of one sequence of the maximum length."""
 
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 64
-    """With prefix caching a block at least."""
+    """With prefix caching, at least one block."""
 
     max_child_depth: int = 1
     max_children: int = 8
@@ -56,11 +56,11 @@ class Setup(Compact):
     async_output: bool = False
     blocked_kv_policy: BlockedKVPolicy = "auto"
     max_loras: int = 0
-    """Slots for adapters; without any the engine knows none."""
+    """Slots for adapters; with 0, LoRA is off."""
 
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     of_children: Params = PLAIN
-    """What ``child_sampling_params`` names of a child's parameters, besides ``max_tokens``."""
+    """The fields of ``child_sampling_params``, besides ``max_tokens``."""
 
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
@@ -84,7 +84,7 @@ class Setup(Compact):
         return limit | self.of_children.fields() or None
 
     def open(self) -> LLMEngine:
-        """A new engine; what its KV cache holds at first is noise that no sequence may read."""
+        """A new engine; its KV cache is filled with noise that no sequence may read."""
         args = EngineArgs(
             str(model_folder()),
             dtype="float32",
@@ -102,7 +102,7 @@ class Setup(Compact):
             scheduling_policy=self.scheduling_policy,
             special_kwargs=self.hooks(),
         )
-        # The processors that it keeps are as wide as the logits, which adapters make wider.
+        # Upstream caches processors that are as wide as the logits, which adapters make wider.
         _get_allowed_token_ids_logits_processor.cache_clear()
         with allowed() if self.async_output else nullcontext():
             engine = LLMEngine.from_engine_args(args)
@@ -114,20 +114,20 @@ class Setup(Compact):
 
 @dataclass(frozen=True, repr=False)
 class Request(Compact):
-    """One request; those with the same ``topic`` begin alike."""
+    """One request; those with the same ``topic`` have a common prefix."""
 
     prompt_length: int = 10
     max_tokens: int = LONGEST
     plan_seed: int = 0
     topic: int = 0
     arrival: int = 0
-    """The step before which it comes in."""
+    """The step before which it arrives."""
 
     adapter: int = 0
     """Its number in `mytests.fuzz_adapters`; 0 for none."""
 
     priority: int = 0
-    """The lowest is the most urgent one; for engines that schedule by it."""
+    """The lowest is the most urgent; only engines that schedule by priority use it."""
 
     params: Params = PLAIN
 
@@ -139,7 +139,7 @@ class Request(Compact):
 
 @dataclass(frozen=True, repr=False)
 class Abort(Compact):
-    """Before this step the one of all live sequences is aborted that has this place among their sorted ids."""
+    """Before ``step``, abort the live sequence at index ``place`` of the sorted ids, modulo their number."""
 
     step: int
     place: int
@@ -147,25 +147,25 @@ class Abort(Compact):
 
 @dataclass(frozen=True, repr=False)
 class History(Compact):
-    """What happens to an engine. Its repr is code."""
+    """Everything that happens to an engine. Its repr is code."""
 
     setup: Setup
     requests: tuple[Request, ...]
     aborts: tuple[Abort, ...] = ()
 
     def plan(self, request: Request) -> Plan:
-        """The plan of a request and all that descends from it."""
+        """The plan of a request and its descendants."""
         promise_rate = min(MOST_PROMISES, MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth)
         of_children = self.params_of_children(request)
         return Plan(request.plan_seed, promise_rate, request.params, of_children, request.prompt_length)
 
     def params_of_children(self, request: Request) -> Params:
-        """The parameters of all that descends from a request."""
+        """The parameters of a request's descendants."""
         return request.params.of_children(self.setup.of_children)
 
     @property
     def is_reproducible(self) -> bool:
-        """Whether tokens are sampled, all by seeds, in steps that take the same course however long they last."""
+        """Whether tokens are sampled, all with seeds, and the schedule does not depend on timing."""
         params = [each for request in self.requests for each in (request.params, self.params_of_children(request))]
         sampled = [each for each in params if each.temperature > 0]
         has_seeds = bool(sampled) and all(each.seed is not None for each in sampled)
@@ -173,5 +173,5 @@ class History(Compact):
 
 
 def _fill_with_noise(values: torch.Tensor) -> None:
-    """The same numbers each time, larger than any that the model makes."""
+    """Fill with the same numbers each time, larger than any that the model computes."""
     values.normal_(0, 10, generator=torch.Generator().manual_seed(0))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzer's model: a tiny random Llama, and a tokenizer by which grammars can be told from their tokens.
+"""The fuzzer's model: a tiny random Llama, with a tokenizer for which allowed tokens are easy to compute.
 
-A token is a word, and no word begins another: what a grammar allows next is a set of tokens.
+A token is a word, and no word is a prefix of another: what a grammar allows next is a set of tokens.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ _JSON = {OPEN_JSON: '{"x":"', CLOSE_JSON: '"}'}
 
 
 def word(token: int) -> str:
-    """The text of a token; between two there is a space."""
+    """The text of a token; tokens are separated by spaces."""
     return _JSON.get(token, f"w{token:03}")
 
 
@@ -39,5 +39,5 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def model_folder() -> Path:
-    """The model, until the process ends."""
+    """The folder of the model, which exists until the process ends."""
     return Path(_temporary_folder().name)

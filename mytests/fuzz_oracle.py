@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a finished request of the fuzzer must be: its tree, told from its sampled tokens and the rules."""
+"""The expected tree of a finished request of the fuzzer, derived from its sampled tokens and the rules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ from vllm.config import SpecialKwargs
 
 @dataclass(frozen=True)
 class Rules:
-    """What a tree has to obey."""
+    """The rules that a tree must obey."""
 
     hooks: SpecialKwargs
     max_model_len: int
     separator: tuple[int, ...]
     max_tokens: int
-    """Of a root."""
+    """The limit of a root."""
 
     child_max_tokens: int | None = None
     params: Params = PLAIN
-    """Of a root, whose limits hold for its tree."""
+    """The parameters of a root; their limits hold for its whole tree."""
 
     block_size: int = 16
-    """What KV is given up by."""
+    """The unit in which KV is given up."""
 
     def check(self, root: Node) -> None:
-        """Spawns, joins, segments, limits and ends of all sequences are those that the sampled tokens ask for."""
+        """Check that all spawns, joins, segments, limits and ends are those that the sampled tokens ask for."""
         num_in_tree = sum(len(node.sampled) for node in root.walk())
         for node in root.walk():
             _Replay(node, self, num_in_tree).check()
@@ -47,18 +47,18 @@ class Rules:
         return self.hooks.max_children if asked is None else min(asked, self.hooks.max_children)
 
     def max_tokens_of(self, node: Node) -> int:
-        """Tokens that the node may sample."""
+        """The number of tokens that the node may sample."""
         return self.max_tokens if node.depth == 0 or self.child_max_tokens is None else self.child_max_tokens
 
 
 @dataclass
 class _Replay:
-    """Goes through a sequence's sampled tokens, and works out what each of them does."""
+    """Replays a sequence's sampled tokens, and derives what each of them does."""
 
     node: Node
     rules: Rules
     num_in_tree: int
-    """Tokens that all sequences of the tree sampled, in the end."""
+    """The final number of tokens sampled in the whole tree."""
 
     position: int = 0
     num_sampled: int = 0
@@ -71,7 +71,7 @@ class _Replay:
     stop_reason: int | str | None = None
 
     def check(self) -> None:
-        """Raise an `AssertionError` where the output is another."""
+        """Raise an `AssertionError` if the output differs."""
         node, ending = self.node, None
         while ending is None and self.position < len(node.tokens):
             ending = self._sample()
@@ -148,12 +148,12 @@ class _Replay:
         return float("inf") if limit is None else limit
 
     def _num_at_least(self) -> int:
-        """Tokens that the tree has sampled by now for sure: the sequence's own, and those of its joined children."""
+        """A lower bound on the tokens sampled in the tree so far: its own, and those of its joined children."""
         joined = self.node.children[: self.num_children - len(self.unjoined)]
         return self.num_sampled - 1 + sum(len(node.sampled) for child in joined for node in child.walk())
 
     def _join(self, join: Join, ending: str | None) -> bool:
-        """Whether it fills the model's length."""
+        """Check a join; returns whether it fills the model's length."""
         start, num_cut = self.position, 0
         room = self.rules.max_model_len - len(self.node.prompt) - self.position
         for tokens, child in self._pieces():

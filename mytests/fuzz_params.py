@@ -16,7 +16,7 @@ _OF_HOOKS = ("hooks", "max_child_depth", "max_children", "max_tree_tokens")
 
 @dataclass(frozen=True, repr=False)
 class Params(Compact):
-    """Of a request, or what the engine sets for children. The defaults are those of the fuzzer's plain requests."""
+    """The parameters of a request, or the engine's for children. The defaults are those of plain requests."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -48,10 +48,10 @@ class Params(Compact):
     max_children: int | None = None
     max_tree_tokens: int | None = None
     has_plan: bool = True
-    """False for children whose parameters replace their parent's processors, the plan among them."""
+    """False for children whose parameters replace their parent's processors, including the plan."""
 
     def fields(self) -> dict[str, Any]:
-        """What is not the default, as `SamplingParams` takes it."""
+        """The values that are not defaults, as arguments of `SamplingParams`."""
         given = named(self)
         limits = {name: given.pop(name) for name in _OF_HOOKS if name in given}
         fields: dict[str, Any] = {"extra_args": limits} if limits else {}
@@ -66,7 +66,7 @@ class Params(Compact):
         return fields | {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
 
     def sampling(self, max_tokens: int, plan: Any) -> SamplingParams:
-        """What a request is added with."""
+        """The `SamplingParams` that a request is added with."""
         plain = {"temperature": 0.0, "logprobs": 1, "skip_special_tokens": False}
         fields = plain | self.fields() | {"max_tokens": max_tokens, "logits_processors": [plan]}
         if self.grammar is not None:
@@ -74,7 +74,7 @@ class Params(Compact):
         return SamplingParams(**fields)
 
     def of_children(self, overrides: "Params") -> "Params":
-        """Those of a child: its parent's, less the prompt's logprobs, with what the engine sets for children."""
+        """The parameters of a child: its parent's without prompt logprobs, overridden by the engine's for children."""
         inherited, given = replace(self, prompt_logprobs=None, n=1), named(overrides)
         if any(name in given for name in _BECOME_PROCESSORS):
             none = {name: getattr(PLAIN, name) for name in _BECOME_PROCESSORS}
@@ -83,17 +83,17 @@ class Params(Compact):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the best of the model's own tokens is sampled, but for the plan's."""
+        """Whether the best of the model's own tokens is sampled, except where the plan forces one."""
         return {*named(self)} <= _WITHOUT_EFFECT_ON_LOGITS
 
     def permits(self, token: int, past: Words) -> bool:
-        """Whether a sequence may sample a hook token or EOS at all, whatever the model thinks of it."""
+        """Whether a sequence may sample a hook token or EOS at all, whatever its logit."""
         if len(past) < self.min_tokens and token in {EOS, *self.stop_token_ids}:
             return False
         return self.grammar is None or token in self.grammar.allowed(past)
 
     def hidden(self, past: Words) -> list[int]:
-        """The tokens that are a plan's alone: none where a grammar leaves no others."""
+        """The tokens that only a plan may choose; empty if the grammar allows no others."""
         of_plans = {EOS, PROMISE, SYNC}
         return [] if self.grammar is not None and self.grammar.allowed(past) <= of_plans else sorted(of_plans)
 

@@ -12,7 +12,7 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import PLAIN, Params
 
 LONGEST = 24
-"""Tokens that a sequence samples, at most."""
+"""The maximum number of tokens that a sequence samples."""
 
 EOS_RATE, SYNC_RATE = 0.04, 0.12
 
@@ -21,8 +21,8 @@ EOS_RATE, SYNC_RATE = 0.04, 0.12
 class Plan:
     """A stateless logits processor: forces hook tokens and EOS at some positions, and forbids them elsewhere.
 
-    Which positions depends on the sequence's prompt, so every child has its own. What a sequence's parameters
-    rule out is not forced.
+    The positions depend on the sequence's prompt, so every child has its own. Tokens that a sequence's parameters
+    rule out are not forced.
     """
 
     seed: int
@@ -30,7 +30,7 @@ class Plan:
     params: Params = PLAIN
     of_children: Params = PLAIN
     prompt_length: int = 0
-    """Of the request; a child's is longer."""
+    """The length of the request's prompt; a child's is longer."""
 
     def __call__(self, prompt_token_ids: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         prompt, sampled = tuple(prompt_token_ids), tuple(past)
@@ -42,17 +42,17 @@ class Plan:
         return only
 
     def choice(self, prompt: tuple[int, ...], past: tuple[int, ...]) -> int | None:
-        """The token to sample behind ``past``, None for the model's own."""
+        """The token to sample after ``past``, None for the model's own."""
         forced = self.forced(prompt, len(past))
         return forced if forced is not None and self._params_of(prompt).permits(forced, past) else None
 
     def forced(self, prompt: tuple[int, ...], num_sampled: int) -> int | None:
-        """The same, as far as the number of sampled tokens says it."""
+        """The token that the script has at this position, whether or not the parameters permit it."""
         script = _script(self.seed, self.promise_rate, prompt)
         return script[num_sampled] if num_sampled < LONGEST else None
 
     def params_at(self, depth: int) -> Params:
-        """Those of a root, or of what descends from it."""
+        """The parameters of a root, or of its descendants."""
         return self.params if depth == 0 else self.of_children
 
     def _params_of(self, prompt: tuple[int, ...]) -> Params:
@@ -67,7 +67,7 @@ def _script(seed: int, promise_rate: float, prompt: tuple[int, ...]) -> list[int
 
 
 def masked(logits: torch.Tensor, tokens: Sequence[int] = (EOS, PROMISE, SYNC)) -> torch.Tensor:
-    """A copy without ``tokens``."""
+    """A copy of ``logits`` that forbids ``tokens``."""
     allowed = logits.clone()
     allowed[..., list(tokens)] = -torch.inf
     return allowed

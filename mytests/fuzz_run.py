@@ -13,7 +13,7 @@ from vllm.engine.llm_engine import LLMEngine
 from vllm.sequence import SequenceGroup
 
 PATIENCE = 150
-"""Steps in which no sequence gets a token: a hang."""
+"""The number of steps without a new token in any sequence that counts as a hang."""
 
 
 class Run:
@@ -27,24 +27,24 @@ class Run:
         self.steps = 0
         self._lengths: list[tuple[str, int]] = []
         self._last_progress = 0
-        # Of requests that are sampled without a seed of their own.
+        # The global seed, for requests that are sampled without their own.
         torch.manual_seed(random_seed)
 
     @cached_property
     def requests(self) -> dict[str, Request]:
-        """By request id."""
+        """The requests by id."""
         return {f"r{index}": request for index, request in enumerate(self.history.requests)}
 
     @property
     def outputs(self) -> dict[str, RequestOutput]:
-        """Of finished requests, with all that was told of them."""
+        """The final outputs of finished requests, with the contents of all their outputs."""
         return {name: stream.final for name, stream in self.streams.items() if stream.final is not None}
 
     def finish(self) -> None:
-        """Step until all is done.
+        """Step until all requests have finished.
 
         Raises:
-            AssertionError: it hangs, something is left in the engine, or an output is missing.
+            AssertionError: if it hangs, something is left in the engine, or an output is missing.
         """
         last_arrival = max(request.arrival for request in self.history.requests)
         while self.steps <= last_arrival or self.engine.has_unfinished_requests():
@@ -64,7 +64,7 @@ class Run:
         for output in self.engine.step():
             self.streams[output.request_id].take(output)
         if not self.engine.scheduler_contexts[0].output_queue:
-            # No token is left to be processed.
+            # Every sampled token has been processed.
             self.engine.scheduler[0].check_integrity()
         self.steps += 1
 
@@ -84,7 +84,7 @@ class Run:
         )
 
     def _id_of(self, group_id: str) -> str:
-        """What a client would abort: its whole request in place of a sample, which it has no name for."""
+        """The id that a client would abort: its whole request instead of a sample, whose id it does not know."""
         name, _, sample = group_id.partition("_parallel_sample_")
         return name if sample.isdigit() else group_id
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sequence may sample, and with what logprobs, told from the model's logits and its parameters by hand."""
+"""What a sequence may sample, and with which logprobs, computed by hand from logits and parameters."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Choice:
 
 
 def scores_of(logits: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
-    """``logits``, [vocabulary], less what the plan forbids, as the parameters change them before any is cut off."""
+    """``logits``, [vocabulary], already masked by the plan, after all parameters except the cutoffs."""
     scores = logits.clone()
     if params.grammar is not None:
         scores = _only(scores, params.grammar.allowed(choice.past))
@@ -48,7 +48,7 @@ def _only(scores: torch.Tensor, tokens: set[int]) -> torch.Tensor:
 
 
 def _penalized(scores: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
-    """Repetition counts all of the context, presence and frequency what the sequence sampled itself."""
+    """Repetition counts the whole context, presence and frequency only what the sequence sampled itself."""
     seen, counts = list(set(choice.context)), Counter(choice.past)
     if params.repetition_penalty != 1.0:
         by, old = params.repetition_penalty, scores[seen]
@@ -60,15 +60,15 @@ def _penalized(scores: torch.Tensor, params: Params, choice: Choice) -> torch.Te
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left of a row of scores once only the likeliest tokens may be sampled."""
+    """What is left of a row of scores after cutting off all but the likeliest tokens."""
 
     logprobs: torch.Tensor
     is_sure: bool
-    """Whether no token is so close to the limit that it may be in or out."""
+    """Whether no token is so close to a cutoff that it may be in or out."""
 
     @classmethod
     def of(cls, scores: torch.Tensor, params: Params) -> "Cut":
-        """Greedy sampling cuts nothing off."""
+        """Apply the cutoffs; greedy sampling has none."""
         if params.temperature == 0.0 or (params.top_k < 1 and params.top_p == 1.0 and params.min_p == 0.0):
             return cls(scores.log_softmax(-1), is_sure=True)
         generous, strict = (_kept(scores, params, slack) for slack in (CLOSE, -CLOSE))
@@ -76,7 +76,7 @@ class Cut:
 
 
 def _kept(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
-    """Which tokens are among the ``top_k``, then ``top_p``, then at least ``min_p`` of the best one."""
+    """Which tokens are among the ``top_k``, then ``top_p``, then at least ``min_p`` times as likely as the best."""
     kept = scores > -torch.inf
     if params.top_k > 0:
         least = scores.topk(min(params.top_k, len(scores))).values[-1]

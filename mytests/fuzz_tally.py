@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fuzzer has seen."""
+"""Counts of what the fuzzer has seen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -8,12 +8,12 @@ from mytests.fuzz_run import Run
 from mytests.fuzz_tree import Node
 
 LEAST_HISTORIES, LEAST_JOINS = 20, 20
-"""Fewer mean nothing: a typical history has three joins."""
+"""With fewer, a result means nothing: a typical history has three joins."""
 
 
 @dataclass
 class Tally:
-    """What was seen."""
+    """Counts of what was seen."""
 
     histories: int = 0
     sequences: int = 0
@@ -23,28 +23,28 @@ class Tally:
     """BLOCKED sequences that gave up KV; there is no swap space."""
 
     tokens_given_up: int = 0
-    """By them and by the preempted, to be computed again."""
+    """By them and by preempted sequences, to be recomputed."""
 
     joins_after_loss: int = 0
-    """Of parents that had given up KV, some of it or all."""
+    """Of parents that had given up some or all of their KV."""
 
     aborted: int = 0
     steps: int = 0
     with_adapters: int = 0
-    """Requests, as all that follows; the aborted are not among them."""
+    """Requests, as in all fields below, without the aborted ones."""
 
     with_grammars: int = 0
-    """Or whose children have one."""
+    """Including those whose children have one."""
 
     sampled: int = 0
     """Not greedily."""
 
     with_other_parameters: int = 0
     streams: int = 0
-    """Deltas."""
+    """Those whose outputs are deltas."""
 
     urgent: int = 0
-    """More than others of their history."""
+    """Those more urgent than others of their history."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -54,7 +54,7 @@ class Tally:
 
     @property
     def shortage(self) -> str | None:
-        """What was seen too little of to mean anything; None where it is enough."""
+        """What was seen too rarely to mean anything; None if enough was seen."""
         if self.histories < LEAST_HISTORIES:
             return f"{self.histories} histories are too few to mean anything: fewer than {LEAST_HISTORIES}"
         if self.joins < LEAST_JOINS:
@@ -63,7 +63,7 @@ class Tally:
 
 
 def count(run: Run, roots: Sequence[Node]) -> Tally:
-    """What was seen in a run, and in its trees."""
+    """Count what was seen in a run and in its trees."""
     (scheduler,), history = run.engine.scheduler, run.history
     nodes = [node for root in roots for node in root.walk()]
     joins = [join for node in nodes for join in node.output.joins]

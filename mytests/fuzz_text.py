@@ -13,7 +13,7 @@ def piece(token: int, params: Params) -> str:
 
 
 def find_stop(text: str, num_new: int, params: Params) -> tuple[str, int] | None:
-    """The stop string that the last ``num_new`` characters of ``text`` complete, and how much of the text stays."""
+    """The stop string that the last ``num_new`` characters of ``text`` complete, and the length of what stays."""
     for stop in params.stop:
         start = text.find(stop, max(0, len(text) - num_new - len(stop) + 1)) if num_new else -1
         if start >= 0:
@@ -22,7 +22,7 @@ def find_stop(text: str, num_new: int, params: Params) -> tuple[str, int] | None
 
 
 def ends_by_token(token: int, num_sampled: int, params: Params) -> bool:
-    """Whether a token ends its sequence, the ``num_sampled``-th of which it is."""
+    """Whether a token, the ``num_sampled``-th of its sequence, ends it."""
     is_ending = token in params.stop_token_ids or (token == EOS and not params.ignore_eos)
     return is_ending and num_sampled >= params.min_tokens
 

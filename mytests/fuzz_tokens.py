@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tokens and logprobs of a finished request of the fuzzer must be: the plan's, or the model's.
+"""The expected tokens and logprobs of a finished request of the fuzzer: the plan's, or the model's.
 
 The model is run by transformers, without a cache: one forward pass over each sequence's whole context.
 """
@@ -23,12 +23,12 @@ LEAST_GAP = 1e-3
 
 LOGPROB_TOLERANCE = 1e-2
 IMPOSSIBLE = -1e3
-"""A logprob below it is as good as that of a token that cannot be sampled."""
+"""A logprob below it counts as that of a token that cannot be sampled."""
 
 BATCH = 32
 
 Rows = dict[int, Cut]
-"""Of each sampled position of a sequence what may be sampled there."""
+"""For each sampled position of a sequence, what may be sampled there."""
 
 
 class Model:
@@ -39,7 +39,7 @@ class Model:
         self._model = with_adapter(model, adapter) if adapter else model
 
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:
-        """Every sampled token is the plan's, or else one that the model gives; the number of sequences."""
+        """Check that each sampled token is the plan's or one the model gives; returns the number of sequences."""
         jobs = [(node, plan) for root, plan in roots for node in root.walk()]
         logits = self._logits([node.prompt + node.tokens for node, _ in jobs])
         rows: dict[str, Rows] = {}
@@ -61,7 +61,7 @@ class Model:
 
 
 def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
-    """What may be sampled at each sampled position; what was sampled is of it."""
+    """Check each sampled token; returns what may be sampled at each of these positions."""
     positions = node.sampled
     raw = logits[[len(node.prompt) - 1 + position for position in positions]]
     params = plan.params_at(node.depth)
@@ -107,7 +107,7 @@ def _check_logprobs(root: Node, plan: Plan, rows: Mapping[str, Rows]) -> None:
 
 
 def _check_entry(where: str, entry: Any, token: int, row: Cut | None, num_best: int) -> None:
-    """The token's logprob and those of the best ones; certainty alone for an inserted token (``row`` None)."""
+    """Check the logprobs of the token and the best ones; an inserted token (``row`` None) has only its own, 0."""
     assert token in entry, f"{where}: no logprob of {token} among those of {list(entry)}"
     if row is None:
         assert [each.logprob for each in entry.values()] == [0.0], f"{where}: logprobs of an inserted token"
@@ -116,7 +116,7 @@ def _check_entry(where: str, entry: Any, token: int, row: Cut | None, num_best: 
     if not row.is_sure:
         return
     for each, told in entry.items():
-        # Adapters may bring tokens of their own; ours bring none.
+        # Adapters may add tokens; ours add none.
         expected = row.logprobs[each].item() if each < len(row.logprobs) else IMPOSSIBLE
         ours, theirs = max(told.logprob, IMPOSSIBLE), max(expected, IMPOSSIBLE)
         assert abs(ours - theirs) < LOGPROB_TOLERANCE, f"{where}: logprob {ours} of {each} should be {theirs}"
@@ -128,7 +128,7 @@ def _check_entry(where: str, entry: Any, token: int, row: Cut | None, num_best: 
 
 
 def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut | None, int]]:
-    """One a token: its own, its child's, or none; and how many of the best ones are told there."""
+    """For each token its row (own, its child's, or None), and how many of the best logprobs it has."""
     found: list[tuple[Cut | None, int]] = []
     children = {child.name: child for child in node.children}
     for segment in node.segments:
@@ -146,7 +146,7 @@ def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut
 
 
 def _check_prompt_logprobs(node: Node, params: Params, logits: torch.Tensor) -> None:
-    """One entry a token of the prompt but the first, of the model's own logits: no processor and no penalty counts."""
+    """Each prompt token but the first has an entry from the model's own logits, without processors or penalties."""
     assert node.prompt_logprobs is not None
     first, *others = node.prompt_logprobs
     assert first is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sequences of a finished request of the fuzzer, as its output tells them."""
+"""The sequences of a finished request of the fuzzer, as its output reports them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Node:
     children: tuple["Node", ...]
     params: Params = PLAIN
     prompt_logprobs: list[Any] | None = None
-    """Of a root, where they were asked for."""
+    """Of a root, if they were requested."""
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ class Node:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """As told; a sequence that never met a hook tells none."""
+        """The reported segments; a sequence that met no hook token reports none, and has a single one."""
         if not self.tokens:
             return ()
         return self.output.segments or (Segment(0, len(self.tokens), "sampled"),)
@@ -42,20 +42,20 @@ class Node:
 
     @property
     def result(self) -> list[int]:
-        """The positions that its parent gets: all but what ended it, and none if it was aborted."""
+        """The positions that its parent gets: all but those that ended it, and none if it was aborted."""
         if self.output.finish_reason == "abort":
             return []
         ending = self._ending() if self.output.finish_reason == "stop" else range(0)
         return [position for position in range(len(self.tokens)) if position not in ending]
 
     def walk(self) -> Iterator["Node"]:
-        """The node and all below it."""
+        """The node and its descendants."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def _ending(self) -> range:
-        """The last sampled token, or those that begin in the stop string."""
+        """The positions that ended it: the last sampled token, or the tokens that begin in the stop string."""
         last = self.sampled[-1]
         if ends_by_token(self.tokens[last], len(self.sampled), self.params):
             return range(last, last + 1)
@@ -69,7 +69,7 @@ class Node:
 
 
 def trees_of(output: RequestOutput, params: Params, of_children: Params) -> list[Node]:
-    """Those of a finished request: one for each sample."""
+    """The trees of a finished request: one per sample."""
     prompt, told = tuple(output.prompt_token_ids or ()), output.prompt_logprobs
     names = [f"{output.request_id}_parallel_sample_{index}" for index in range(params.n)]
     names = names if params.n > 1 else [output.request_id]

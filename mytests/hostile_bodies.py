@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd bodies for every route of a server: each a name, a path, and what is sent there."""
+"""Odd bodies for every route of a server: each case is a name, a path, and a body."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SURROGATE = "\ud800"
 MANY_DIGITS = int("1" * 400)
 
 Body = dict[str, Any] | list[Any] | str | bytes | None
-"""JSON, or what is sent as it is."""
+"""JSON, or text or bytes that are sent unchanged."""
 
 Case = tuple[str, str, Body]
 """Its name, the path, and the body."""
@@ -35,7 +35,7 @@ VALUES: dict[str, Any] = {
     "a list of lists": [[1]],
     "an object": {"a": 1},
 }
-"""For any field at all."""
+"""For any field."""
 
 ANY_VALUE = ["prompt", "stream_options", "response_format", "vllm_xargs"]
 ANY_VALUE_OF_A_CHAT = ["messages", "tools", "tool_choice"]
@@ -98,7 +98,7 @@ GRAMMARS: dict[str, list[Any]] = {
     "guided_decoding_backend": ["nonsense", "outlines", "xgrammar:nonsense"],
     "guided_whitespace_pattern": ["((("],
 }
-"""Likewise; each is compiled before anybody's next token."""
+"""For fields of completions; each grammar is compiled before any client's next token."""
 
 PROMPTS: dict[str, Any] = {
     "empty": "",
@@ -209,7 +209,7 @@ POSTS = [
 ]
 
 WITH_ALL_RAW = (*POSTS[:3], "/invocations")
-"""Those that read a body each in a way of its own, and one of the others."""
+"""The routes that each read a body in their own way, and one of the others."""
 
 OTHERS: list[Case] = [
     ("tokenize: a lone surrogate", "/tokenize", {"prompt": SURROGATE}),
@@ -231,7 +231,7 @@ OTHERS: list[Case] = [
 
 
 def cases() -> Iterator[Case]:
-    """All of them; grammars last."""
+    """All cases; grammars last."""
     for path in POSTS:
         raw = RAW if path in WITH_ALL_RAW else {name: RAW[name] for name in ("nothing", "deep objects", "a list")}
         yield from ((f"{path}: {name}", path, body) for name, body in raw.items())
@@ -261,18 +261,18 @@ def _each_value(fields: dict[str, list[Any]]) -> Iterator[Case]:
 
 
 def completion(**fields: Any) -> tuple[str, Body]:
-    """A path and a body."""
+    """The path and the body of a completion."""
     return "/v1/completions", {"model": MODEL, "prompt": "fork 1 stone\n", "max_tokens": 4} | fields
 
 
 def chat(**fields: Any) -> tuple[str, Body]:
-    """Likewise."""
+    """The path and the body of a chat."""
     messages = [{"role": "user", "content": "fork 1 stone\n"}]
     return "/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 4} | fields
 
 
 def encoded(body: Body) -> bytes | None:
-    """As it is sent."""
+    """The body as it is sent."""
     if isinstance(body, str):
         return body.encode()
     return body if body is None or isinstance(body, bytes) else json.dumps(body).encode()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine that injects KV must compute, by transformers without a cache: one forward pass a request.
+"""What an engine that injects KV must compute, by transformers without a cache: one forward pass per request.
 
 An injected token has the hidden state that its child computed in the child's own context. A rotary embedding
-sees differences of positions alone, so that whole context is laid out once more, moved until the token stands
-at its new position, and visible to itself; of the copy the parent's later tokens see what was injected.
+depends only on differences of positions. So the pass has a second copy of that whole context, shifted until the
+token is at its new position, and visible to itself; the parent's later tokens see only what was injected of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from sequence_hooks.results import Join
 
 
 class Token:
-    """One row of the forward pass: it sees its context and itself. Tokens are equal only to themselves."""
+    """One row of the forward pass: it sees its context and itself. Tokens compare by identity."""
 
     def __init__(self, token_id: int, position: int, context: Sequence["Token"]) -> None:
         self.token_id = token_id
@@ -29,7 +29,7 @@ class Token:
         self._moved = {position: self}
 
     def at(self, position: int) -> "Token":
-        """The same computation, moved as a whole so that this token stands at ``position``."""
+        """The same computation, shifted as a whole so that this token is at ``position``."""
         if position not in self._moved:
             shift = position - self.position
             moved = Token(self.token_id, position, [token.at(token.position + shift) for token in self.context])
@@ -39,16 +39,16 @@ class Token:
 
 
 class Loss(NamedTuple):
-    """KV that a sequence gave up, to be computed again from its tokens."""
+    """KV that a sequence gave up, to be recomputed from its tokens."""
 
     length: int
-    """Of its context at the time."""
+    """The length of its context at that time."""
 
     num_joins: int
-    """That it had behind it."""
+    """The number of its joins until then."""
 
     num_kept: int
-    """Computed tokens that are left."""
+    """The number of computed tokens that remain."""
 
 
 Losses = Mapping[str, Sequence[Loss]]
@@ -62,22 +62,22 @@ class _Piece:
     token_id: int
     source: Token | None
     has_kv: bool
-    """The child has computed it, and keeps it."""
+    """Whether the child has computed its KV, and still has it."""
 
 
 class Layout:
-    """What one sequence's KV was computed from, in the order of its context, as it was sampled and joined."""
+    """The tokens that one sequence's KV was computed from, in the order of its context."""
 
     def __init__(self, node: Node, rule: PositionRule, losses: Losses, parent: "Layout | None" = None) -> None:
         self.node = node
         self.tokens: list[Token] = [] if parent is None else list(parent.tokens)
         self.next_position: int = 0 if parent is None else parent.next_position
         self.sampled_from: dict[int, Token] = {}
-        """What each sampled token is sampled from, by its position in the output."""
+        """The token that each sampled token is sampled from, by its position in the output."""
 
         self.children: dict[str, Layout] = {}
         self.prefills: list[int] = []
-        """Tokens to prefill behind each join."""
+        """The number of tokens to prefill after each join."""
 
         self.num_injected = 0
         self.has_lost_injected = False
@@ -89,13 +89,13 @@ class Layout:
 
     @property
     def num_computed(self) -> int:
-        """Tokens of the finished sequence whose KV is there: those before the last that it sampled."""
+        """The number of tokens of the finished sequence that have KV: those before the last that it sampled."""
         num_computed = len(self.node.prompt) + self.node.sampled[-1]
         kept = (loss.num_kept for loss in self._losses.get(self.node.name, ()) if loss.length > num_computed)
         return min([num_computed, *kept])
 
     def walk(self) -> Iterator["Layout"]:
-        """It and all below it, in the order of `Node.walk`."""
+        """This layout and its descendants, in the order of `Node.walk`."""
         yield self
         for child in self.children.values():
             yield from child.walk()
@@ -150,18 +150,18 @@ class Layout:
                 yield _Piece(token_id, child.tokens[index], index < child.num_computed)
 
     def _append(self, token_id: int) -> None:
-        """A token that the sequence computes itself."""
+        """Add a token that the sequence computes itself."""
         self.tokens.append(Token(token_id, self.next_position, self.tokens))
         self.next_position += 1
 
     def _num_kept(self) -> int:
-        """Computed tokens, less those that were given up since the last one."""
+        """The number of computed tokens, less those given up since the last one was added."""
         losses, now = self._losses.get(self.node.name, ()), (len(self.tokens), len(self.prefills))
         kept = (loss.num_kept for loss in losses if (loss.length, loss.num_joins) == now)
         return min([len(self.tokens) - 1, *kept])
 
     def _lose(self) -> bool:
-        """Recompute all tokens from the context alone, if their KV was given up; whether it was."""
+        """Recompute all tokens from the context alone if their KV was given up; returns whether it was."""
         is_lost = self._num_kept() == 0 < len(self.tokens) - 1
         if is_lost:
             self.has_lost_injected |= self.num_injected > 0
@@ -172,14 +172,14 @@ class Layout:
 
 
 class KV(NamedTuple):
-    """A layer's, both [num_tokens, num_kv_heads, head_size]."""
+    """A layer's keys and values, both [num_tokens, num_kv_heads, head_size]."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
 
 class Rows:
-    """One forward pass over tokens and all that they see. Results are in the order of those asked for."""
+    """One forward pass over tokens and all that they see. Results are in the order of the requested tokens."""
 
     def __init__(self, model: torch.nn.Module, tokens: Sequence[Token]) -> None:
         self._index: dict[Token, int] = {}
@@ -194,18 +194,18 @@ class Rows:
                 torch.tensor([[token.token_id for token in rows]]),
                 position_ids=torch.tensor([[token.position for token in rows]]),
                 attention_mask=mask[None, None],
-                use_cache=True,  # Gives the keys and values of all rows; nothing is read from it.
+                use_cache=True,  # Returns the keys and values of all rows; nothing is read from it.
             )
 
     def __len__(self) -> int:
         return len(self._index)
 
     def logits(self, tokens: Sequence[Token]) -> torch.Tensor:
-        """[num_tokens, vocabulary]."""
+        """The logits of these tokens, [num_tokens, vocabulary]."""
         return self._output.logits[0, self._places(tokens)]
 
     def kv(self, tokens: Sequence[Token]) -> list[KV]:
-        """Of each layer, keys as rotated."""
+        """The KV of each layer, with rotated keys."""
         places = self._places(tokens)
         layers = self._output.past_key_values
         return [KV(keys[0, :, places].transpose(0, 1), values[0, :, places].transpose(0, 1)) for keys, values in layers]
@@ -221,7 +221,7 @@ class Rows:
 
 
 class InjectionModel(Model):
-    """The reference of `mytests.fuzz_tokens`, where KV is injected."""
+    """The reference of `mytests.fuzz_tokens`, for injected KV."""
 
     def rows(self, root: Layout) -> Rows:
         """What the model computes for all sequences of a request."""
@@ -229,7 +229,7 @@ class InjectionModel(Model):
         return Rows(self._model, [token for tokens in wanted for token in tokens])
 
     def check_request(self, root: Layout, rows: Rows, plan: Plan) -> int:
-        """As `check`, for one request; the number of its sequences."""
+        """`check` for one request; returns the number of its sequences."""
         self._request = root, rows
         return self.check([(root.node, plan)])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories on an engine that injects KV, and all that `mytests.injection_oracle` says of them."""
+"""Histories on an engine that injects KV, checked against `mytests.injection_oracle`."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from vllm.sequence import Sequence, SequenceGroup
 from vllm.worker.kv_slots import Places, open_cache, read
 
 KV_TOLERANCE = 5e-4
-"""In float32, whose last place is 1e-6 for the largest of these keys."""
+"""For float32, whose precision is 1e-6 at the largest of these keys."""
 
 NO_HOOK = ""
 """Stands for the request id of a sequence that never met a hook token."""
@@ -38,7 +38,7 @@ Steps = tuple[int | None, ...]
 
 
 def samples(count: int, *then: int) -> Steps:
-    """So many tokens of the model's own, and others behind them."""
+    """``count`` tokens of the model's own, followed by the given ones."""
     return (None,) * count + then
 
 
@@ -69,7 +69,7 @@ class Injecting(Setup):
 
 @dataclass(frozen=True)
 class Script(Plan):
-    """What each sequence of a request samples: a child's by the last token of its prompt."""
+    """What each sequence of a request samples; a child is identified by the last token of its prompt."""
 
     prompt: tuple[int, ...] = ()
     root: Steps = ()
@@ -88,7 +88,7 @@ class Scripted(History):
     children: Mapping[int, Steps] = field(default_factory=dict)
 
     def under(self, **changes: Any) -> "Scripted":
-        """The same on another engine."""
+        """The same history on an engine with these changes."""
         return replace(self, setup=replace(self.setup, **changes))
 
     def plan(self, request: Request) -> Plan:
@@ -96,14 +96,14 @@ class Scripted(History):
 
 
 class InjectedRun(Run):
-    """A history that is observed: what KV is given up, and what each sequence's KV is at its end."""
+    """A run that records which KV is given up, and each sequence's KV at its end."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         (self.scheduler,) = self.engine.scheduler
         self.losses: dict[str, list[Loss]] = defaultdict(list)
         self.kv: dict[str, list[KV]] = {}
-        """Of finished sequences, by request id; of the last that met no hook, by NO_HOOK."""
+        """The KV of finished sequences by request id; NO_HOOK stands for the last that met no hook token."""
 
         self.blocks: dict[str, list[int]] = {}
         self._recompute_from = self.scheduler.pressure._recompute_from
@@ -112,7 +112,7 @@ class InjectedRun(Run):
         self.scheduler.free_seq = self._note_end
 
     def ask(self, token_ids: tuple[int, ...], **fields: Any) -> RequestOutput:
-        """The output of one more request, for the model's token behind ``token_ids``."""
+        """The output of one more request, which asks for the model's token after ``token_ids``."""
         params = SamplingParams(temperature=0.0, max_tokens=1, **fields)
         self.engine.add_request("asked", {"prompt_token_ids": list(token_ids)}, params)
         while self.engine.has_unfinished_requests():
@@ -120,7 +120,7 @@ class InjectedRun(Run):
         return outputs[0]
 
     def layouts(self) -> list[tuple[Layout, Plan]]:
-        """What the oracle says of the finished requests, in their order."""
+        """The oracle's layouts of the finished requests, in their order."""
         setup = self.history.setup
         rule = setup.position_rule if isinstance(setup, Injecting) else "sequential"
         stops = setup.child_stop_token_ids if isinstance(setup, Injecting) else ()
@@ -150,7 +150,7 @@ def _name(seq: Sequence) -> str:
 
 
 def read_kv(engine: LLMEngine, blocks: list[int], num_tokens: int) -> list[KV]:
-    """Each layer's, of the first tokens of a block table."""
+    """Each layer's KV of the first ``num_tokens`` of a block table."""
     indices = torch.arange(num_tokens)
     places = Places(torch.tensor(blocks)[indices // BLOCK_SIZE], indices % BLOCK_SIZE)
     layers = engine.model_executor.driver_worker.worker.compilation_config.static_forward_context.values()
@@ -165,10 +165,10 @@ def model(adapter: int = 0) -> InjectionModel:
 
 
 def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
-    """Run a history to its end; tokens, logprobs, joins and KV of all sequences are the oracle's, and nothing is left.
+    """Run a history to its end; check that tokens, logprobs, joins and KV are the oracle's, and nothing is left.
 
-    Of an aborted sequence it is the tokens alone. With asynchronous outputs a child may have computed its last
-    token too, and more is injected.
+    Of an aborted sequence only the tokens are checked. With asynchronous outputs prefills are not: a child may
+    have computed its last token too, and then more is injected.
 
     Returns:
         The run, and the layout of each request.

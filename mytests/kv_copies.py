@@ -32,7 +32,7 @@ NUM_POSITIONS = 512
 
 
 def tiny_config() -> AbstractContextManager[None]:
-    """As much of a config as layers ask for when they are made."""
+    """The part of a config that layers need when they are created."""
     config: Any = SimpleNamespace(compilation_config=CompilationConfig(), parallel_config=ParallelConfig())
     return set_current_vllm_config(config)
 
@@ -52,7 +52,7 @@ def metadata(num_tokens: int = 3, **changes: Any) -> SequenceGroupMetadata:
 
 @dataclass(frozen=True)
 class RotaryShape:
-    """What all rotary embeddings are made with."""
+    """The arguments that all rotary embeddings share."""
 
     head_size: int = 32
     rotary_dim: int = 32
@@ -60,7 +60,7 @@ class RotaryShape:
     dtype: torch.dtype = torch.float32
 
     def make(self, cls: type[RotaryEmbedding], *after_style: Any, **others: Any) -> RotaryEmbedding:
-        """``after_style``: what stands between is_neox_style and dtype."""
+        """``after_style``: the arguments between is_neox_style and dtype."""
         shape = (self.head_size, self.rotary_dim, NUM_POSITIONS, 10000, self.is_neox_style)
         with tiny_config():
             return cls(*shape, *after_style, dtype=self.dtype, **others)
@@ -80,7 +80,7 @@ ROTARIES: dict[str, Callable[[RotaryShape], RotaryEmbedding]] = {
 
 
 class TinyAttention(nn.Module):
-    """A layer as models have it: its attention, and what rotates its keys."""
+    """A layer as models have it: its attention and its rotary embedding."""
 
     def __init__(self, name: str, heads: int, head_size: int, rotary: nn.Module | None) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class TinyAttention(nn.Module):
 
 @dataclass
 class TinyModel:
-    """Layers with caches full of noise. Blocks number ``num_blocks``, slots ``num_slots``."""
+    """Layers with caches full of noise, each of ``num_blocks`` blocks and ``num_slots`` slots."""
 
     backend: str = "TORCH_SDPA"
     rotary: Callable[[RotaryShape], RotaryEmbedding] = ROTARIES["plain"]
@@ -130,16 +130,16 @@ class TinyModel:
         return self.num_blocks * self.block_size
 
     def caches(self) -> list[TokenCache]:
-        """Each layer's."""
+        """Each layer's cache."""
         return [open_cache(attention, attention.kv_cache[0]) for attention in self.attentions]
 
     def write_keys(self, slots: list[int], keys: torch.Tensor) -> None:
-        """The same in all layers."""
+        """Write the same keys in all layers."""
         for cache in self.caches():
             write(cache.keys, self._places(slots), keys)
 
     def keys(self, slots: list[int]) -> list[torch.Tensor]:
-        """Of each layer."""
+        """Each layer's keys in these slots."""
         return [read(cache.keys, self._places(slots)) for cache in self.caches()]
 
     def rows(self) -> list[torch.Tensor]:
@@ -148,11 +148,11 @@ class TinyModel:
         return [torch.stack([read(x, everywhere) for x in cache], dim=1) for cache in self.caches()]
 
     def copy_kv(self, *copies: tuple[int, int, int, int]) -> None:
-        """Source, destination, source position, position."""
+        """Copy KV; each copy is (source, destination, source position, position)."""
         KVCopier(self.module, self.context).copy(torch.tensor(copies), virtual_engine=0)
 
     def rotate(self, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """What upstream's forward pass makes of ``keys``, [num_tokens, num_kv_heads, head_size]."""
+        """``keys``, [num_tokens, num_kv_heads, head_size], rotated as in upstream's forward pass."""
         query, key = copy.deepcopy(keys).flatten(1), copy.deepcopy(keys).flatten(1)
         self.rotary_emb(positions.contiguous(), query, key)
         return key.view(keys.shape)

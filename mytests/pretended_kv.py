@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A KV cache without a model: who reads what, after all that the worker is told to copy and to compute."""
+"""A KV cache without a model: it copies and computes what the worker is told to, and checks all reads."""
 
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ class Entry(NamedTuple):
 
 
 class PretendedKV:
-    """What the worker's caches would hold: in each slot the whole context up to its token. A ``model``."""
+    """What the worker's caches would hold: in each slot the context up to its token. A `SurgicalEngine.model`."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.blocks: dict[tuple[str, int], dict[int, Entry]] = {}
         self.injected: dict[int, set[int]] = {}
-        """By sequence, the indices of tokens whose KV was injected, and not computed since."""
+        """By sequence, the indices of tokens whose KV was injected and not recomputed since."""
 
         self.num_injected = 0
         """Tokens, so far."""
@@ -32,12 +32,12 @@ class PretendedKV:
         """Tokens, so far."""
 
     def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
-        """Move and compute as the worker does, and check all that attention would read."""
+        """Copy and compute as the worker does, and check all that attention would read."""
         self._copy("cpu", "gpu", outputs.blocks_to_swap_in)
         self._copy("gpu", "cpu", outputs.blocks_to_swap_out)
         self._copy("gpu", "gpu", outputs.blocks_to_copy)
         self._inject(metadata)
-        # All write before one reads: a batch is computed layer by layer.
+        # All groups write before any reads: a batch is computed layer by layer.
         for context, table, positions in [self._compute(meta) for meta in metadata]:
             for index in range(len(context)):
                 entry = self.blocks[("gpu", table[index // self.block_size])].get(index % self.block_size)
@@ -49,7 +49,7 @@ class PretendedKV:
                 assert positions is None or entry.position == index, (index, context)
 
     def _compute(self, meta: SequenceGroupMetadata) -> tuple[tuple[int, ...], list[int], bool | None]:
-        """Write a group's chunk; its context, its block table, and whether positions are indices."""
+        """Write a group's chunk; returns its context, its block table, and whether positions are indices."""
         [(seq_id, data)] = meta.seq_data.items()
         table, start = meta.block_tables[seq_id], data.get_num_computed_tokens()
         end = start + meta.token_chunk_size
@@ -69,7 +69,7 @@ class PretendedKV:
         return context, table, None if any(offset for _, _, offset in runs) else True
 
     def _check_whole(self, seq_id: int, computed: list[int]) -> None:
-        """Injected KV stays as a whole or not at all: tokens behind a part of it would get other positions."""
+        """Injected KV stays as a whole or not at all: tokens after a part of it would get other positions."""
         injected = self.injected.get(seq_id, set())
         if injected and computed[0] <= min(injected):
             injected.clear()
@@ -91,13 +91,13 @@ class PretendedKV:
                 self.injected.setdefault(seq_id, set()).update(indices)
 
     def _index_of(self, slot: int, table: list[int]) -> int:
-        """Of the token that has ``slot``, in the context of the sequence that has ``table``."""
+        """The index of the token in ``slot``, in the context of the sequence with ``table``."""
         return table.index(slot // self.block_size) * self.block_size + slot % self.block_size
 
     def _copy(self, source: str, destination: str, pairs: list[tuple[int, int]]) -> None:
         read, written = [block for block, _ in pairs], [block for _, block in pairs]
         assert len(written) == len(set(written)), pairs
-        # The pairs run in no order.
+        # The pairs are copied in no particular order.
         assert source != destination or not set(read) & set(written), pairs
         copied = {(destination, to): dict(self.blocks.get((source, block), {})) for block, to in pairs}
         self.blocks.update(copied)

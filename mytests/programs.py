@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that a test makes: what a compiler, an interpreter or pip could say."""
+"""Programs that a test creates in place of a compiler, an interpreter or pip."""
 
 from pathlib import Path
 
 
 def program(path: Path, script: str) -> str:
-    """The name of a shell script that stands at ``path``."""
+    """Write a shell script to ``path``; returns its name."""
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return str(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of a surgical engine that are recorded, and what they look like. A tick of the clock is a second."""
+"""Recorded runs of a surgical engine, and their traces. A tick of the clock is a second."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from vllm.core.hook_scheduler import HookScheduler
 
 
 class TickingScheduler(HookScheduler):
-    """Each look at the clock takes a second."""
+    """A scheduler whose clock advances by a second with each reading."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.clock = itertools.count().__next__
@@ -24,14 +24,14 @@ class TickingScheduler(HookScheduler):
 
 
 def engine_recorded_to(path: Path, hooks: SpecialKwargs = HOOKS, **fields: Any) -> SurgicalEngine:
-    """An engine whose run is recorded to ``path``, which begins anew."""
+    """An engine whose run is recorded to a new file at ``path``."""
     hooks = dataclasses.replace(hooks, record_to=str(path))
     recorder.begin(str(path), "a model", hooks)
     return SurgicalEngine(hooks, scheduler_cls=TickingScheduler, **fields)
 
 
 def fork_and_join(path: Path) -> Recording:
-    """``r`` spawns two children beside which it decodes on, waits for them, and goes on with their results."""
+    """``r`` spawns two children, decodes beside them, waits for them, and continues with their results."""
     engine = engine_recorded_to(path, SYNC_HOOKS)
     engine.add("r", prompt="prompt")
     engine.run(plan(r="a!b!.z", r_child_0="AB", r_child_1="CDEF"))
@@ -40,7 +40,7 @@ def fork_and_join(path: Path) -> Recording:
 
 
 def under_pressure(path: Path, policy: Any = "discard", num_cpu_blocks: int = 0) -> Recording:
-    """``r`` is BLOCKED with two blocks of eight, and two others outgrow the rest; then it is resumed."""
+    """``r`` is BLOCKED with two of eight blocks, two others need more than the rest, and ``r`` is resumed."""
     hooks = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", blocked_kv_policy=policy)
     engine = engine_recorded_to(path, hooks, num_blocks=8, max_model_len=32, num_cpu_blocks=num_cpu_blocks)
     engine.add("r", prompt="p" * 8)
@@ -70,5 +70,5 @@ def lane_of(picture: Picture, request_id: str = "r") -> Lane:
 
 
 def bars_of(recorded: Recording, request_id: str = "r") -> list[tuple[str, int]]:
-    """What a sequence does, in order: states and tokens."""
+    """The bars of a sequence in order: state and number of tokens."""
     return [(bar.state, bar.num_tokens) for bar in lane_of(picture_of(recorded), request_id).bars]

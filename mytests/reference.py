@@ -20,7 +20,7 @@ class Reference:
         """What each sequence was resumed with."""
 
     def feed(self, group: SequenceGroup, token: int) -> int:
-        """The token, which the group samples now."""
+        """Note that the group samples ``token``, and return it."""
         self.fed.setdefault(group.request_id, []).append(token)
         return token
 

@@ -16,13 +16,13 @@ EAGER = "--enforce-eager"
 CLI = ["-m", "vllm.entrypoints.cli.main"]
 API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
 PATIENCE_SECONDS = 900
-"""After which something hangs; nothing is measured by it."""
+"""The time after which we assume a hang; no measurement depends on it."""
 
 Found = TypeVar("Found")
 
 
 def until(is_reached: Callable[[], Found]) -> Found:
-    """What ``is_reached`` gives once it is true."""
+    """Poll ``is_reached`` until its result is true, and return that."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (found := is_reached()):
         assert time.monotonic() < deadline, f"not reached in {PATIENCE_SECONDS} s"
@@ -32,7 +32,7 @@ def until(is_reached: Callable[[], Found]) -> Found:
 
 @contextlib.contextmanager
 def server(*arguments: str, use_v1: str) -> Iterator[str]:
-    """The address of an OpenAI-compatible server, which ends with the block."""
+    """The address of an OpenAI-compatible server, which runs until the block ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -52,7 +52,7 @@ class Scheduled:
 
 @dataclass
 class SurgicalEngine:
-    """See the module. All lengths count tokens, all sizes count blocks."""
+    """See the module's docstring. Lengths and the block size are in tokens."""
 
     special_kwargs: SpecialKwargs = HOOKS
     block_size: int = 4
@@ -70,10 +70,10 @@ class SurgicalEngine:
     scheduling_policy: str = "fcfs"
 
     max_loras: int | None = None
-    """LoRA adapters that run together; None without LoRA."""
+    """The maximum number of LoRA adapters in a step; None without LoRA."""
 
     num_cpu_blocks: int = 0
-    """Swap space. With some, preemption swaps out instead of recomputing."""
+    """Swap space; if there is any, preemption swaps out instead of recomputing."""
 
     model: Callable[[list[SequenceGroupMetadata], SchedulerOutputs], None] | None = None
     """Called where the model would run, with what is scheduled."""
@@ -83,14 +83,14 @@ class SurgicalEngine:
     """The latest output of each request."""
 
     samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
-    """Of requests with n > 1, by the ids of their samples."""
+    """The groups of requests with n > 1, by the ids of their samples."""
 
     use_cached_outputs: bool = False
     handed_out: list[RequestOutput] = field(default_factory=list)
-    """By the last step."""
+    """The outputs of the last step."""
 
     deltas: list[ChildDelta] = field(default_factory=list)
-    """What outputs have told of children."""
+    """The deltas of children in all outputs so far."""
 
     def __post_init__(self) -> None:
         scheduler_config = SchedulerConfig(
@@ -110,10 +110,10 @@ class SurgicalEngine:
         )
         self.seq_counter = Counter()
         self.copies: list[tuple[int, int]] = []
-        """Blocks copied on write so far, from and to."""
+        """Blocks copied on write so far: (from, to)."""
 
         self.finished_ids: list[str] = []
-        """What the worker was told of the ends of groups."""
+        """The ids of finished groups that the worker was told."""
 
         stop_checker = StopChecker(self.max_model_len, self._tokenizer_of)
         self.processor = SequenceGroupOutputProcessor.create_output_processor(
@@ -126,17 +126,17 @@ class SurgicalEngine:
             special_kwargs=self.special_kwargs,
             facts=self.facts,
         )
-        # Steps of equal length: what a test does must not depend on how fast it runs.
+        # All steps take equally long: what a test does must not depend on how fast it runs.
         self.scheduler.pressure.costs = StepCosts(clock=itertools.count().__next__)
 
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: object
     ) -> SequenceGroup:
-        """A fake group in the waiting queue.
+        """Add a fake group to the waiting queue.
 
         Args:
             adapter: The id of its LoRA adapter; 0 for none.
-            params: Of its `SamplingParams`.
+            params: Fields of its `SamplingParams`.
         """
         sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1} | params)
         lora = LoRARequest(f"adapter {adapter}", adapter, "no such folder") if adapter else None
@@ -148,9 +148,9 @@ class SurgicalEngine:
         return group
 
     def step(self, tokens: Tokens) -> list[Scheduled]:
-        """One engine step in which each group that samples gets its token of ``tokens``.
+        """Run one engine step, in which each group that samples gets its token from ``tokens``.
 
-        A group that a mapping doesn't name samples "x".
+        A group that is missing from a mapping samples "x".
         """
         choose = tokens if callable(tokens) else lambda group: tokens.get(group.request_id, ord("x"))
         metadata, outputs, _ = self.scheduler.schedule()
@@ -160,7 +160,7 @@ class SurgicalEngine:
         for request_id in finished_ids:
             self.samples.pop(request_id, None)
         adapters = {entry.seq_group.lora_int_id for entry in outputs.scheduled_seq_groups} - {0}
-        # As a worker does.
+        # A worker checks this too.
         assert len(adapters) <= (self.max_loras or 0), f"{adapters} run at once, and there are {self.max_loras} slots"
         if self.model is not None:
             self.model(metadata, outputs)
@@ -184,7 +184,7 @@ class SurgicalEngine:
         return scheduled
 
     def run(self, tokens: Tokens, max_steps: int = 200) -> int:
-        """Steps until nothing is unfinished; the number of steps.
+        """Step until all groups have finished; returns the number of steps.
 
         Raises:
             AssertionError: it takes more than ``max_steps``.
@@ -196,7 +196,7 @@ class SurgicalEngine:
         raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
 
     def run_until(self, is_reached: Callable[[], bool], tokens: Tokens, max_steps: int = 100) -> None:
-        """Steps until ``is_reached``.
+        """Step until ``is_reached``.
 
         Raises:
             AssertionError: it takes more than ``max_steps``.
@@ -218,7 +218,7 @@ class SurgicalEngine:
         return [group for queue in queues for group in queue]
 
     def num_free_blocks(self) -> int:
-        """Blocks that nobody holds."""
+        """The number of blocks that no sequence holds."""
         return self.scheduler.block_manager.get_num_free_gpu_blocks()
 
     def block_table(self, group: SequenceGroup) -> list[int]:
@@ -249,7 +249,7 @@ class SurgicalEngine:
 
 
 def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
-    """The group of a child, by its order of spawn."""
+    """The group of a child, by spawn order."""
     branch = branch_of(group)
     assert branch is not None
     return branch.children[index].sequence.group
@@ -263,9 +263,9 @@ def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
 
 
 def plan(**texts: str) -> Callable[[SequenceGroup], int]:
-    """Tokens by request id: the next character of the group's text, by its number of sampled tokens.
+    """Tokens from texts by request id: each group samples the next character of its text.
 
-    In a text, "!" is the promise, "." the sync token, and its end the EOS token.
+    In a text, "!" is the promise and "." the sync token; at its end the group samples the EOS token.
     """
     special = {"!": PROMISE, ".": SYNC}
 
@@ -278,7 +278,7 @@ def plan(**texts: str) -> Callable[[SequenceGroup], int]:
 
 
 def num_sampled(group: SequenceGroup) -> int:
-    """Output tokens that the group sampled itself."""
+    """The number of output tokens that the group sampled itself."""
     branch = branch_of(group)
     merged = 0 if branch is None else sum(segment.end - segment.start for segment in branch.merged)
     return group.first_seq.get_output_len() - merged

@@ -121,6 +121,19 @@ class SharedBlocks:
         """Move the table of ``seq`` to swap space; return the blocks to copy, as (source, destination)."""
         return self._manager.swap_out(_OneSequence(seq))
 
+    # The blocks of a forked sequence: those that it shares come first, since a fork copies its parent's block table,
+    # and copies the last, partial block when it is written to.
+    #
+    #     block table   [  a  ][  b  ][  c  ][  d  ][  e  ]
+    #     owners           3      3      2      1      1
+    #     tokens        tttttttttttttttttttttttttttttttt....     t: has a slot   .: an empty slot
+    #                   └───── shared ─────┘└──── own ────┘
+    #
+    #     free_last(1)  tttttttttttttttttttttttttttt             d stays: num_full_slots is cut to the end of d
+    #     free_last(2)  tttttttttttttttttttttt                   what it shares costs nothing to keep
+    #
+    # The tokens that lose their slots are recomputed. Nothing shared is ever freed here: others need it, and no block
+    # would be gained. Whether injected KV may be cut is for `sequence_hooks.kv.pressure` to say.
     def free_last(self, seq: Sequence, num_blocks: int) -> int:
         """Free the last ``num_blocks`` blocks of ``seq``, which it alone holds.
 

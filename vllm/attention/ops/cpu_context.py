@@ -10,7 +10,7 @@ a step are [num_tokens, heads, head_size]. Outputs are written in place.
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from vllm.attention.ops.cpu_context_plan import Span
+from vllm.attention.ops.cpu_context_plan import ContextRange
 
 
 def attend_causally(
@@ -37,7 +37,7 @@ def attend_span(
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    span: Span,
+    span: ContextRange,
     masks: dict[int, torch.Tensor],
     scale: float,
 ) -> None:

@@ -94,7 +94,7 @@ class Chunk(NamedTuple):
         return self.keys.stop - self.keys.start
 
 
-class Span(NamedTuple):
+class ContextRange(NamedTuple):
     """A sequence whose keys are gathered. Its chunks count keys from the first gathered one."""
 
     blocks: torch.Tensor  # int64, in the order of the sequence
@@ -113,7 +113,7 @@ class ContextPlan:
     kernel: KernelRows | None
     causal: tuple[slice, ...]
     """Rows of sequences without context, which see only their own keys."""
-    spans: tuple[Span, ...]
+    ranges: tuple[ContextRange, ...]
     masks: dict[int, torch.Tensor]
 
 
@@ -125,7 +125,7 @@ def make_plan(sequences: StepSequences, shape: AttentionShape) -> ContextPlan:
 
     starts = sequences.query_lens.cumsum(0) - sequences.query_lens
     causal: list[slice] = []
-    spans: list[Span] = []
+    ranges: list[ContextRange] = []
     for index in (~by_kernel).nonzero().flatten().tolist():
         start = int(starts[index])
         query_len, kv_len = int(sequences.query_lens[index]), int(sequences.kv_lens[index])
@@ -169,7 +169,7 @@ def _kernel_rows(
     )
 
 
-def _span(start: int, query_len: int, kv_len: int, table: torch.Tensor, shape: AttentionShape) -> Span:
+def _range(start: int, query_len: int, kv_len: int, table: torch.Tensor, shape: AttentionShape) -> ContextRange:
     context_len = kv_len - query_len
     first_block = shape.first_visible(context_len) // shape.block_size
     last_block = -(-kv_len // shape.block_size)
@@ -179,10 +179,10 @@ def _span(start: int, query_len: int, kv_len: int, table: torch.Tensor, shape: A
         end = min(begin + CHUNK_ROWS, query_len)
         keys = slice(shape.first_visible(context_len + begin) - offset, context_len + end - offset)
         chunks.append(Chunk(rows=slice(start + begin, start + end), keys=keys))
-    return Span(table[first_block:last_block].long(), tuple(chunks))
+    return ContextRange(table[first_block:last_block].long(), tuple(chunks))
 
 
-def _masks(spans: list[Span], shape: AttentionShape) -> dict[int, torch.Tensor]:
+def _masks(ranges: list[ContextRange], shape: AttentionShape) -> dict[int, torch.Tensor]:
     widths: dict[int, int] = {}
     for span in spans:
         for chunk in span.chunks:
