@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from vllm.attention.ops.cpu_context import attend_span
+from vllm.attention.ops.cpu_context import attend_range
 from vllm.attention.ops.cpu_context_plan import AttentionShape, StepSequences, make_plan
 from vllm.attention.ops.ipex_attn import PagedAttention
 
@@ -70,7 +70,7 @@ class Case:
 
     def gathering(self) -> Callable[[], None]:
         plan = make_plan(self.sequences, Gathering(*self.heads[:2], BLOCK_SIZE))
-        return lambda: attend_span(self.output, self.query, *self.caches, plan.spans[0], plan.masks, self.scale)
+        return lambda: attend_range(self.output, self.query, *self.caches, plan.ranges[0], plan.masks, self.scale)
 
     def kernel(self) -> Callable[[], None]:
         rows = make_plan(self.sequences, Kernel(*self.heads[:2], BLOCK_SIZE)).kernel

@@ -130,7 +130,7 @@ class TestWays:
         step = Step(prefills=[(20, 5)])
         metadata = step.v0_metadata()
         first = step.forward(metadata)
-        monkeypatch.setattr(cpu_context_plan, "_span", None)
+        monkeypatch.setattr(cpu_context_plan, "_range", None)
         assert torch.equal(step.forward(metadata), first)
 
 
@@ -188,8 +188,8 @@ def test_engines_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunked prefill and cached prefixes, in V0 and in V1, give the plain path's greedy tokens."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_USE_V1", "0")
-    gathered = Mock(wraps=torch_sdpa.attend_span)
-    monkeypatch.setattr(torch_sdpa, "attend_span", gathered)
+    gathered = Mock(wraps=torch_sdpa.attend_range)
+    monkeypatch.setattr(torch_sdpa, "attend_range", gathered)
     save_tiny_llama(tmp_path)
 
     plain = generate(tmp_path)

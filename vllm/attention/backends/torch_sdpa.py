@@ -15,7 +15,7 @@ import torch
 from vllm._overlay import fall_back_to
 from vllm._upstream.attention.backends import torch_sdpa as upstream
 from vllm.attention.backends.abstract import AttentionLayer, AttentionType
-from vllm.attention.ops.cpu_context import attend_causally, attend_span
+from vllm.attention.ops.cpu_context import attend_causally, attend_range
 from vllm.attention.ops.cpu_context_plan import (
     AttentionShape,
     ContextPlan,
@@ -106,8 +106,8 @@ class TorchSDPABackendImpl(upstream.TorchSDPABackendImpl):
         context = plan.context
         for rows in context.causal:
             attend_causally(attended[rows], queries[rows], new_keys[rows], new_values[rows], self.scale)
-        for span in context.spans:
-            attend_span(attended, queries, *caches, span, context.masks, self.scale)
+        for part in context.ranges:
+            attend_range(attended, queries, *caches, part, context.masks, self.scale)
         if context.kernel is not None:
             attended[context.kernel.rows] = self._decode(queries, context.kernel, caches, scales)
         for group, prefix in zip(plan.groups, self._kept.of(plan.groups, *caches), strict=True):
@@ -217,7 +217,7 @@ def _decodes_alone(metadata: upstream.TorchSDPAMetadata) -> ContextPlan:
     lens = metadata.seq_lens_tensor
     rows = torch.arange(lens.numel())
     kernel = KernelRows(rows, metadata.block_tables, lens, metadata.max_decode_seq_len, owners=rows)
-    return ContextPlan(kernel, causal=(), spans=(), masks={})
+    return ContextPlan(kernel, causal=(), ranges=(), masks={})
 
 
 def _sequences(metadata: upstream.TorchSDPAMetadata) -> StepSequences:

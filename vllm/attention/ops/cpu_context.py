@@ -32,18 +32,18 @@ def attend_causally(
     output.copy_(attended[0].movedim(1, 0))
 
 
-def attend_span(
+def attend_range(
     output: torch.Tensor,
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    span: ContextRange,
+    part: ContextRange,
     masks: dict[int, torch.Tensor],
     scale: float,
 ) -> None:
     """Attention of one sequence with context. Its new keys and values must already be in the cache."""
-    keys, values = _gather_blocks(key_cache, value_cache, span.blocks)
-    for chunk in span.chunks:
+    keys, values = _gather_blocks(key_cache, value_cache, part.blocks)
+    for chunk in part.chunks:
         mask = masks[chunk.num_rows]
         output[chunk.rows] = _attend_chunk(
             query[chunk.rows],

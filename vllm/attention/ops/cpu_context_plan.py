@@ -133,12 +133,12 @@ def make_plan(sequences: StepSequences, shape: AttentionShape) -> ContextPlan:
             causal.append(slice(start, start + query_len))
         else:
             table = sequences.block_tables[index]
-            spans.append(_span(start, query_len, kv_len, table, shape))
+            ranges.append(_range(start, query_len, kv_len, table, shape))
     return ContextPlan(
         kernel=_kernel_rows(sequences, starts, by_kernel.nonzero().flatten(), shape.block_size),
         causal=tuple(causal),
-        spans=tuple(spans),
-        masks=_masks(spans, shape),
+        ranges=tuple(ranges),
+        masks=_masks(ranges, shape),
     )
 
 
@@ -184,8 +184,8 @@ def _range(start: int, query_len: int, kv_len: int, table: torch.Tensor, shape: 
 
 def _masks(ranges: list[ContextRange], shape: AttentionShape) -> dict[int, torch.Tensor]:
     widths: dict[int, int] = {}
-    for span in spans:
-        for chunk in span.chunks:
+    for part in ranges:
+        for chunk in part.chunks:
             widths[chunk.num_rows] = max(widths.get(chunk.num_rows, 0), chunk.num_keys)
     return {rows: _mask(rows, keys, shape) for rows, keys in widths.items()}
 
