@@ -31,7 +31,7 @@ class TestAccounting:
         engine.assert_empty()
 
     def test_the_models_length_ends_a_sequence_before_min_tokens(self) -> None:
-        """A child has less room than its parent, and so has a parent behind its result."""
+        """A child has less room than its parent, and a parent has less room after its child's result."""
         engine = SurgicalEngine(SYNC_HOOKS, max_model_len=16)
         parent = engine.add(prompt="12345678", min_tokens=7)
         engine.run(plan(r="a!bcdefghijk", r_child_0="BCDEFGHIJKLM"))
@@ -41,7 +41,7 @@ class TestAccounting:
         engine.assert_empty()
 
     def test_logprobs_of_merged_tokens_are_the_childs(self) -> None:
-        """They stand in the list, and add nothing to the cumulative one."""
+        """They are in the parent's list, and add nothing to its cumulative logprob."""
         engine = SurgicalEngine()
         parent = engine.add()
         script = plan(r="!z", r_child_0="BC")
@@ -56,7 +56,7 @@ class TestAccounting:
 
     @pytest.mark.parametrize("strategy", ["concatenate", "none"])
     def test_prompt_logprobs_are_not_taken_again(self, strategy: str) -> None:
-        """A parent that is recomputed after a join prefills past its prompt, where there are none."""
+        """A parent that is recomputed after a join prefills past its prompt, where there are no prompt logprobs."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, child_merge_strategy=strategy))
         parent = engine.add(prompt_logprobs=1)
         engine.run(plan(r="!z", r_child_0="BC"))
@@ -65,7 +65,7 @@ class TestAccounting:
         engine.assert_empty()
 
     def test_a_separator_has_the_token_alone(self) -> None:
-        """It was not sampled, so its logprob is that of certainty."""
+        """It was not sampled, so its only logprob is its own, 0."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add()
         engine.run(plan(r="!!.", r_child_0="A", r_child_1="B"))
@@ -95,7 +95,7 @@ class TestAccounting:
         engine.assert_empty()
 
     def test_a_stop_token_that_is_merged_does_not_stop_the_parent(self) -> None:
-        """Only a sampled one does: here the parent's own parameters know a token that its child's don't."""
+        """Only a sampled one does; here a stop token of the parent's parameters is not one of its child's."""
         hooks = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"stop_token_ids": []})
         engine = SurgicalEngine(hooks)
         engine.add(stop_token_ids=[ord("#")])
@@ -104,7 +104,7 @@ class TestAccounting:
         engine.assert_empty()
 
     def test_two_joins_add_up(self) -> None:
-        """Limits are moved on by all that was merged so far."""
+        """The parent's limits are extended by everything merged so far."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(max_tokens=7)
         engine.run(plan(r="!.a!.b" + "z" * 9, r_child_0="AAAA", r_child_1="BB"))

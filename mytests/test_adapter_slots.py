@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA adapters: no step has more of them than the GPU has slots, and whoever waits for a slot stays whole.
+"""LoRA adapters: no step has more of them than the GPU has slots, and a sequence that waits for one loses nothing.
 
 `SurgicalEngine.step` refuses a step with too many, as a worker does.
 """
@@ -13,7 +13,7 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 class TestResumed:
     def test_a_resumed_sequence_waits_for_its_adapters_slot(self) -> None:
-        """Another one runs; it stays in its queue with its KV until that one has ended."""
+        """While another adapter runs, the sequence stays in its queue with its KV."""
         engine = SurgicalEngine(MANUAL, max_loras=1)
         engine.add("a", adapter=1)
         engine.step({"a": SYNC})
@@ -28,7 +28,7 @@ class TestResumed:
         engine.assert_empty()
 
     def test_one_with_a_free_slot_passes_it(self) -> None:
-        """Though it was resumed later."""
+        """A sequence without an adapter overtakes one that waits for a slot, even if it was resumed later."""
         engine = SurgicalEngine(MANUAL, max_loras=1)
         for name, adapter in (("a", 1), ("c", 0)):
             engine.add(name, adapter=adapter)
@@ -46,7 +46,7 @@ class TestResumed:
 
 class TestNewRequests:
     def waiting_for_a_slot(self) -> SurgicalEngine:
-        """An engine where "a" is resumed, and waits for the slot that "b" has."""
+        """An engine in which "a" is resumed, and waits for the slot that "b" has."""
         engine = SurgicalEngine(MANUAL, max_loras=1)
         engine.add("a", adapter=1)
         engine.step({"a": SYNC})
@@ -56,7 +56,7 @@ class TestNewRequests:
         return engine
 
     def test_without_an_adapter_it_runs(self) -> None:
-        """It takes nothing that the others wait for."""
+        """A new request without an adapter takes nothing that the others wait for."""
         engine = self.waiting_for_a_slot()
         engine.add("c")
         engine.step({})
@@ -65,7 +65,7 @@ class TestNewRequests:
         engine.assert_empty()
 
     def test_with_the_adapter_that_runs_it_waits(self) -> None:
-        """Otherwise such requests could keep the slot for ever."""
+        """Otherwise new requests with the running adapter could keep the slot forever."""
         engine = self.waiting_for_a_slot()
         engine.add("c", adapter=2)
         engine.step({"b": EOS})
@@ -76,7 +76,7 @@ class TestNewRequests:
 
 
 def test_children_run_with_their_parents_adapter() -> None:
-    """Two trees with adapters take turns where there is one slot."""
+    """Two trees with different adapters take turns if there is one slot."""
     engine = SurgicalEngine(dataclasses.replace(HOOKS, children_per_promise=2), max_loras=1)
     for name, adapter in (("r", 1), ("s", 2)):
         engine.add(name, adapter=adapter)
@@ -86,7 +86,7 @@ def test_children_run_with_their_parents_adapter() -> None:
 
 
 def test_the_preempted_wait_for_a_slot_too() -> None:
-    """A child that keeps its shared prefix comes back when no other adapter runs."""
+    """A preempted child, which keeps its shared prefix, is scheduled again when no other adapter runs."""
     engine = SurgicalEngine(HOOKS, max_loras=1, num_blocks=9, max_model_len=36)
     engine.add("r", prompt="r" * 12, adapter=1)
     engine.step({"r": PROMISE})
@@ -99,7 +99,7 @@ def test_the_preempted_wait_for_a_slot_too() -> None:
 
 
 def test_a_preempted_group_leaves_its_adapter_to_those_that_run_with_it() -> None:
-    """Upstream counts the slot as free, and admits another adapter into the same step."""
+    """Upstream counts its slot as free, and would admit another adapter into the same step."""
     engine = SurgicalEngine(HOOKS, max_loras=1, num_blocks=7, max_model_len=28)
     engine.add("r", prompt="r" * 10, adapter=1)
     engine.add("s", prompt="s" * 10, adapter=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How requests come into upstream's asynchronous engine: compiled before, and refused one by one."""
+"""How requests enter the asynchronous engine: grammars are compiled first, and a bad request fails alone."""
 
 import asyncio
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
 
 def added_to(monkeypatch: pytest.MonkeyPatch, params: Any) -> Any:
-    """The parameters with which a request gets to the engine's loop."""
+    """The parameters with which a request reaches the engine's loop."""
     engine: Any = object.__new__(AsyncLLMEngine)
     decoding = SimpleNamespace(backend="xgrammar", reasoning_backend="")
     engine.engine = SimpleNamespace(decoding_config=decoding, model_config=None)
@@ -35,19 +35,19 @@ def added_to(monkeypatch: pytest.MonkeyPatch, params: Any) -> Any:
 
 
 def test_a_grammar_is_compiled_before_the_loop_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the caller's task; a slow one keeps nobody's step waiting."""
+    """The caller's task compiles it, so a slow grammar delays no step."""
     params = SamplingParams(guided_decoding=GuidedDecodingParams(regex="a"))
     assert added_to(monkeypatch, params) == ("compiled a", "tokenizer of adapter")
 
 
 def test_all_else_comes_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same object."""
+    """Parameters without a grammar reach the loop as the same object."""
     params = SamplingParams()
     assert added_to(monkeypatch, params) is params
 
 
 def test_an_error_in_adding_a_request_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's loop ends at any but a ValueError."""
+    """It becomes a ValueError, because any other error ends upstream's loop."""
 
     async def add(self: Any, *args: Any, **kwargs: Any) -> None:
         raise KeyError("prompt")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams with asynchronous output processing: text, token ids and logprobs of each output tell the same tokens."""
+"""Streams with asynchronous output processing: each output's text, token ids and logprobs agree."""
 
 import copy
 import dataclasses
@@ -26,7 +26,7 @@ SCRIPT = script(**SAMPLES, r_parallel_sample_0="a!b.c", r_parallel_sample_1="def
 def engine_with_samples(
     hooks: SpecialKwargs = SYNC_HOOKS, params: Mapping[str, object] = MappingProxyType({}), **sizes: Any
 ) -> tuple[AsyncEngine, list[CompletionOutput]]:
-    """An engine with a request of two samples, and the list of what it will hand out, as it was then."""
+    """An engine with a request of two samples, and a list that gets a copy of each output."""
     engine = AsyncEngine(hooks, **sizes)
     told: list[CompletionOutput] = []
 
@@ -39,19 +39,19 @@ def engine_with_samples(
 
 
 def text_of(completion: CompletionOutput) -> str:
-    """What its tokens say; hook tokens and EOS have no text."""
+    """The text of its tokens; hook tokens and EOS have none."""
     return "".join(chr(token) for token in completion.token_ids if token > SYNC)
 
 
 def check(completion: CompletionOutput) -> None:
-    """All that it tells is of the same tokens."""
+    """Check that text, token ids and logprobs are of the same tokens."""
     assert completion.text == text_of(completion)
     assert [next(iter(entry)) for entry in completion.logprobs or ()] == list(completion.token_ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_output_leaves_out_tokens_that_have_no_text_yet(kind: RequestOutputKind) -> None:
-    """One sample's hook token is processed at once, and the other sample's token later."""
+    """One sample's hook token is processed at once, but the other sample's token later."""
     engine, told = engine_with_samples(params={"output_kind": kind})
     engine.run(SCRIPT)
     for completion in told:
@@ -61,7 +61,7 @@ def test_an_output_leaves_out_tokens_that_have_no_text_yet(kind: RequestOutputKi
 
 
 def test_the_cumulative_logprob_is_of_the_tokens_that_are_told() -> None:
-    """Each token's is -1."""
+    """The cumulative logprob is of exactly the tokens in the output; each token's logprob is -1."""
     engine, told = engine_with_samples(params={"output_kind": RequestOutputKind.CUMULATIVE})
     engine.run(SCRIPT)
     second = [completion for completion in told if completion.index == 1]
@@ -69,14 +69,14 @@ def test_the_cumulative_logprob_is_of_the_tokens_that_are_told() -> None:
 
 
 def test_without_logprobs_there_is_nothing_else_to_leave_out() -> None:
-    """Text and token ids agree."""
+    """Without logprobs, the text and token ids of each output agree."""
     engine, told = engine_with_samples(params={"output_kind": DELTA, "logprobs": None})
     engine.run(SCRIPT)
     assert [completion.text for completion in told] == [text_of(completion) for completion in told]
 
 
 def random_tokens(seed: int) -> Callable[[SequenceGroup], int]:
-    """The same tokens for a sequence and position, whenever it is asked."""
+    """Random tokens that depend only on the seed, the sequence and the position."""
 
     def choose(group: SequenceGroup) -> int:
         position = num_sampled(group)
@@ -89,7 +89,7 @@ def random_tokens(seed: int) -> Callable[[SequenceGroup], int]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_trees(seed: int, kind: RequestOutputKind) -> None:
-    """One or two samples, ample and scarce KV, both ways to block."""
+    """Outputs agree in random trees of two samples, with ample and scarce KV and both values of block_on."""
     draw = random.Random(seed)
     hooks = dataclasses.replace(draw.choice([HOOKS, SYNC_HOOKS]), max_child_depth=draw.choice([1, 2]))
     engine, told = engine_with_samples(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks with asynchronous output processing: the same trees, and upstream's pipelining where no hook is."""
+"""Hooks with asynchronous output processing: the same trees, and upstream's pipelining for ordinary tokens."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.model
 
 
 class Kept:
-    """A logger that keeps what it is told."""
+    """A stat logger that keeps what it receives."""
 
     def __init__(self) -> None:
         self.stats: list[Stats] = []
@@ -26,7 +26,7 @@ class Kept:
 
 
 def open_async(mode: Mode, **engine_args: Any) -> LLM:
-    """The model with its hooks, asynchronous."""
+    """The model with its hooks and asynchronous output processing."""
     with allowed():
         llm = open_engine(hooks_for(mode), **engine_args)
     assert llm.llm_engine.model_config.use_async_output_proc
@@ -37,7 +37,7 @@ def open_async(mode: Mode, **engine_args: Any) -> LLM:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("engine_args", [{}, {"num_gpu_blocks_override": 40}], ids=["ample-kv", "tight-kv"])
 def test_trees_are_the_same(mode: Mode, engine_args: dict[str, Any]) -> None:
-    """Tokens, children and joins, whether a step's outputs are processed before or during the next."""
+    """Tokens, children and joins are the same, whether outputs are processed before or during the next step."""
     prompts = held_out_prompts(24, 11, mode)
     expected = open_engine(hooks_for(mode)).generate(prompts, GREEDY, use_tqdm=False)
     llm = open_async(mode, **engine_args)
@@ -53,7 +53,7 @@ def test_trees_are_the_same(mode: Mode, engine_args: dict[str, Any]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("is_async", [True, False])
 def test_statistics_count_each_request_once(mode: Mode, is_async: bool) -> None:
-    """Its end and its first token, whenever its outputs are processed."""
+    """Its end and its first token are counted once, whenever its outputs are processed."""
     options = {"disable_log_stats": False}
     llm = open_async(mode, **options) if is_async else open_engine(hooks_for(mode), **options)
     kept, engine = Kept(), llm.llm_engine

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asynchronous output processing, step by step: a step's tokens are processed while the next one runs.
 
-`LLMEngine` is upstream's and ours, around a surgical engine's scheduler; there is no model.
+`LLMEngine` is upstream's with our overrides, around a surgical engine's scheduler; there is no model.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup,
 
 
 class AsyncEngine:
-    """Steps as `LLMEngine.step` makes them when outputs are processed asynchronously."""
+    """Runs steps as `LLMEngine.step` does when outputs are processed asynchronously."""
 
     def __init__(self, hooks: SpecialKwargs = SYNC_HOOKS, with_hooks: bool = True, **sizes: Any) -> None:
         self.context = SchedulerContext()
@@ -39,14 +39,14 @@ class AsyncEngine:
         self.outputs: list[RequestOutput] = []
 
     def step(self, tokens: Callable[[SequenceGroup], int]) -> list[str]:
-        """One step; the ids of the groups that were scheduled."""
+        """Run one step; returns the ids of the scheduled groups."""
         context = self.context
         context.request_outputs.clear()
         metadata, outputs, _ = self.surgical.scheduler.schedule()
         for request_id in self.surgical.scheduler.get_and_reset_finished_requests_ids():
             self.surgical.samples.pop(request_id, None)
         context.seq_group_metadata_list = metadata
-        # While the model runs, the step before is processed.
+        # While the model runs, the previous step is processed.
         self._process()
         groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
         sampled = [_output(group, tokens(group)) for group in groups]
@@ -57,7 +57,7 @@ class AsyncEngine:
         return [group.request_id for group in groups]
 
     def run(self, tokens: Callable[[SequenceGroup], int], max_steps: int = 80) -> None:
-        """Steps to the end; then the engine is empty."""
+        """Step to the end; then check that the engine is empty."""
         for _ in range(max_steps):
             self.step(tokens)
             if not self.surgical.scheduler.has_unfinished_seqs():
@@ -77,7 +77,7 @@ def _output(group: SequenceGroup, token_id: int) -> CompletionSequenceGroupOutpu
 
 
 def script(**texts: str) -> Callable[[SequenceGroup], int]:
-    """As `plan`; past its end a sequence samples what nobody looks at."""
+    """As `plan`, but after its end a sequence samples a token that is ignored."""
 
     def choose(group: SequenceGroup) -> int:
         try:
@@ -89,7 +89,7 @@ def script(**texts: str) -> Callable[[SequenceGroup], int]:
 
 
 def test_statistics_know_what_was_processed_at_once() -> None:
-    """Upstream would leave it out as preempted."""
+    """The statistics include a group processed at once, which upstream would leave out as preempted."""
     engine, noted = AsyncEngine(), []
     engine.engine.log_stats = True
     engine.engine.do_log_stats = lambda *_: noted.append({group.request_id for group in engine.engine._processed})
@@ -102,7 +102,7 @@ def test_statistics_know_what_was_processed_at_once() -> None:
 
 
 def test_a_sample_that_ends_at_a_join_reaches_its_request() -> None:
-    """Its output is made in the step behind the join."""
+    """Its output is created in the step after the join."""
     engine = AsyncEngine()
     add_samples(engine.surgical, n=2)
     engine.run(script(**SAMPLES, r_parallel_sample_0="!", r_parallel_sample_1="!"))
@@ -111,7 +111,7 @@ def test_a_sample_that_ends_at_a_join_reaches_its_request() -> None:
 
 
 def test_an_ordinary_token_is_processed_during_the_next_step() -> None:
-    """That is what it is for; nothing of it is lost with hooks."""
+    """The overlap that asynchronous processing is for is not lost with hooks."""
     engine = AsyncEngine()
     group = engine.surgical.add()
     engine.step(script(r="ab"))
@@ -121,7 +121,7 @@ def test_an_ordinary_token_is_processed_during_the_next_step() -> None:
 
 
 def test_a_hook_token_acts_before_the_next_step_is_scheduled() -> None:
-    """Its sequence is BLOCKED, and its child runs."""
+    """Its sequence is BLOCKED at once, and its child runs in the next step."""
     engine = AsyncEngine(SpecialKwargs(promise_token_id=PROMISE))
     engine.surgical.add()
     engine.step(script(r="!z"))
@@ -131,7 +131,7 @@ def test_a_hook_token_acts_before_the_next_step_is_scheduled() -> None:
 
 @pytest.mark.parametrize("num_blocks", [64, 9], ids=["ample-kv", "tight-kv"])
 def test_a_tree_is_the_same_as_without_it(num_blocks: int) -> None:
-    """Also where sequences are preempted, whose tokens are not processed yet."""
+    """The tree is the same, even if sequences are preempted before their tokens are processed."""
     texts = {"r": "a!b!.z", "r_child_0": "BCDEFGH", "r_child_1": "I", "s": "!ccccccccc", "s_child_0": "D" * 12}
     engine = AsyncEngine(num_blocks=num_blocks, max_model_len=32)
     for name in ("r", "s"):
@@ -143,7 +143,7 @@ def test_a_tree_is_the_same_as_without_it(num_blocks: int) -> None:
 
 
 def test_a_parent_that_ends_with_children_waits_for_them() -> None:
-    """Its end is noticed at once, so no token is sampled behind it."""
+    """Its end is noticed at once, so no token is sampled after it."""
     engine = AsyncEngine()
     engine.surgical.add(max_tokens=3)
     engine.run(script(r="!ab", r_child_0="BC"))
@@ -151,7 +151,7 @@ def test_a_parent_that_ends_with_children_waits_for_them() -> None:
 
 
 def test_what_was_processed_at_once_is_not_processed_again() -> None:
-    """Upstream asks for it before it preempts a group."""
+    """Upstream asks for processing again before it preempts a group; then nothing happens."""
     engine = AsyncEngine()
     group = engine.surgical.add()
     engine.step(script(r="!z"))
@@ -163,7 +163,7 @@ def test_what_was_processed_at_once_is_not_processed_again() -> None:
 
 @pytest.mark.parametrize("has_callback", [False, True])
 def test_its_output_is_handed_out_in_its_step(has_callback: bool) -> None:
-    """By the callback of the asynchronous engine where there is one."""
+    """A hook token's output is handed out at once, by the asynchronous engine's callback if there is one."""
     engine = AsyncEngine()
     called: list[RequestOutput] = []
     if has_callback:
@@ -176,7 +176,7 @@ def test_its_output_is_handed_out_in_its_step(has_callback: bool) -> None:
 
 
 def test_a_hook_token_that_ends_its_request_frees_it() -> None:
-    """Stop wins, and the request is out of the queues before the next step."""
+    """The stop takes precedence, and the request has left the queues before the next step."""
     engine = AsyncEngine()
     engine.surgical.add(max_tokens=1)
     engine.step(script(r="!"))
@@ -185,7 +185,7 @@ def test_a_hook_token_that_ends_its_request_frees_it() -> None:
 
 
 def test_a_childs_outputs_are_none_of_the_callers() -> None:
-    """Its own hook tokens are processed at once too."""
+    """A child's own hook tokens are processed at once too, but only its root has outputs."""
     engine = AsyncEngine(SpecialKwargs(promise_token_id=PROMISE, max_child_depth=2))
     engine.surgical.add()
     engine.run(script(r="!z", r_child_0="!y", r_child_0_child_0="x"))
@@ -194,7 +194,7 @@ def test_a_childs_outputs_are_none_of_the_callers() -> None:
 
 
 def test_a_handler_sees_the_context_before_its_token() -> None:
-    """Though the token was appended when the step ended."""
+    """The event does not contain the token, although it was appended when the step ended."""
     engine = AsyncEngine(SpecialKwargs(handlers={FORK: own("Seeing")}))
     engine.surgical.add(prompt="p")
     Seeing.events.clear()
@@ -203,7 +203,7 @@ def test_a_handler_sees_the_context_before_its_token() -> None:
 
 
 def test_without_hooks_the_steps_are_upstreams() -> None:
-    """Nothing is looked at."""
+    """Without hooks no token is inspected, and none is processed early."""
     engine = AsyncEngine(with_hooks=False)
     group = engine.surgical.add()
     engine.step(script(r="!z"))

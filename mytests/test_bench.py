@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench` in small: its scripts, what it makes of a run, and one whole pass over all sides."""
+"""`make bench` on a small scale: its scripts, its figures of a run, and one complete pass over all sides."""
 
 import time
 from functools import partial
@@ -37,7 +37,7 @@ MAKE = partial(Figures, model="model", side="side", way="way", round=0, elsewher
 
 
 def make_run(*durations: float, num_seqs: int = 1) -> Run:
-    """A run whose steps only decode, the first one apart."""
+    """A run whose steps only decode, except for the first."""
     steps = [Step(duration, num_seqs, num_seqs, model=duration / 2, processing=0.0) for duration in durations]
     steps[0].num_tokens = 100
     return Run(sum(durations), steps)
@@ -60,20 +60,20 @@ class TestPlans:
         assert tokens.merged(2) == (first, second, PROMISE, first, second, PROMISE)
 
     def test_skewed_lengths_have_the_mean_of_equal_ones(self) -> None:
-        """So the two plans sample as many tokens."""
+        """Their mean is the same, so both plans sample equally many tokens."""
         lengths = skewed(16, 8, 128).lengths
         assert sum(lengths) == 8 * 128 and max(lengths) > 1.8 * 128
 
 
 class TestFigures:
     def test_a_longer_run_in_sequence_holds_a_shorter_plan(self) -> None:
-        """Its seconds are those of the first steps, as many as the plan has tokens."""
+        """The plan's time is that of the run's first steps, one for each token of the plan."""
         plan = Plan(16, (3, 3), lead=2, tail=2)
         found = figures.of_sequence(MAKE, plan, make_run(5.0, *[1.0] * 20))
         assert (found.seconds, found.prefill, found.children, found.join, found.tail) == (12.0, 5.0, 4.0, 1.0, 1.0)
 
     def test_a_fork_and_join_is_split_at_the_fork_and_at_the_join(self) -> None:
-        """Lead, the longest child's steps, the step of the join, the rest of the tail."""
+        """The parts are the lead, the longest child's steps, the step of the join, and the rest of the tail."""
         plan = Plan(16, (2, 3), lead=2, tail=2)
         found = figures.of_hooks(MAKE, plan, make_run(9.0, 1.0, 4.0, 2.0, 2.0, 7.0, 1.0))
         assert (found.children, found.join, found.tail, found.fork, found.step) == (8.0, 7.0, 1.0, 2.0, 2.0)
@@ -84,14 +84,14 @@ class TestQuiet:
     def test_a_disturbed_run_is_measured_again(
         self, monkeypatch: pytest.MonkeyPatch, busy: list[float], chosen: int
     ) -> None:
-        """Until the machine is left to it, or it has been tried three times; then the least disturbed one counts."""
+        """It is repeated until the machine is otherwise idle, at most three times; the least disturbed run counts."""
         monkeypatch.setattr(time, "perf_counter", count().__next__)
         clock = accumulate(chain.from_iterable((0.0, each) for each in busy))
         runs = [Run() for _ in busy]
         assert quietest(iter(runs).__next__, clock.__next__) is runs[chosen]
 
     def test_idle_time_and_a_process_own_are_none_of_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What the host takes away is."""
+        """They do not count as other processes' time, but time that the host steals does."""
         times = {"user": 10.0, "nice": 1.0, "system": 2.0, "irq": 0.5, "softirq": 0.5, "steal": 3.0}
         monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(**times, idle=99.0, iowait=99.0))
         own = SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=6.0, system=1.0))
@@ -100,7 +100,7 @@ class TestQuiet:
 
 
 def test_figures_survive_the_file(tmp_path: Path) -> None:
-    """What is read back is what was saved, so that the page can be written anew."""
+    """What is read back is what was saved, so that the page can be regenerated."""
     found = figures.of_hooks(MAKE, Plan(16, (2,), 1, 1), make_run(9.0, 1.0, 1.0, 2.0))
     results = Results("make bench", True, 1.0, Machine("cpu", 2, 2, "3.11", {"vllm": "1"}), [found], [])
     results.save(tmp_path / "benchmarks.json")
@@ -108,7 +108,7 @@ def test_figures_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_a_step_that_hooks_slow_down_is_called_missed() -> None:
-    """Against the same engine with hooks off, by the median of the rounds."""
+    """The step is compared with that of the same engine with hooks off, by the median of the rounds."""
     plan = equal(32, 1, 8)
     sides = ((UPSTREAM, 1.0), (OFF, 1.01), (HOOKS, 1.03))
     found = [
@@ -122,7 +122,7 @@ def test_a_step_that_hooks_slow_down_is_called_missed() -> None:
 
 @pytest.mark.model
 def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
-    """Pristine upstream, its clients, and this fork with and without hooks; a worker raises at another token."""
+    """Sides are upstream, its clients, and this fork with and without hooks; a worker raises at any other token."""
     workshop, page = tmp_path / "workshop", tmp_path / "page"
     workshop.mkdir()
     found = list(measure(SMALLEST, Workshop(workshop)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client that `make bench` measures hooks against, on an engine that samples what a script says."""
+"""The client that `make bench` measures hooks against, on an engine with scripted tokens."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from benchmarks.forkjoin.plans import Plan, Tokens
 
 
 class ScriptedEngine:
-    """Runs one request after the other, the newest first: children finish in the wrong order."""
+    """Runs one request after the other, the newest first, so that children finish in the wrong order."""
 
     def __init__(self) -> None:
         self.requests: dict[str, tuple[int, ...]] = {}
@@ -53,7 +53,7 @@ def engine() -> Any:
 
 
 def test_each_request_has_the_context_that_hooks_would_have(engine: Any) -> None:
-    """The children the prompt, the lead and their mark; the last one all results in spawn order, without their ends."""
+    """A child has the prompt, the lead and its mark; the tail has all results in spawn order, without their ends."""
     plan = Plan(16, (3, 4), lead=2, tail=2)
     ways.by_client(engine, plan, seed=1)
     tokens = Tokens.of(plan, seed=1)
@@ -69,7 +69,7 @@ def test_each_request_has_the_context_that_hooks_would_have(engine: Any) -> None
 
 
 def test_no_more_trees_at_once_than_the_cache_can_hold(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one begins where one has ended."""
+    """The next tree starts only when one has ended."""
     monkeypatch.setattr(ways, "MAX_CLIENT_TREES", 3)
     ways.by_client(engine, Plan(16, (3, 4), lead=2, tail=2, num_requests=7), seed=1)
     assert engine.most_trees == 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's application around upstream's: the routes that it lists, and what it says of bad bodies."""
+"""The server's application around upstream's: the routes that it lists, and its errors for bad bodies."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from vllm.utils import FlexibleArgumentParser
 
 @pytest.fixture(scope="module")
 def app() -> Any:
-    """As `vllm serve` makes it, without an engine."""
+    """The application as `vllm serve` creates it, without an engine."""
     made = api_server.upstream.build_app(make_arg_parser(FlexibleArgumentParser()).parse_args([]))
     made.state.openai_serving_tokenization = None
     made.state.engine_client = SimpleNamespace()
@@ -42,7 +42,7 @@ def refusal(app: Any, path: str, body: Any) -> str:
 
 
 def test_all_routes_are_listed(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the server starts; upstream's list has those alone that FastAPI doesn't hide."""
+    """They are logged when the server starts; upstream lists only those that FastAPI does not hide."""
     listed: list[str] = []
     served: list[Any] = []
 
@@ -60,7 +60,7 @@ def test_all_routes_are_listed(app: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("body", [{}, [], "nonsense"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/invocations"])
 def test_an_error_names_no_file_of_the_server(app: Any, path: str, body: Any) -> None:
-    """FastAPI appends where the route is defined."""
+    """FastAPI would append where the route is defined."""
     message = refusal(app, path, body)
     assert "body" in message and ".py" not in message and "line " not in message.replace("line 1", "")
 
@@ -76,13 +76,13 @@ def test_an_error_names_no_file_of_the_server(app: Any, path: str, body: Any) ->
     ],
 )
 def test_a_field_of_a_wrong_type_is_refused(app: Any, path: str, fields: dict[str, Any]) -> None:
-    """Where upstream's own checks raise a TypeError or an AttributeError."""
+    """The client gets an error where upstream's own checks raise a TypeError or an AttributeError."""
     assert "a field has a wrong type" in refusal(app, path, fields)
 
 
 @pytest.mark.parametrize("field", ["n", "best_of"])
 def test_samples_without_number_are_refused(app: Any, field: str) -> None:
-    """Each is a sequence that the engine makes before it goes on with anybody's."""
+    """Samples are limited: the engine creates a sequence for each before it continues with any request."""
     assert f"{field} is 1000000; use 16384 at most" in refusal(app, "/v1/completions", {"prompt": "a", field: 10**6})
 
 
@@ -98,17 +98,17 @@ def test_samples_without_number_are_refused(app: Any, field: str) -> None:
     ids=["prompt", "temperature", "stop", "key", "surrogate"],
 )
 def test_an_error_repeats_no_long_input(app: Any, body: Any) -> None:
-    """Neither a value, nor a key, nor each of a thousand."""
+    """Neither a long value, nor a long key, nor each of thousands of inputs is repeated."""
     assert len(refusal(app, "/v1/completions", body)) < 10_000
 
 
 def test_a_body_of_nothing_is_refused(app: Any) -> None:
-    """As what lacks all fields."""
+    """An empty body is refused as one without any fields."""
     assert "Field required" in refusal(app, "/v1/completions", "")
 
 
 def test_what_is_no_json_is_called_so(app: Any) -> None:
-    """An error of upstream's that is a text stays one."""
+    """The client learns that only JSON is allowed; upstream's error, a plain text, is kept."""
     response = TestClient(app).post("/v1/completions", content="a", headers={"Content-Type": "text/plain"})
     assert response.status_code == 400 and "Only 'application/json' is allowed" in response.json()["message"]
 
@@ -117,7 +117,7 @@ def test_what_is_no_json_is_called_so(app: Any) -> None:
     ("message", "told"), [("short", "short"), ("a" * 10**6, "a" * 1000 + "..."), ("\ud800", "\\ud800")]
 )
 def test_upstreams_own_errors_are_brief(message: str, told: str) -> None:
-    """And can be sent: JSON takes what UTF-8 doesn't."""
+    """They are shortened, and surrogates are escaped: JSON accepts them, but they cannot be sent as UTF-8."""
     for handler in (OpenAIServingChat, OpenAIServingCompletion, OpenAIServingTokenization):
         serving = handler.__new__(handler)
         assert serving.create_error_response(message).message == told
@@ -126,14 +126,14 @@ def test_upstreams_own_errors_are_brief(message: str, told: str) -> None:
 
 @pytest.mark.parametrize("embeds", [b"nonsense", [b"AAAA"]])
 def test_what_is_no_embedding_is_the_clients_error(embeds: Any) -> None:
-    """Whatever torch raises for it."""
+    """It raises a ValueError, whatever torch raises for it."""
     serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
     with pytest.raises(ValueError, match="prompt_embeds cannot be read"):
         serving._load_prompt_embeds(embeds)
 
 
 def test_embeddings_are_loaded() -> None:
-    """By upstream's method."""
+    """Valid embeddings are loaded by upstream's method."""
     buffer = io.BytesIO()
     torch.save(torch.ones(2, 3), buffer)
     serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
@@ -142,7 +142,7 @@ def test_embeddings_are_loaded() -> None:
 
 
 def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:
-    """Upstream validates that of one route itself; what is invalid elsewhere is the server's fault."""
+    """Upstream validates the body of one route itself; other validation errors are the server's fault."""
     assert "prompt" in refusal(app, "/invocations", {"a": 1})
     handle = app.exception_handlers[ValidationError]
     with pytest.raises(ValidationError) as raised:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `child_sampling_params` must be for the model that an engine starts with."""
+"""`child_sampling_params` are checked against the model when an engine starts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from vllm.sampling_params import SamplingParams
 
 
 class NumberTokenizer:
-    """Words are their numbers."""
+    """A tokenizer whose words are the numbers of their tokens."""
 
     def __len__(self) -> int:
         return 200
@@ -24,7 +24,7 @@ class NumberTokenizer:
 
 
 def resolve(overrides: Any, **config: Any) -> SpecialKwargs:
-    """What an engine's start-up makes of hooks with these parameters for children, on a model of 128 tokens."""
+    """Hooks with these parameters for children, resolved as at startup, for a vocabulary of 128 tokens."""
     everything = config_of(skip_tokenizer_init=False, backend="xgrammar", reasoning_backend="", **config)
     everything.decoding_config = everything.model_config
     return compatibility.resolve(SpecialKwargs(promise_token_id=5, child_sampling_params=overrides), everything)
@@ -32,7 +32,7 @@ def resolve(overrides: Any, **config: Any) -> SpecialKwargs:
 
 @pytest.fixture(autouse=True)
 def tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model's is one of numbers."""
+    """The model's tokenizer is a `NumberTokenizer`."""
     group = SimpleNamespace(tokenizer=NumberTokenizer())
     monkeypatch.setattr(child_checks, "init_tokenizer_from_configs", lambda *args: group)
 
@@ -52,7 +52,7 @@ def tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_no_child_could_have_is_refused(overrides: Any, message: str) -> None:
-    """The error names the field of the hooks, and that of the parameters."""
+    """The error names the hooks' field, and the field of the parameters."""
     with pytest.raises(ValueError, match=f"special_kwargs: child_sampling_params is .*; correct it: .*{message}"):
         resolve(overrides)
 
@@ -62,12 +62,12 @@ def test_what_no_child_could_have_is_refused(overrides: Any, message: str) -> No
     [None, {"temperature": 0.5}, {"stop_token_ids": [127], "logit_bias": {"127": 1.0}, "bad_words": ["127", "5 6"]}],
 )
 def test_what_a_child_can_have_is_taken(overrides: Any) -> None:
-    """As it is."""
+    """Parameters that a child can have are accepted unchanged."""
     assert resolve(overrides).child_sampling_params == overrides
 
 
 def test_its_grammar_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the engine's backend, and once: the children's are as it is."""
+    """It is tried once, by default with the engine's backend: every child's grammar is the same."""
     tried: list[Any] = []
 
     def make(params: Any, *others: Any) -> Any:
@@ -84,7 +84,7 @@ def test_its_grammar_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_tokenizer_there_are_no_words() -> None:
-    """Nor grammars."""
+    """Without a tokenizer, neither words nor grammars can be configured."""
     config = config_of(skip_tokenizer_init=True)
     hooks = SpecialKwargs(promise_token_id=5, child_sampling_params={"bad_words": ["5"]})
     with pytest.raises(ValueError, match="it needs a tokenizer; set skip_tokenizer_init=False, or leave it out"):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``stream_children``: each step's output has what children have sampled, for a request that asks for it."""
+"""``stream_children``: each step's output has what children have sampled, if the request asks for it."""
 
 import dataclasses
 
 import pytest
 
 from mytests.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.test_inheritance import add_samples
 from sequence_hooks.results import ChildDelta
 from vllm.sampling_params import RequestOutputKind
 
@@ -13,13 +14,13 @@ STREAMED = {"stream_children": True}
 
 
 def deltas_of(engine: SurgicalEngine, request_id: str) -> list[ChildDelta]:
-    """Of one child, in order."""
+    """The deltas of one child, in order."""
     return [delta for delta in engine.deltas if delta.request_id == request_id]
 
 
 class TestDeltas:
     def test_a_token_each_and_a_reason_with_the_last(self) -> None:
-        """They name the child, its parent, and where it was spawned."""
+        """Each delta names the child, its parent, and where it was spawned."""
         engine = SurgicalEngine(HOOKS)
         engine.add(extra_args=STREAMED)
         engine.run(plan(r="a!z", r_child_0="BC"))
@@ -30,8 +31,32 @@ class TestDeltas:
         ]
         engine.assert_empty()
 
+    def test_the_output_with_a_delta_is_its_requests(self) -> None:
+        """It has no completion, and doesn't end the request."""
+        engine = SurgicalEngine(HOOKS)
+        engine.add(extra_args=STREAMED)
+        tokens = plan(r="!z", r_child_0="B")
+        engine.run_until(lambda: any(output.child_deltas for output in engine.handed_out), tokens)
+        (output,) = engine.handed_out
+        assert (output.request_id, output.outputs, output.finished) == ("r", [], False)
+        engine.run(tokens)
+        engine.assert_empty()
+
+    def test_a_delta_names_the_completion_of_its_sample(self) -> None:
+        """With n > 1 each sample has a tree of its own."""
+        engine = SurgicalEngine(HOOKS)
+        add_samples(engine, n=2, extra_args=STREAMED)
+        samples = [f"r_parallel_sample_{k}" for k in (0, 1)]
+        tokens = plan(**dict.fromkeys(samples, "!z"), **{f"{name}_child_0": "B" for name in samples})
+        told = []
+        while engine.scheduler.has_unfinished_seqs():
+            engine.step(tokens)
+            told += [(out.request_id, delta.index) for out in engine.handed_out for delta in out.child_deltas]
+        assert sorted(told) == [("r", 0)] * 2 + [("r", 1)] * 2
+        engine.assert_empty()
+
     def test_what_a_child_gets_from_its_own_comes_at_once(self) -> None:
-        """Merged text, and the token behind it."""
+        """One delta has the merged text and the token after it."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, max_child_depth=2))
         engine.add(extra_args=STREAMED)
         engine.run(plan(r="!z", r_child_0="!y", r_child_0_child_0="BC"))
@@ -40,14 +65,14 @@ class TestDeltas:
 
     @pytest.mark.parametrize("extra_args", [None, {"stream_children": False}])
     def test_none_where_nobody_asks(self, extra_args: dict[str, bool] | None) -> None:
-        """A child has no output of its own then."""
+        """Without stream_children a child has no output of its own."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(extra_args=extra_args)
         engine.run(plan(r="!.z", r_child_0="B"))
         assert engine.deltas == []
 
     def test_a_parent_that_waits_at_its_end_has_not_stopped(self) -> None:
-        """Its stop reason comes with its finish reason, behind what its children bring."""
+        """Its stop reason comes with its finish reason, after its children's results."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(output_kind=RequestOutputKind.DELTA, stop_token_ids=[ord("q")])
         engine.step(plan(r="!", r_child_0="BC"))
@@ -57,7 +82,7 @@ class TestDeltas:
         assert finished(engine).stop_reason == ord("q")
 
     def test_the_parents_own_stream_is_its_own(self) -> None:
-        """Its deltas begin behind what it has sent, and its tree comes with the last."""
+        """Its deltas begin after what it has sent, and its tree comes with the last one."""
         engine = SurgicalEngine(HOOKS)
         engine.add(extra_args=STREAMED, output_kind=RequestOutputKind.DELTA)
         engine.run(plan(r="a!z", r_child_0="BC"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What children inherit and what is configured for them, together: legal for every request that is taken in."""
+"""Inherited and configured parameters of children are legal together, for every request that is accepted."""
 
 import dataclasses
 from typing import Any
@@ -29,7 +29,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_what_contradicts_an_override_gives_way(
     asked: dict[str, Any], configured: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """As little as makes both legal; the request keeps its own."""
+    """Inherited parameters change only as far as needed to be legal; the request's own stay the same."""
     params = SamplingParams(**asked)
     child = inherit(params, configured)
     assert {name: getattr(child, name) for name in expected} == expected
@@ -37,7 +37,7 @@ def test_what_contradicts_an_override_gives_way(
 
 
 def test_an_override_that_upstream_corrects_is_corrected_quietly(caplog: pytest.LogCaptureFixture) -> None:
-    """A line for each child would be the client's to choose."""
+    """Otherwise a client could choose the length of the log: one line per child."""
     overrides = {"temperature": 0.001}
     SamplingParams(**overrides)
     told = len(caplog.records)
@@ -76,17 +76,17 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "extra_args": st.none() | st.just({"max_children": 1}),
     "bad_words": st.none() | st.lists(st.text(min_size=1), max_size=2),
 }
-"""All that a request may say."""
+"""All fields that a request may set."""
 
 
 def test_every_field_is_drawn() -> None:
-    """A field that upstream adds has to be thought about; the others are the engine's."""
+    """This fails for a field that upstream adds, until it is considered; fields that the engine sets are left out."""
     names = {name for name in SamplingParams.__struct_fields__ if name not in SET_BY_THE_ENGINE}
     assert names == set(FIELDS)
 
 
 def legal(fields: dict[str, Any]) -> SamplingParams | None:
-    """The parameters of a request that is taken in, or None."""
+    """The parameters of a request, or None if it is not accepted."""
     try:
         params = SamplingParams(**fields)
         check_request(params, ModelFacts(100, 20))
@@ -100,7 +100,7 @@ def legal(fields: dict[str, Any]) -> SamplingParams | None:
 def test_children_of_every_request_have_legal_parameters(
     asked: dict[str, Any], configured: dict[str, Any], replaces_all: bool
 ) -> None:
-    """Whatever a request and the configuration say, and at every depth; the named fields are those of the children."""
+    """This holds for any request and configuration, and at every depth; configured fields win."""
     params = legal(asked)
     assume(params is not None)
     assert params is not None
@@ -112,7 +112,7 @@ def test_children_of_every_request_have_legal_parameters(
             SYNC_HOOKS, child_sampling_params=SamplingParams(**overrides) if replaces_all else overrides
         )
     except ValueError:
-        # What no request could have is refused at start-up.
+        # Overrides that no request could have are refused at startup.
         assert legal(overrides if replaces_all else {"max_tokens": None, **overrides}) is None
         return
     for _ in range(2):

@@ -12,7 +12,7 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 
 def test_without_detokenization_tokens_are_merged_all_the_same() -> None:
-    """There is no text anywhere."""
+    """Token ids are merged although no sequence has text."""
     engine = SurgicalEngine(SYNC_HOOKS)
     engine.add(detokenize=False)
     engine.run(plan(r="!.z", r_child_0="BC"))
@@ -22,7 +22,7 @@ def test_without_detokenization_tokens_are_merged_all_the_same() -> None:
 
 
 def test_without_max_tokens_the_models_length_is_the_limit() -> None:
-    """Merged tokens take of it."""
+    """Merged tokens count towards the model's length."""
     engine = SurgicalEngine(SYNC_HOOKS, max_model_len=20)
     engine.add(prompt="p" * 6, max_tokens=None)
     engine.run(plan(r="!." + "z" * 30, r_child_0="BCD"))
@@ -31,7 +31,7 @@ def test_without_max_tokens_the_models_length_is_the_limit() -> None:
 
 
 def test_resumed_together_sequences_share_the_slots() -> None:
-    """With one slot they go on one after the other."""
+    """With one slot they continue one after the other."""
     engine = SurgicalEngine(MANUAL, max_num_seqs=1)
     names = ["r", "s", "t"]
     for name in names:
@@ -49,7 +49,7 @@ def test_resumed_together_sequences_share_the_slots() -> None:
 
 
 def test_a_prompt_that_never_fits_is_ignored_as_upstream_does() -> None:
-    """No hook was there, so there is no tree."""
+    """It met no hook token, so there is no tree."""
     engine = SurgicalEngine(SYNC_HOOKS, num_blocks=4, block_size=4)
     engine.add(prompt="p" * 40)
     engine.run({})
@@ -58,7 +58,7 @@ def test_a_prompt_that_never_fits_is_ignored_as_upstream_does() -> None:
 
 
 def test_each_sequence_stays_with_its_scheduler() -> None:
-    """With pipeline parallelism there is one for each stage; children go to their parent's."""
+    """Pipeline parallelism has one scheduler per stage; children go to their parent's."""
     engine, other = SurgicalEngine(MANUAL), SurgicalEngine(MANUAL)
     engine.processor.scheduler = [other.scheduler, engine.scheduler]
     engine.add()
@@ -74,7 +74,7 @@ def test_each_sequence_stays_with_its_scheduler() -> None:
 
 @pytest.mark.parametrize("is_appended", [False, True], ids=["sync", "async"])
 def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
-    """In chunks, until the prompt has all; asynchronously the first token is in the output by then."""
+    """They come in chunks until the prompt has all; in async mode the first token is already in the output."""
     engine = SurgicalEngine(SYNC_HOOKS)
     group = engine.add(prompt="abc", prompt_logprobs=0, detokenize=False)
     engine.processor.detokenizer = None
@@ -87,7 +87,7 @@ def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
 
 @pytest.mark.parametrize("num_kept", [0, 1])
 def test_prompt_logprobs_of_a_prompt_that_was_preempted_between_its_chunks(num_kept: int) -> None:
-    """What is prefilled again has an entry once."""
+    """A prompt token that is prefilled again has only one entry."""
     engine = SurgicalEngine(SYNC_HOOKS)
     group = engine.add(prompt="abcd", prompt_logprobs=0, detokenize=False)
     engine.processor.detokenizer = None
@@ -99,7 +99,7 @@ def test_prompt_logprobs_of_a_prompt_that_was_preempted_between_its_chunks(num_k
 
 
 def test_prompt_logprobs_are_asked_for_until_the_prompt_has_all() -> None:
-    """What is preempted later prefills more than its prompt, of which upstream's sampler can tell none."""
+    """A sequence preempted later prefills more than its prompt, for which upstream's sampler has none."""
     engine = SurgicalEngine(SYNC_HOOKS)
     group = engine.add(prompt="abc", prompt_logprobs=2, detokenize=False)
     engine.processor.detokenizer = None
@@ -111,7 +111,7 @@ def test_prompt_logprobs_are_asked_for_until_the_prompt_has_all() -> None:
 
 
 def take_prompt_logprobs(engine: SurgicalEngine, group: SequenceGroup, tokens: str) -> None:
-    """Of one more token of the prompt, for each of ``tokens`` that come next in it."""
+    """Process the prompt logprobs of ``tokens``, the next ones of the prompt, one by one."""
     for token_id in ids(tokens):
         group.first_seq.data.update_num_computed_tokens(1)
         output = CompletionSequenceGroupOutput(samples=[], prompt_logprobs=[{token_id: Logprob(-1.0)}])

@@ -25,7 +25,7 @@ KERNEL_ROWS = {"gather": 0, "kernel": 10**9}
 
 @pytest.fixture(params=KERNEL_ROWS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """One way for all query lengths."""
+    """One way of computing attention for all query lengths."""
     rows = KERNEL_ROWS[request.param]
     monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: rows))
     return request.param
@@ -36,7 +36,7 @@ class TestBothWays:
     @pytest.mark.parametrize("query_len", QUERIES)
     @pytest.mark.parametrize("context_len", CONTEXTS)
     def test_lengths(self, context_len: int, query_len: int) -> None:
-        """Block borders are no borders of attention."""
+        """Attention is correct for any context and query length, also at block boundaries."""
         step = Step(prefills=[(context_len, query_len)])
         step.assert_matches(step.forward(step.v0_metadata()))
 
@@ -44,20 +44,20 @@ class TestBothWays:
     @pytest.mark.parametrize("head_size", [32, 64, 128])
     @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (8, 2), (3, 1)])
     def test_heads(self, num_heads: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
-        """Grouped heads share keys, in every precision."""
+        """Grouped query heads share keys, in every precision."""
         heads = Heads(num_heads, num_kv_heads, head_size, dtype)
         step = Step(prefills=[(37, 9), (0, 20)], heads=heads)
         step.assert_matches(step.forward(step.v0_metadata()))
 
     @pytest.mark.parametrize("engine", ["v0_metadata", "v1_metadata"])
     def test_mixed_batch(self, engine: str) -> None:
-        """Prefills with and without context and decodes stand in one batch."""
+        """One batch has prefills with context, prefills without, and decodes."""
         step = Step(prefills=[(33, 5), (0, 40), (16, 1), (200, 17)], decodes=[(70, 1), (15, 1), (1, 1)])
         step.assert_matches(step.forward(getattr(step, engine)()))
 
     @pytest.mark.parametrize("window", [1, 15, 16, 40])
     def test_sliding_window(self, window: int) -> None:
-        """A token sees itself and the window's other tokens, in V1's decodes too."""
+        """A token sees itself and the window's other tokens, also in V1's decodes."""
         step = Step(
             prefills=[(90, 30), (0, 60), (3, 2)],
             decodes=[(100, 1), (7, 1)],
@@ -81,7 +81,7 @@ class TestBothWays:
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 @pytest.mark.parametrize("context_len", [1, 7, 8, 31, 32, 33, 100])
 def test_block_sizes(block_size: int, context_len: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gathering does with any block size; upstream's decode kernel is compiled for 16 alone."""
+    """Gathering works with any block size; upstream's decode kernel is compiled only for 16."""
     monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: KERNEL_ROWS["gather"]))
     step = Step(prefills=[(context_len, 9), (0, 20)], block_size=block_size)
     step.assert_matches(step.forward(step.v0_metadata()))
@@ -102,7 +102,7 @@ def test_any_batch(
     slopes: list[float] | None,
     chunk_rows: int,
 ) -> None:
-    """However a step is divided into chunks and ways, it is the same attention."""
+    """The attention is the same, however a step is divided into chunks and ways."""
     step = Step(prefills, decodes, Heads(sliding_window=window, alibi_slopes=slopes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_context_plan, "CHUNK_ROWS", chunk_rows)
@@ -111,7 +111,7 @@ def test_any_batch(
 
 
 def test_v0_decodes_stay_upstreams() -> None:
-    """V0's runner has cut a decode's table to whole blocks of its window: all of it is read."""
+    """V0's runner trims a decode's block table to whole blocks of its window, and all of them are read."""
     step = Step(prefills=[(0, 5)], decodes=[(29, 1)], heads=Heads(sliding_window=20))
     output = step.forward(step.v0_metadata())
     step.heads.sliding_window = None
@@ -121,7 +121,7 @@ def test_v0_decodes_stay_upstreams() -> None:
 class TestWays:
     @pytest.mark.parametrize(("num_heads", "max_rows"), [(1, 9), (4, 3), (8, 2), (32, 1)])
     def test_short_queries_take_the_kernel(self, num_heads: int, max_rows: int) -> None:
-        """The limit falls with the query heads per key head; a single token is always below it."""
+        """The more query heads per key head, the lower the limit; a single token is always within it."""
         shape = AttentionShape(num_heads=num_heads, num_kv_heads=1, block_size=16)
         assert shape.kernel_max_rows == max_rows
 
@@ -136,7 +136,7 @@ class TestWays:
 
 class TestUpstreamsPath:
     def test_backend_names_our_implementation(self) -> None:
-        """Upstream's backend would name its own."""
+        """Upstream's backend would name upstream's implementation."""
         assert TorchSDPABackend.get_impl_cls() is TorchSDPABackendImpl
 
     @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ class TestUpstreamsPath:
         ids=["plain prefill", "decodes alone"],
     )
     def test_no_context_is_upstreams(self, step: Step, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without a prefill that may have context, upstream's forward gets the call as it is."""
+        """Without a prefill that may have context, upstream's forward gets the call unchanged."""
         calls = []
         (upstreams,) = TorchSDPABackendImpl.__bases__
         forward = upstreams.forward
@@ -163,21 +163,21 @@ class TestUpstreamsPath:
         assert len(calls) == 1 and calls[0][6] is metadata
 
     def test_attention_that_is_not_a_decoders_is_upstreams(self) -> None:
-        """It has no causal mask and no context."""
+        """Encoder attention, with no causal mask and no context, is left to upstream."""
         impl: Any = Heads().impl()
         impl.attn_type = AttentionType.ENCODER_ONLY
         assert not impl._needs_plan(Step(prefills=[(20, 5)]).v0_metadata())
 
     @pytest.mark.parametrize(("window", "planned"), [(None, False), (64, False), (20, True)])
     def test_v1_decodes_past_a_window_are_ours(self, window: int | None, planned: bool) -> None:
-        """V1 hands the whole table over; the others stay with upstream's kernel."""
+        """V1 passes the whole block table; all other decodes stay with upstream's kernel."""
         step = Step(prefills=[], decodes=[(29, 1), (40, 1)], heads=Heads(sliding_window=window))
         impl: Any = step.heads.impl()
         assert impl._needs_plan(step.v1_metadata()) is planned
         step.assert_matches(step.forward(step.v1_metadata()))
 
     def test_warm_up_has_no_metadata(self) -> None:
-        """Upstream answers a warm-up with the query."""
+        """In a warm-up there is no metadata, and upstream returns the query."""
         query = torch.zeros(2, 128)
         impl: Any = Heads().impl()
         assert impl.forward(None, query, query, query, query, None) is query

@@ -34,7 +34,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def attended(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The calls for a group."""
+    """Records the calls that attend for a group."""
     spy = Mock(wraps=torch_sdpa.attend_group)
     monkeypatch.setattr(torch_sdpa, "attend_group", spy)
     return spy
@@ -42,7 +42,7 @@ def attended(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The calls that gather a prefix."""
+    """Records the calls that gather a prefix."""
     spy = Mock(wraps=cpu_shared_prefix._gather_blocks)
     monkeypatch.setattr(cpu_shared_prefix, "_gather_blocks", spy)
     return spy
@@ -50,7 +50,7 @@ def gathered(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 @pytest.fixture
 def upstreams(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The calls of upstream's forward."""
+    """Records the calls of upstream's forward."""
     (base,) = TorchSDPABackendImpl.__bases__
     forward, spy = base.forward, Mock()
 
@@ -64,7 +64,7 @@ def upstreams(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 @dataclass
 class Family(Step):
-    """A step whose sequences share: of each pair, the sequences at these indices have as many first blocks alike."""
+    """A step with shared prefixes: each pair has the indices of sequences, and how many first blocks they share."""
 
     shared: tuple[tuple[tuple[int, ...], int], ...] = ()
 
@@ -79,14 +79,14 @@ class Family(Step):
         return tables
 
     def hooked(self) -> Any:
-        """Metadata as with sequence hooks."""
+        """The metadata of an engine with sequence hooks."""
         metadata = self.v0_metadata()
         metadata.may_share_prefixes = True
         return metadata
 
 
 def siblings(*tail_lens: int, num_blocks: int = 6, heads: Heads | None = None) -> Family:
-    """Decodes with a common prefix of ``num_blocks``, and as many tokens behind it as given."""
+    """Decodes with a common prefix of ``num_blocks`` blocks, followed by ``tail_lens`` tokens."""
     decodes = [(num_blocks * BLOCK + tail_len - 1, 1) for tail_len in tail_lens]
     shared = ((tuple(range(len(tail_lens))), num_blocks),)
     return Family([], decodes, heads or Heads(), shared=shared)
@@ -96,7 +96,7 @@ def siblings(*tail_lens: int, num_blocks: int = 6, heads: Heads | None = None) -
 class TestAttention:
     @pytest.mark.parametrize("tail_lens", [(1, 1), (5, 5, 5), (1, 16, 17, 40), tuple(range(1, 17))], ids=len)
     def test_group_sizes_and_tails(self, tail_lens: tuple[int, ...], attended: Mock) -> None:
-        """Siblings see their prefix and their own tails, however many and long these are."""
+        """Siblings see their common prefix and their own tails, however many and however long these are."""
         step = siblings(*tail_lens)
         step.assert_matches(step.forward(step.hooked()))
         assert attended.call_count == 1
@@ -113,7 +113,7 @@ class TestAttention:
     @pytest.mark.parametrize("loudness", [1e-3, 30])
     @pytest.mark.parametrize("loud", ["prefix", "tail"])
     def test_any_share_of_the_tail(self, loud: str, loudness: float) -> None:
-        """Weights far below and above each other are joined, where exponentials leave float's range too."""
+        """Prefix and tail are combined whatever their weights, even if exponentials leave float's range."""
         step = siblings(10, 20)
         for keys in step.keys:
             part = keys[: 6 * BLOCK] if loud == "prefix" else keys[6 * BLOCK :]
@@ -122,21 +122,21 @@ class TestAttention:
         step.assert_matches(step.forward(step.hooked()))
 
     def test_groups_and_loners(self, attended: Mock) -> None:
-        """Two trees, one of them with grandchildren, and two loners, in no order."""
+        """A batch has two trees, one of them with grandchildren, and two unrelated sequences, in no order."""
         decodes = [(70, 1), (200, 1), (90, 1), (130, 1), (210, 1), (15, 1), (85, 1), (220, 1)]
         step = Family([], decodes, shared=(((0, 2, 6), 4), ((1, 3, 4, 7), 5), ((1, 4, 7), 12)))
         step.assert_matches(step.forward(step.hooked()))
         assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[1, 4, 7], [0, 2, 6]]
 
     def test_beside_prefills(self, attended: Mock) -> None:
-        """Long ones are in no group, short ones are: children in their first step, and a sibling that runs."""
+        """Long prefills are in no group; short ones are: children in their first step, beside a running sibling."""
         prefills, decodes = [(33, 20), (0, 40), (66, 2), (68, 2)], [(70, 1), (80, 1), (15, 1)]
         step = Family(prefills, decodes, shared=(((2, 3, 4), 4), ((0, 1), 1)))
         step.assert_matches(step.forward(step.hooked()))
         assert [call.args[4].rows.tolist() for call in attended.call_args_list] == [[60, 61, 62, 63, 64]]
 
     def test_a_prefill_without_rows_for_the_kernel(self, attended: Mock) -> None:
-        """Then there is nothing to share."""
+        """Without rows for the kernel there is nothing to share."""
         step = Family([(33, 20)])
         step.assert_matches(step.forward(step.hooked()))
         assert attended.call_count == 0
@@ -152,7 +152,7 @@ MEMBERS = st.lists(st.integers(0, 5), min_size=2, max_size=6, unique=True).map(t
     shared=st.lists(st.tuples(MEMBERS, st.integers(1, 6)), max_size=5).map(tuple),
 )
 def test_any_family(num_prefills: int, tail_lens: list[int], shared: tuple[tuple[tuple[int, ...], int], ...]) -> None:
-    """However the sequences are related, and whichever groups that makes, it is the same attention."""
+    """The attention is the same, however the sequences are related and whichever groups result."""
     lens = [6 * BLOCK + tail_len for tail_len in tail_lens]
     prefills, decodes = [(n - 2, 2) for n in lens[:num_prefills]], [(n - 1, 1) for n in lens[num_prefills:]]
     step = Family(prefills, decodes, shared=shared)
@@ -164,7 +164,7 @@ def test_any_family(num_prefills: int, tail_lens: list[int], shared: tuple[tuple
 
 class TestUpstreamsPath:
     def test_without_hooks(self, free: None, upstreams: Mock, attended: Mock) -> None:
-        """Siblings or not."""
+        """Upstream's forward gets the step, even if its sequences are siblings."""
         step = siblings(5, 5)
         step.assert_matches(step.forward(step.v0_metadata()))
         assert (upstreams.call_count, attended.call_count) == (1, 0)
@@ -180,7 +180,7 @@ class TestUpstreamsPath:
         ],
     )
     def test_the_builder_marks_steps(self, has_hooks: bool, tables: list[list[int]], is_marked: bool) -> None:
-        """With hooks, and tables that begin alike."""
+        """A step is marked if there are hooks and two block tables begin alike."""
         config = SimpleNamespace(special_kwargs=hooks_for("sync") if has_hooks else None)
         data = ModelInputForCPUBuilder.ModelInputData(use_mrope=False)
         data.decode_block_tables, data.num_decode_tokens = tables, len(tables)
@@ -194,13 +194,13 @@ class TestUpstreamsPath:
         "heads", [Heads(sliding_window=1000), Heads(alibi_slopes=[0.5, 0.25, 0.125, 0.0625])], ids=["window", "alibi"]
     )
     def test_windows_and_alibi(self, heads: Heads, free: None, upstreams: Mock) -> None:
-        """What the kernel knows of is left to it."""
+        """Layers with a window or ALiBi are left to upstream's kernel, which supports them."""
         step = siblings(5, 5, heads=heads)
         step.assert_matches(step.forward(step.hooked()))
         assert upstreams.call_count == 1
 
     def test_what_does_not_pay(self, upstreams: Mock) -> None:
-        """A short prefix costs more to treat apart than to read twice."""
+        """A short prefix costs more to treat separately than to read twice."""
         step = siblings(5, 5)
         step.assert_matches(step.forward(step.hooked()))
         assert upstreams.call_count == 1
@@ -209,7 +209,7 @@ class TestUpstreamsPath:
         ("name", "value"), [("attn_type", AttentionType.ENCODER_DECODER), ("kv_cache_dtype", "fp8")]
     )
     def test_other_layers(self, name: str, value: str) -> None:
-        """Cross attention's tables are others; quantised caches are the kernel's."""
+        """Cross attention has other block tables; quantized caches are left to the kernel."""
         step = siblings(5, 5)
         impl: Any = step.heads.impl()
         setattr(impl, name, value)
@@ -227,7 +227,7 @@ class TestKeptPrefixes:
 
     @pytest.mark.usefixtures("impl")
     def test_a_group_gathers_once(self, gathered: Mock) -> None:
-        """While it decodes step after step."""
+        """Its prefix is gathered once while it decodes step after step."""
         step = siblings(5, 9)
         for _ in range(3):
             step.assert_matches(step.forward(step.hooked()))
@@ -235,7 +235,7 @@ class TestKeptPrefixes:
 
     @pytest.mark.parametrize("between", [siblings(5, 9, num_blocks=3), Family([], [(20, 1)]), Family([(5, 20)])])
     def test_a_step_without_the_group_drops_it(self, between: Family, impl: Any, gathered: Mock) -> None:
-        """And nothing of what the blocks held before is seen again."""
+        """Nothing that the prefix's blocks held before is ever read again."""
         step = siblings(5, 9)
         step.forward(step.hooked())
         (kept,) = impl._kept._kept
@@ -249,7 +249,7 @@ class TestKeptPrefixes:
         assert gathered.call_count == 1
 
     def test_an_engine_without_groups_keeps_nothing(self, impl: Any) -> None:
-        """From its next step on."""
+        """The first step without groups drops all that was kept."""
         step, alone = siblings(5, 9), Family([], [(20, 1)])
         step.forward(step.hooked())
         assert len(impl._kept._kept) == 1
@@ -258,7 +258,7 @@ class TestKeptPrefixes:
 
     @pytest.mark.usefixtures("impl")
     def test_another_cache_is_another_prefix(self, gathered: Mock) -> None:
-        """Virtual engines number their blocks alike."""
+        """Virtual engines use the same block numbers for different caches."""
         step, other = siblings(5, 9), siblings(5, 9)
         other.values = [-values for values in other.values]
         other.kv_cache = other._cache_with_contexts()
@@ -270,7 +270,7 @@ class TestKeptPrefixes:
 @pytest.mark.model
 @pytest.mark.usefixtures("free")
 def test_an_engines_tokens_are_the_same(attended: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With sharing and without, where parents decode beside their children."""
+    """Sharing changes no token, even if parents decode beside their children."""
     engine = open_engine(hooks_for("sync"))
     prompts = held_out_prompts(6, seed=1, mode="sync")
     together = answers(engine.generate(prompts, GREEDY, use_tqdm=False))

@@ -15,7 +15,7 @@ SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, block_size=BLOCK)
 
 
 def kernel_rows(tables: list[list[int]], lens: list[int], owners: list[int] | None = None) -> KernelRows:
-    """Rows of so many tokens, with these blocks; decodes, if it is not said of which sequences they are."""
+    """Rows with these block tables and lengths; without ``owners`` each is the decode of another sequence."""
     width = max(map(len, tables))
     padded = torch.tensor([table + [0] * (width - len(table)) for table in tables], dtype=torch.int32)
     rows = torch.arange(len(lens))
@@ -32,7 +32,7 @@ def plan_of(
 
 
 def prefixes(plan: SharedPlan) -> list[tuple[list[int], list[int]]]:
-    """Of each group, rows and blocks."""
+    """The rows and the prefix blocks of each group."""
     return [(group.rows.tolist(), group.prefix.tolist()) for group in plan.groups]
 
 
@@ -46,7 +46,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("free")
 class TestPlan:
     def test_the_kernel_has_the_tails(self) -> None:
-        """And all of the rows that are in no group."""
+        """The kernel gets the tails of grouped rows, and the whole of all other rows."""
         plan = plan_of([[1, 2, 3], [4, 5], [1, 2, 6]], [40, 20, 35])
         assert prefixes(plan) == [([0, 2], [1, 2])]
         assert plan.kernel.kv_lens.tolist() == [8, 20, 3]
@@ -54,18 +54,18 @@ class TestPlan:
         assert plan.kernel.max_kv_len == 20
 
     def test_a_rows_last_block_is_its_own(self) -> None:
-        """Even where it is full, and the same: no tail is empty."""
+        """It is never shared, even if it is full and common to all: no tail is empty."""
         assert prefixes(plan_of([[1, 2], [1, 2]], [32, 32])) == [([0, 1], [1])]
         assert prefixes(plan_of([[1, 2], [1, 2]], [16, 32])) == []
 
     @pytest.mark.parametrize(("written", "blocks"), [((), [1, 2, 3]), ((3,), [1, 2]), ((3, 2, 7), [1]), ((1,), [])])
     def test_a_prefix_ends_before_what_is_written(self, written: tuple[int, ...], blocks: list[int]) -> None:
-        """By any row of the step: a kept copy would not have it."""
+        """It ends before the first block that any row of the step writes: a kept copy would miss the write."""
         plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5]], [60, 60], written)
         assert prefixes(plan) == ([([0, 1], blocks)] if blocks else [])
 
     def test_rows_of_one_sequence_are_no_group(self) -> None:
-        """Nobody but it may have those blocks, and an injection may write to them; beside another's they are in one."""
+        """The blocks may be its own, and an injection may write to them; with another's rows they form a group."""
         tables, lens = [[1, 2, 9], [1, 2, 9], [1, 2, 8]], [40, 41, 40]
         none = torch.tensor([], dtype=torch.long)
         for owners, rows in (([0, 0, 0], []), ([0, 0, 1], [[0, 1, 2]])):
@@ -73,7 +73,7 @@ class TestPlan:
             assert [group.rows.tolist() for group in plan.groups] == rows
 
     def test_parts_that_share_more(self) -> None:
-        """Rows stay together as long as that saves more than what the parts have in common beyond."""
+        """Rows stay in one group as long as that saves more than the longer prefixes of its parts."""
         tables = [[1, 2, 3, 4, 5, 6, 10], [1, 2, 3, 4, 5, 6, 11], [1, 7, 12], [1, 7, 13], [1, 14]]
         plan = plan_of(tables, [100, 100, 40, 40, 20])
         assert prefixes(plan) == [([0, 1], [1, 2, 3, 4, 5, 6]), ([2, 3], [1, 7])]
@@ -82,13 +82,13 @@ class TestPlan:
 
     @pytest.mark.parametrize(("num_blocks", "rows"), [(5, [[0, 1], [2, 3]]), (4, [[0, 1]]), (2, [[2, 3]]), (1, [])])
     def test_prefixes_are_bounded(self, num_blocks: int, rows: list[list[int]]) -> None:
-        """By a part of the cache; what saves most goes first."""
+        """All prefixes together fit into a part of the cache; the group that saves most comes first."""
         plan = plan_of([[1, 2, 3, 4], [1, 2, 3, 5], [6, 7, 8], [6, 7, 9]], [60, 60, 40, 40], num_blocks=num_blocks)
         assert [group.rows.tolist() for group in plan.groups] == rows
 
 
 def test_a_sequence_counts_once() -> None:
-    """Children's two rows each, in their first step: the group is to pay in the next."""
+    """Children have two rows each in their first step, but a group must also pay off in the next."""
     tables = [[*range(128), 200 + row // 2] for row in range(4)]
     none, shape = torch.tensor([], dtype=torch.long), AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)
     for owners, num_groups in (([0, 0, 1, 1], 0), ([0, 1, 2, 3], 1)):
@@ -106,7 +106,7 @@ SIBLINGS: dict[str, Callable[[int], list[list[int]]]] = {
     ("tables", "num_rows", "is_shared"), [("short", 2, False), ("short", 16, True), ("long", 2, True)]
 )
 def test_measured_costs(tables: str, num_rows: int, is_shared: bool) -> None:
-    """Many rows or a long prefix pay."""
+    """Sharing pays off with many rows or a long prefix."""
     lens = [BLOCK * len(table) for table in SIBLINGS[tables](num_rows)]
     kernel = kernel_rows(SIBLINGS[tables](num_rows), lens)
     shape = AttentionShape(num_heads=12, num_kv_heads=4, block_size=BLOCK)

@@ -53,7 +53,7 @@ def run_module(name: str, *arguments: str, commands: str = "") -> subprocess.Com
 
 class TestDemo:
     def test_the_tour_ends_with_all_blocks_free(self) -> None:
-        """It shows shared blocks, the copy on write, the BLOCKED parent, the merge and the short prefill."""
+        """The tour shows shared blocks, copy on write, the BLOCKED parent, the merge and the short prefill."""
         shown = Shown()
         told = shown.after("tour")
         for piece in ("0* 1* 2*", "copy of block 2", "BLOCKED", "[BCD]z", "r prefills 4, samples z"):
@@ -63,7 +63,7 @@ class TestDemo:
         shown.demo.engine.assert_empty()
 
     def test_commands_move_a_parent_through_its_statuses(self) -> None:
-        """WAITING, RUNNING, BLOCKED at the sync, RUNNING after the join, finished."""
+        """It is WAITING, RUNNING, BLOCKED at the sync, RUNNING after the join, and finished."""
         shown, seen = Shown(), []
         for command in ("add r", "step r=!", "step r=. r_child_0=B", "step r_child_0=$", "step r=z", "step r=$"):
             shown.after(command)
@@ -72,18 +72,18 @@ class TestDemo:
         assert "[B]z$" in shown.after("show")
 
     def test_run_goes_on_where_the_steps_ended(self) -> None:
-        """A text is what a sequence samples from now on."""
+        """The text in `run` is what a sequence samples from then on."""
         told = Shown().after("add r", "step r=a", "run r=!b.z r_child_0=BC")
         assert "|a!b.[BC]z$" in told
 
     def test_a_caller_resumes_with_a_text(self) -> None:
-        """With sync_resume=manual run stops where a caller is waited for."""
+        """With sync_resume=manual, `run` stops when a sequence waits for its caller."""
         shown = Shown()
         assert "r waits for its caller: resume r" in shown.after(MANUAL, "add r", "run r=a.")
         assert "[hey]z$" in shown.after('resume r "hey"', "run r=z")
 
     def test_an_abort_takes_the_children_along(self) -> None:
-        """Both are FINISHED_ABORTED, and every block is free."""
+        """Parent and child are FINISHED_ABORTED, and every block is free."""
         told = Shown().after("add r", "step r=!", "step", "abort r")
         assert told.count("FINISHED_ABORTED") == 2
         assert "free blocks: 16 of 16" in told
@@ -108,14 +108,14 @@ class TestDemo:
         ],
     )
     def test_an_error_names_the_value_and_changes_nothing(self, command: str, told: str) -> None:
-        """One message, without a table or a traceback."""
+        """An error is one message, without a table or a traceback."""
         shown = Shown()
         shown.after("add r")
         assert told in " ".join(shown.after(command).split())
         assert list(shown.demo._seen()) == ["r"]
 
     def test_commands_come_from_standard_input(self) -> None:
-        """The tour by a pipe, and an exit code of 0."""
+        """The tour runs from a pipe, with an exit code of 0."""
         result = run_module("mytests.demo", commands="tour\nquit\nshow\n")
         assert (result.returncode, result.stderr) == (0, "")
         assert result.stdout.endswith("free blocks: 16 of 16\n> quit\n")
@@ -123,7 +123,7 @@ class TestDemo:
 
 class TestRunner:
     def test_the_report_has_a_line_for_each_test(self) -> None:
-        """Name, statement and number of cases; pytest's exit code where all pass."""
+        """A line has name, statement and number of cases; the exit code is pytest's."""
         result = run_module("mytests", "mytests/test_accounting.py", "-k", "merged_tokens_do_not_count")
         assert result.returncode == pytest.ExitCode.OK
         assert "✓ merged tokens do not count as sampled" in result.stdout
@@ -132,7 +132,7 @@ class TestRunner:
         assert "test functions: 1" in result.stdout
 
     def test_a_failure_comes_with_the_command_that_repeats_it(self, tmp_path: Path) -> None:
-        """The assertion's message, its place, and pytest's exit code."""
+        """A failure shows the assertion's message and its place; the exit code is pytest's."""
         (tmp_path / "test_sums.py").write_text(FAILING)
         result = run_module("mytests", str(tmp_path / "test_sums.py"), f"--rootdir={tmp_path}")
         assert result.returncode == pytest.ExitCode.TESTS_FAILED
@@ -141,7 +141,7 @@ class TestRunner:
         assert "python -m pytest test_sums.py::TestSums::test_a_sum" in result.stdout
 
     def test_nothing_to_run_is_told_by_pytest(self) -> None:
-        """Where no test is selected, pytest's own words and exit code."""
+        """If no test is selected, the message and the exit code are pytest's own."""
         result = run_module("mytests", "mytests/test_accounting.py", "-k", "no_such_test")
         assert result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
         assert "deselected" in result.stdout

@@ -92,7 +92,7 @@ class TestEnds:
         engine.assert_empty()
 
     def test_a_child_at_its_end_waits_for_its_own_children(self) -> None:
-        """Its parent is joined after it has got its children's results."""
+        """Its parent is joined after the child has its own children's results."""
         engine = SurgicalEngine(NESTED)
         engine.add()
         engine.run(plan(r="!.z", r_child_0="!a", r_child_0_child_0="BBBBBB"))
@@ -100,7 +100,7 @@ class TestEnds:
         engine.assert_empty()
 
     def test_the_end_of_a_child_never_ends_its_parent(self) -> None:
-        """A child capped by max_tokens merges what it has; the parent goes on."""
+        """A child that ends at max_tokens merges what it has; the parent continues."""
         engine = SurgicalEngine()
         engine.add(max_tokens=5)
         engine.run(plan(r="!zzzz", r_child_0="B" * 50))
@@ -120,7 +120,7 @@ class TestEnds:
 
     @pytest.mark.parametrize(("num_prefix", "is_spawned"), [(12, True), (13, False), (20, False)])
     def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self, num_prefix: int, is_spawned: bool) -> None:
-        """A child's context must leave room for a token of its own: here 9, two of its parent's, and 24 in all."""
+        """A child's context must leave room for a token of its own: here 24, less a prompt of 9 and 2 sampled."""
         hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(4,) * num_prefix)
         engine = SurgicalEngine(hooks, max_model_len=24)
         engine.add(prompt="p" * 9)
@@ -132,7 +132,7 @@ class TestEnds:
 
 class TestFullBatches:
     def test_children_wait_for_a_slot_in_order(self) -> None:
-        """Never more than max_num_seqs run; a spawn past it waits, and comes in."""
+        """At most max_num_seqs run; further children wait, and are admitted in order."""
         engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=2)
         engine.add("r")
         engine.add("s")
@@ -143,7 +143,7 @@ class TestFullBatches:
         engine.assert_empty()
 
     def test_more_requests_than_slots_all_finish(self) -> None:
-        """A BLOCKED parent holds no slot; its resume takes one when there is one."""
+        """A BLOCKED parent holds no slot; it resumes when there is a free one."""
         engine = SurgicalEngine(max_num_seqs=2)
         names = [f"r{i}" for i in range(6)]
         for name in names:
@@ -184,7 +184,7 @@ class TestMemory:
         engine.assert_empty()
 
     def test_children_that_need_their_parents_blocks_get_them(self) -> None:
-        """The hang of parked requests: parents hold what their children need. They give it up."""
+        """Parents give up blocks that their children need, so that no request waits forever."""
         engine = SurgicalEngine(block_size=4, num_blocks=12)
         names = ["r", "s", "t"]
         for name in names:
@@ -196,7 +196,7 @@ class TestMemory:
         engine.assert_empty()
 
     def test_a_child_that_never_fits_fails_alone(self) -> None:
-        """It merges as empty and is marked; its parent goes on."""
+        """It merges as empty and is marked; its parent continues."""
         engine = SurgicalEngine(block_size=4, num_blocks=6)
         engine.add(prompt="p" * 10)
         engine.run(plan(r="!z", r_child_0="B" * 60), max_steps=300)
@@ -206,7 +206,7 @@ class TestMemory:
         engine.assert_empty()
 
     def test_preempted_parents_and_children_are_recomputed(self) -> None:
-        """With more running than fits, upstream preempts; every sequence still gets its tokens."""
+        """If more run than fit, upstream preempts; every sequence still gets its tokens."""
         engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=16)
         names = ["r", "s"]
         for name in names:
@@ -219,7 +219,7 @@ class TestMemory:
         engine.assert_empty()
 
     def test_a_block_is_copied_into_once_a_step(self) -> None:
-        """A block that was given back and taken again keeps its last owner's content alone."""
+        """A block that was freed and allocated again gets only its last owner's content."""
         assert last_copy_into_each([(1, 7), (2, 8), (3, 7)]) == [(3, 7), (2, 8)]
 
 
@@ -246,13 +246,13 @@ class TestTransitions:
         assert branch.children == [child]
 
     def test_a_blocked_sequence_is_not_finished(self) -> None:
-        """Upstream takes every status above SWAPPED for finished."""
+        """Upstream would treat every status above SWAPPED as finished."""
         assert not SequenceStatus.is_finished(SequenceStatus.BLOCKED)
         assert SequenceStatus.get_finished_reason(SequenceStatus.BLOCKED) is None
 
 
 def test_a_prompt_that_ends_in_hook_tokens_fires_nothing() -> None:
-    """Hooks fire on sampled tokens alone."""
+    """Hooks fire only on sampled tokens."""
     engine = SurgicalEngine()
     engine.add(prompt=f"p{chr(PROMISE)}{chr(SYNC)}")
     engine.run({"r": EOS})

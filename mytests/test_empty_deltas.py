@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of requests that have not sampled anything yet: their prompt is prefilled in chunks."""
+"""Outputs of requests that have not sampled anything yet, because their prompt is prefilled in chunks."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from vllm.sequence import Logprob, Sequence, SequenceGroup
 
 @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE])
 def test_an_output_without_tokens_gets_no_logprobs_later(kind: RequestOutputKind) -> None:
-    """With asynchronous output processing it is handed out when the next token has been appended."""
+    """With asynchronous processing it is handed out when the next token has been appended, and stays empty."""
     seq = Sequence(0, {"type": "token", "prompt_token_ids": [1, 2]}, block_size=4)
     group = SequenceGroup("r", [seq], arrival_time=0.0, sampling_params=SamplingParams(logprobs=1, output_kind=kind))
     output = RequestOutputFactory.create(group, {})

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.model
 
 NUM_HELD_OUT = 500
 NUM_WITHOUT_MERGE = 50
-"""Fewer: a parent that misses its results goes on spawning to its last token."""
+"""Fewer, because a parent without its results keeps spawning until its last token."""
 Question = tuple[list[int], tuple[int, ...]]
 """A context, and the tokens that must follow it."""
 
@@ -67,7 +67,7 @@ def exact_match(llm: LLM, prompts: list[str]) -> float:
 
 
 def expected_continuations(output: RequestOutput) -> list[Question]:
-    """What the oracle is asked about one request: its children, and what it sampled in each go."""
+    """The oracle's questions about one request: its children, and each run of tokens that it sampled."""
     completion = output.outputs[0]
     context = list(output.prompt_token_ids)
     found = [
@@ -82,7 +82,7 @@ def expected_continuations(output: RequestOutput) -> list[Question]:
 
 
 def ask(plain: LLM, questions: list[Question]) -> list[tuple[int, ...]]:
-    """The oracle's greedy tokens behind each context, as many as are expected."""
+    """The oracle's greedy tokens after each context, as many as are expected."""
     prompts = [{"prompt_token_ids": context} for context, _ in questions]
     params = [SamplingParams(temperature=0.0, max_tokens=len(tokens)) for _, tokens in questions]
     return [tuple(o.outputs[0].token_ids) for o in plain.generate(prompts, params, use_tqdm=False)]
@@ -94,7 +94,7 @@ def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode) -> None:
 
 
 def test_without_the_merge_it_is_not(mode: Mode) -> None:
-    """With merging "none" not even the last line is right: the join is what does it."""
+    """With child_merge_strategy="none" not even the last line is right: the task needs the merge."""
     engine = open_engine(hooks_for(mode, child_merge_strategy="none"))
     prompts = held_out_prompts(NUM_WITHOUT_MERGE, 0, mode)
     outputs = answers(engine.generate(prompts, GREEDY, use_tqdm=False))
@@ -104,7 +104,7 @@ def test_without_the_merge_it_is_not(mode: Mode) -> None:
 
 
 def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode) -> None:
-    """Children and parents alike decode what a hook-free engine decodes from the same context."""
+    """Children and parents decode what a hook-free engine decodes from the same context."""
     outputs = engine.generate(held_out_prompts(24, 1, mode), GREEDY, use_tqdm=False)
     questions = [question for output in outputs for question in expected_continuations(output)]
     assert ask(plain, questions) == [tokens for _, tokens in questions]
@@ -134,7 +134,7 @@ def test_tokens_are_the_same_however_they_are_scheduled(
 
 
 def test_a_resume_computes_only_what_is_new(engine: LLM, mode: Mode) -> None:
-    """Over the whole run each token is computed once: the model's own count of tokens says so."""
+    """Over the whole run each token is computed once, by the model's own count."""
     computed = count_computed_tokens(engine)
     (output,) = engine.generate(held_out_prompts(1, 3, mode), GREEDY, use_tqdm=False)
     completion = output.outputs[0]
@@ -145,7 +145,7 @@ def test_a_resume_computes_only_what_is_new(engine: LLM, mode: Mode) -> None:
 
 
 def count_computed_tokens(llm: LLM) -> list[int]:
-    """A list that gets the number of tokens of every forward pass from now on."""
+    """A list to which each forward pass from now on adds its number of tokens."""
     executor, counts = llm.llm_engine.model_executor, []
     execute_model = executor.execute_model
 
@@ -167,7 +167,7 @@ def test_text_is_the_tokenizers_decode_of_the_tokens(engine: LLM, mode: Mode) ->
 
 
 def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
-    """In the order of the requests; children are inside."""
+    """Outputs are in the order of the requests, and contain their children."""
     prompts = held_out_prompts(8, 5, mode)
     outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
     assert [output.prompt for output in outputs] == prompts
@@ -175,7 +175,7 @@ def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
 
 
 def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
-    """By a template that is the message alone."""
+    """A chat is answered correctly too, with a template that is just the message."""
     (prompt,) = held_out_prompts(1, 6, mode)
     conversation = [{"role": "user", "content": prompt}]
     template = "{{ messages[0].content }}"
@@ -193,7 +193,7 @@ def test_samples_have_trees_of_their_own(engine: LLM, mode: Mode) -> None:
 
 
 def test_an_abort_in_the_middle_leaves_nothing(engine: LLM, mode: Mode) -> None:
-    """At any step of the run, from spawn to join."""
+    """The engine is empty after an abort at any step, from spawn to join."""
     (prompt,) = held_out_prompts(1, 7, mode)
     for num_steps in range(1, 30, 3):
         engine.llm_engine.add_request(f"r{num_steps}", prompt, GREEDY)

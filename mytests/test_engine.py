@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the whole engine has: tokens by text, resumption by a caller, streams, guided children."""
+"""What only the whole engine has: hook tokens as text, resumption by a caller, streams, guided children."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ MANUAL = {"sync_token": "<sync>", "sync_resume": "manual"}
 
 
 def force(*token_ids: int) -> Callable[[tuple[int, ...], Any], Any]:
-    """A logits processor that leaves only the given tokens, one after the other."""
+    """A logits processor that allows only the given tokens, one after the other."""
 
     def process(past: tuple[int, ...], logits: Any) -> Any:
         wanted = token_ids[len(past)]
@@ -44,18 +44,18 @@ def manual() -> LLMEngine:
 
 @pytest.fixture
 def tokens(manual: LLMEngine) -> Callable[[str], list[int]]:
-    """The tokenizer's ids of a text."""
+    """A function that returns the token ids of a text."""
     return lambda text: manual.get_tokenizer().encode(text, add_special_tokens=False)
 
 
 def run(engine: LLMEngine) -> Iterator[RequestOutput]:
-    """The outputs until nothing is unfinished, or a caller is awaited."""
+    """The outputs until everything has finished, or waits for a caller."""
     while engine.has_unfinished_requests() and not engine.is_waiting_for_callers():
         yield from engine.step()
 
 
 def test_metrics_are_in_upstreams_registry(manual: LLMEngine, tokens: Callable[[str], list[int]]) -> None:
-    """A stop at a tool is time that a sequence is BLOCKED."""
+    """The time that a sequence waits for a tool counts as BLOCKED."""
     name, labels = "vllm:request_blocked_time_seconds_count", {"model_name": str(MODEL_FOLDER)}
     before = REGISTRY.get_sample_value(name, labels)
     params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
@@ -69,7 +69,7 @@ def test_metrics_are_in_upstreams_registry(manual: LLMEngine, tokens: Callable[[
 
 class TestResume:
     def test_a_caller_lets_a_sequence_go_on(self, manual: LLMEngine, tokens: Callable[[str], list[int]]) -> None:
-        """A tool call: the sequence waits, gets the tool's text, and resumes behind it."""
+        """A tool call: the sequence waits, gets the tool's text, and resumes after it."""
         params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
         manual.add_request("tool", "call\n", params)
         list(run(manual))
@@ -83,7 +83,7 @@ class TestResume:
     def test_a_bad_call_is_refused_and_harms_nobody(
         self, manual: LLMEngine, tokens: Callable[[str], list[int]]
     ) -> None:
-        """The message names the id, or the token."""
+        """The error names the id or the token, and the sequence can still be resumed."""
         params = SamplingParams(temperature=0, logits_processors=[force(*tokens("<sync>b<eos>"))])
         manual.add_request("tool", "call\n", params)
         list(run(manual))
@@ -103,14 +103,14 @@ class TestResume:
             engine.resume_sequence("r")
 
     def test_llm_refuses_what_it_could_not_resume(self) -> None:
-        """`generate` returns only when all is finished, so it would hang."""
+        """`generate` returns only when all requests have finished, so it would hang."""
         llm = open_engine(MANUAL)
         with pytest.raises(ValueError, match=r'sync_resume is "manual", .* use AsyncLLMEngine'):
             llm.generate("call\n", GREEDY)
         assert_empty(llm)
 
     def test_the_asynchronous_engine_has_it_too(self, tokens: Callable[[str], list[int]]) -> None:
-        """The stream is silent while the sequence waits, and goes on with what it was given."""
+        """The stream is silent while the sequence waits, and continues with what it was given."""
 
         async def main() -> list[str]:
             engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**ARGS, special_kwargs=MANUAL))
@@ -155,7 +155,7 @@ class TestStreams:
 
 class TestGuidedDecoding:
     def test_each_sequence_has_its_own_grammar(self) -> None:
-        """A child starts it anew; its parent goes on after the join where it was."""
+        """A child starts it from the beginning; after the join its parent continues where it was."""
         llm = open_engine({"promise_token": "x"})
         pattern = "ax[bc]{2}d"
         params = SamplingParams(temperature=0, max_tokens=12, guided_decoding=GuidedDecodingParams(regex=pattern))
@@ -166,7 +166,7 @@ class TestGuidedDecoding:
         assert_empty(llm)
 
     def test_children_may_have_a_grammar_of_their_own(self) -> None:
-        """Given by ``child_sampling_params``, and built as for a new request."""
+        """``child_sampling_params`` may have a grammar, which is built as for a new request."""
         overrides = {"guided_decoding": {"choice": ["abc", "cab"]}}
         llm = open_engine(hooks_for("sync", child_sampling_params=overrides))
         outputs = llm.generate(held_out_prompts(2, 9, "sync"), GREEDY, use_tqdm=False)

@@ -21,7 +21,7 @@ PROMPT = held_out_prompts(1, 8, "sync")[0]
 
 
 def run(*arguments: str, use_v1: str = "0") -> str:
-    """What a command prints, in a fresh interpreter."""
+    """The output of a command in a fresh interpreter."""
     environment = os.environ | {"VLLM_USE_V1": use_v1}
     result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -46,14 +46,14 @@ def complete(address: str, model: str, max_tokens: int) -> str:
 
 @pytest.fixture(scope="module")
 def plain_text() -> str:
-    """What the model says to `PROMPT` without hooks, offline, on V0."""
+    """The model's answer to `PROMPT` without hooks, offline, on V0."""
     params = GREEDY.clone()
     params.max_tokens = 16
     return open_engine(None).generate([PROMPT], params, use_tqdm=False)[0].outputs[0].text
 
 
 def test_help_names_every_command() -> None:
-    """The console script's own help."""
+    """The console script's own help lists upstream's commands."""
     printed = run(*CLI, "--help")
     assert all(command in printed for command in ("serve", "bench", "chat", "complete", "run-batch"))
 
@@ -70,7 +70,7 @@ def test_help_names_every_command() -> None:
     ],
 )
 def test_our_commands_explain_themselves(module: str, option: str) -> None:
-    """By --help, without a model."""
+    """Each describes its options with --help, without a model."""
     assert option in run("-m", module, "--help")
 
 
@@ -79,7 +79,7 @@ def test_our_commands_explain_themselves(module: str, option: str) -> None:
 )
 def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upstream's benchmark runs to its end on both engines; V1 compiles the model by default."""
-    # Dynamo traces, but nothing is compiled to C++: upstream's own switch for its CPU tests.
+    # Dynamo traces, but nothing is compiled to C++: this is upstream's switch for its CPU tests.
     monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")
     monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
     report = tmp_path / "report.json"
@@ -95,13 +95,13 @@ def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monke
     ids=["serve-v1", "serve-v0", "api-server-v0"],
 )
 def test_servers_without_hooks(command: list[str], use_v1: str, plain_text: str) -> None:
-    """The engine runs in a process of its own, which gets its config by pickle."""
+    """The engine runs in its own process, which receives its config by pickle."""
     with server(*command, str(MODEL_FOLDER), use_v1=use_v1) as address:
         assert complete(address, str(MODEL_FOLDER), max_tokens=16) == plain_text
 
 
 def test_a_server_with_hooks() -> None:
-    """--special-kwargs reaches the engine's process, and the answer is the joined one."""
+    """--special-kwargs reaches the engine's process, and the answer has the children's results."""
     fields = vars(hooks_for("sync"))
     command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", json.dumps(fields)]
     with server(*command, use_v1="0") as address:
@@ -119,7 +119,7 @@ def test_pipeline_stages_give_the_joined_answers() -> None:
 
 
 def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> list[str]:
-    """What two tensor-parallel workers print, spawned by a program that makes ``hooks`` by that expression."""
+    """The output of a program with two tensor-parallel workers, in which ``hooks`` is evaluated."""
     printed = run(
         "-c",
         "if __name__ == '__main__':\n"
@@ -133,12 +133,12 @@ def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> list[st
 
 
 def test_worker_processes_give_the_same_tokens(plain_text: str) -> None:
-    """With hooks off."""
+    """Two workers without hooks give the same tokens as one process."""
     assert f"text {plain_text!r}" in in_two_workers("None", 16)
 
 
 def test_worker_processes_inject_the_same_kv() -> None:
-    """Each its own heads'; copies and positions are broadcast."""
+    """Each worker injects its own heads' KV; copies and positions are broadcast."""
     fields = {"child_merge_strategy": "kv_inject", "position_rule": "overlap"}
     (output,) = open_engine(hooks_for("sync", **fields)).generate([PROMPT], GREEDY, use_tqdm=False)
     printed = in_two_workers(f"hooks_for('sync', **{fields})", GREEDY.max_tokens)
@@ -146,6 +146,6 @@ def test_worker_processes_inject_the_same_kv() -> None:
 
 
 def test_ray_gives_the_same_tokens() -> None:
-    """Where Ray is installed; on CPUs upstream has its multiprocess executor do the work."""
+    """This runs only if Ray is installed; on CPUs upstream uses its multiprocess executor instead."""
     pytest.importorskip("ray")
     assert f"text {expected_output(PROMPT)!r}" in in_two_workers("hooks_for('sync')", GREEDY.max_tokens, "ray")

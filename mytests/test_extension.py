@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of a user's own, and what happens when they fail."""
+"""User-defined handlers, and what happens when they fail."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -43,14 +43,14 @@ class Fork:
 
 
 class Failing(Fork):
-    """A handler with a fault."""
+    """A handler that raises."""
 
     def on_token(self, event: TokenEvent) -> Actions:
         raise RuntimeError("broken")
 
 
 class Prefixed(Fork):
-    """Gives its child a prefix of the test's."""
+    """Gives its child the prefix that a test sets."""
 
     prefix: tuple[int, ...] = ()
 
@@ -59,14 +59,14 @@ class Prefixed(Fork):
 
 
 class Outside(Fork):
-    """Gives its child a token that no model has."""
+    """Gives its child a prefix token that no model has."""
 
     def on_token(self, event: TokenEvent) -> Actions:
         return Actions((Spawn((-1,)),))
 
 
 def make_nothing(tokenizer: CharTokenizer) -> None:
-    """A factory that makes no handler."""
+    """A factory that returns no handler."""
 
 
 def needs_two(one: object, two: object) -> None:
@@ -74,18 +74,18 @@ def needs_two(one: object, two: object) -> None:
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
-    """Hooks that block at the sync token, with other fields."""
+    """Hooks that block at the sync token, with ``fields`` replaced."""
     return dataclasses.replace(SYNC_HOOKS, **fields)
 
 
 def own(name: str) -> str:
-    """The qualified name of something here."""
+    """The qualified name of something in this module."""
     return f"{__name__}.{name}"
 
 
 class TestHandlers:
     def test_promise_and_sync_are_handlers_like_any_other(self) -> None:
-        """Two classes with the public interface, and nothing behind it."""
+        """They are two classes with the public interface, and no base class."""
         for handler in (PromiseHandler(HOOKS), SyncHandler(HOOKS)):
             assert isinstance(handler, TokenHandler)
             assert type(handler).__bases__ == (object,)
@@ -102,7 +102,7 @@ class TestHandlers:
         engine.assert_empty()
 
     def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:
-        """Not the token itself: nothing is done with it yet."""
+        """The event has the context before the token: nothing has been done with the token yet."""
         engine = SurgicalEngine(hooks_with(handlers={FORK: own("Seeing")}, max_child_depth=2))
         engine.add(prompt="p")
         Seeing.events.clear()
@@ -114,7 +114,7 @@ class TestHandlers:
         engine.assert_empty()
 
     def test_children_are_joined_by_the_handler_that_spawned_them(self) -> None:
-        """Promises and a user's token in one join, each in its place of the spawn order."""
+        """One join has children of a promise and of a user-defined token, in spawn order."""
         engine = SurgicalEngine(hooks_with(handlers={FORK: own("Fork")}))
         engine.add()
         engine.run(plan(r="!1*.z", r_child_0="a", r_child_1="b"))
@@ -122,7 +122,7 @@ class TestHandlers:
         engine.assert_empty()
 
     def test_the_limits_hold_for_every_handler(self) -> None:
-        """All children of a token or none: one too many makes it an ordinary token."""
+        """All children of a token are spawned or none: one too many makes it an ordinary token."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, max_children=2))
         engine.add()
         engine.run(plan(r="123*z"))
@@ -132,7 +132,7 @@ class TestHandlers:
 
     @pytest.mark.parametrize(("prefix", "is_spawned"), [((0,), True), ((99,), True), ((100,), False)])
     def test_a_childs_prefix_lies_in_the_vocabulary(self, prefix: tuple[int, ...], is_spawned: bool) -> None:
-        """Else its token is an ordinary one."""
+        """If the prefix is outside the vocabulary, its token is an ordinary one."""
         Prefixed.prefix = prefix
         facts = EngineFacts(CharTokenizer(), vocab_size=100)
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Prefixed")}), facts=facts)
@@ -143,7 +143,7 @@ class TestHandlers:
 
     @pytest.mark.parametrize("name", ["Failing", "Outside"])
     def test_a_handler_that_fails_makes_its_token_an_ordinary_one(self, name: str) -> None:
-        """One request's fault is not the engine's."""
+        """A fault in one request does not affect the engine."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own(name)}))
         engine.add()
         engine.run(plan(r="1*z"))
@@ -151,7 +151,7 @@ class TestHandlers:
         engine.assert_empty()
 
     def test_configured_parameters_win_over_the_requests(self) -> None:
-        """A child has to sample more than its parent may."""
+        """Here a child must sample more tokens than its parent may."""
         engine = SurgicalEngine(hooks_with(child_sampling_params={"min_tokens": 9}))
         engine.add(max_tokens=3)
         engine.run(plan(r="!zz", r_child_0="a" * 10))
@@ -171,7 +171,7 @@ class TestHandlers:
             SurgicalEngine(SpecialKwargs(handlers={FORK: own(name)}))
 
     def test_a_handler_of_a_user_may_wait_for_a_caller(self) -> None:
-        """`await_resume` is an action like the others."""
+        """`await_resume` is an action like any other."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Wait")}))
         engine.add()
         engine.step({"r": FORK})
@@ -183,7 +183,7 @@ class TestHandlers:
 
 
 class Seeing(Fork):
-    """Remembers what it was shown."""
+    """Records the events that it was shown."""
 
     events: list[TokenEvent] = []
 
@@ -200,7 +200,7 @@ class Wait(Fork):
 
 
 def test_a_promise_spawns_several_children() -> None:
-    """Each with its own prefix and its own number, in the order of the prefixes."""
+    """Each child has its own prefix and its own number, in the order of the prefixes."""
     hooks = hooks_with(children_per_promise=2, child_prefix_token_ids=((11,), (12, 13)))
     engine = SurgicalEngine(hooks)
     parent = engine.add()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A joined child keeps its output and lengths alone: a tree takes no memory for contexts that nobody asks for."""
+"""A joined child keeps only its output and lengths: a tree takes no memory for contexts that are not needed."""
 
 import dataclasses
 import tracemalloc
@@ -15,7 +15,7 @@ INJECTING = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
 
 
 def bytes_of_a_child(prompt_length: int) -> float:
-    """What each of the later half of many children, one after the other, leaves in the memory of its request."""
+    """The bytes that each of many consecutive children, in the later half of them, leaves in memory."""
     hooks = dataclasses.replace(HOOKS, child_merge_strategy="none")
     length = prompt_length + 2 * NUM_CHILDREN
     engine = SurgicalEngine(hooks, block_size=16, num_blocks=length // 8, max_model_len=length)
@@ -36,7 +36,7 @@ def bytes_of_a_child(prompt_length: int) -> float:
 
 
 def test_memory_does_not_grow_with_the_context_of_each_child() -> None:
-    """A thousand of them, after a prompt of 10 tokens or of 1,400: a context takes 8 bytes a token at the least."""
+    """A thousand children follow a prompt of 10 or 1,400 tokens; a context takes at least 8 bytes per token."""
     short, long = bytes_of_a_child(10), bytes_of_a_child(1400)
     assert long - short < 1_000
     assert long < 8_000
@@ -44,7 +44,7 @@ def test_memory_does_not_grow_with_the_context_of_each_child() -> None:
 
 @pytest.mark.parametrize("hooks", [HOOKS, SYNC_HOOKS, INJECTING])
 def test_what_the_caller_learns_stays(hooks: SpecialKwargs) -> None:
-    """Of children and of theirs, whichever way they were joined."""
+    """The output has children and grandchildren, whichever way they were joined."""
     engine = SurgicalEngine(dataclasses.replace(hooks, max_child_depth=2))
     group = engine.add()
     engine.run(plan(r="!.z", r_child_0="A!.B", r_child_0_child_0="CD"))
@@ -58,7 +58,7 @@ def test_what_the_caller_learns_stays(hooks: SpecialKwargs) -> None:
 
 
 def test_an_aborted_child_lets_go_of_all_below_it() -> None:
-    """Its own children were never joined."""
+    """Its own children's contexts are dropped too, although they were never joined."""
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=2))
     group = engine.add()
     script = plan(r="!.z", r_child_0="!xxx", r_child_0_child_0="yyyy")
@@ -73,7 +73,7 @@ def test_an_aborted_child_lets_go_of_all_below_it() -> None:
 
 
 def test_a_child_whose_kv_is_kept_keeps_its_context_until_it_is_copied() -> None:
-    """It says where each token of the result stands."""
+    """The context tells where each token of the result is."""
     engine = SurgicalEngine(INJECTING)
     group = engine.add()
     script = plan(r="!z", r_child_0="AB")

@@ -28,11 +28,11 @@ from vllm.sequence import SequenceStatus
 pytestmark = pytest.mark.model
 
 SECONDS = 1_800
-"""More than any of these takes on a busy machine; a fault that is not found ends with the number of histories."""
+"""More than any of these takes on a busy machine; a fault that is not found ends with max_histories."""
 
 
 def test_a_short_run_finds_no_fault_in_trees_with_joins() -> None:
-    """The same histories on every run."""
+    """The histories are the same on every run."""
     tally = fuzz(SECONDS, 7, max_histories=50)
     assert tally.histories == 50
     assert tally.sequences > 2 * tally.histories
@@ -80,7 +80,7 @@ def _draw_a_seed(*parts: object) -> int:
 
 
 class _All(MergedSequenceData):
-    """Merged tokens count as sampled."""
+    """A fault: merged tokens count as sampled."""
 
     @property
     def output_token_ids_array(self) -> Any:
@@ -113,21 +113,21 @@ FAULTS = [
 def test_a_planted_fault_is_found(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fault: Any, among: st.SearchStrategy[Any], message: str
 ) -> None:
-    """And told as a history that fails again."""
+    """A planted fault is reported as a history that fails again."""
     monkeypatch.setattr(owner, name, fault)
     with pytest.raises(Failure) as failure:
         fuzz(SECONDS, 4, max_histories=1_000, shrinks=False, among=among)
     cause = failure.value.__cause__
     assert cause is not None
     assert message in str(cause)
-    # Grammars that are shared keep their state from history to history, so this one fault may fail but once.
+    # Shared grammars keep their state from history to history, so this one fault may fail only once.
     if fault is not _share_the_grammar or not isinstance(cause, FlakyFailure):
         with pytest.raises(type(cause)):
             exec(failure.value.script)
 
 
 class TestTheCommand:
-    """`make fuzz` says how much it tried."""
+    """`make fuzz` reports how much it tried."""
 
     @pytest.mark.parametrize(
         ("tally", "complaint"),
@@ -140,7 +140,7 @@ class TestTheCommand:
     def test_too_little_is_a_failure(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally, complaint: str | None
     ) -> None:
-        """It means nothing that no fault was found."""
+        """After too few histories or joins, it means nothing that no fault was found."""
         monkeypatch.setattr(fuzzer, "replay", lambda history: Tally())
         monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed: tally)
         monkeypatch.setattr(sys, "argv", ["fuzz", "--seconds", "30"])

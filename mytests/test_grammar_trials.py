@@ -22,7 +22,7 @@ from vllm.sampling_params import GuidedDecodingParams
 
 
 class TestFirstStep:
-    """What is done in the other process."""
+    """What happens in the other process."""
 
     @pytest.mark.parametrize(
         ("processor", "answer"),
@@ -34,17 +34,17 @@ class TestFirstStep:
         ],
     )
     def test_it_says_what_is_wrong(self, processor: Any, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What an engine would meet in the first step of the request, or that there is nothing."""
+        """The answer is what would go wrong in the request's first step, or that nothing would."""
         made_as(monkeypatch, processor)
         asked = pickle.dumps((7, regex("a")))
         assert grammar_trials.answer(asked, {7: (FORK_JOIN, MODEL)}) == answer
 
     def test_what_is_no_message_is_answered_too(self) -> None:
-        """An unknown tokenizer, for one."""
+        """An invalid message, such as one with an unknown tokenizer, gets an answer."""
         assert grammar_trials.answer(pickle.dumps((8, regex("a"))), {}) == b"KeyError: 8"
 
     def test_an_attempt_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In time and memory, and leaves no core file."""
+        """An attempt is limited in time and memory, and leaves no core file."""
         limits: dict[int, tuple[int, int]] = {}
         alarms: list[int] = []
         monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
@@ -70,7 +70,7 @@ def exchange(control: socket.socket, message: bytes, content: object) -> socket.
 
 
 def test_the_process_answers_until_its_caller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer is kept, and each grammar tried in a fork."""
+    """A tokenizer is kept, and each grammar is tried in a fork."""
     made_as(monkeypatch, allowing(3))
     monkeypatch.setattr(signal, "signal", lambda *args: None)
     monkeypatch.setattr(grammar_trials, "limit", lambda *args: None)
@@ -96,7 +96,7 @@ def test_the_process_answers_until_its_caller_is_gone(monkeypatch: pytest.Monkey
 
 
 class ProcessOfThreads:
-    """A process that tries grammars, of which a test says what it answers."""
+    """In place of a process that tries grammars: a thread, with answers that are given by pattern."""
 
     started: ClassVar[list["ProcessOfThreads"]] = []
     answers: ClassVar[dict[str, bytes | None]] = {"good": ACCEPTED, "bad": b"too bad", "crashing": b"", "reset": None}
@@ -136,7 +136,7 @@ class ProcessOfThreads:
 class TestProcess:
     @pytest.fixture
     def trials(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrammarTrials]:
-        """With such a process."""
+        """Trials whose process is a `ProcessOfThreads`."""
         monkeypatch.setattr(subprocess, "Popen", ProcessOfThreads)
         ProcessOfThreads.started.clear()
         trials = GrammarTrials()
@@ -144,7 +144,7 @@ class TestProcess:
         trials.close()
 
     def test_one_is_started_and_learns_the_tokenizer_once(self, trials: GrammarTrials) -> None:
-        """And answers for each grammar."""
+        """One process answers for every grammar."""
         trials.check(regex("good"), FORK_JOIN, MODEL)
         with pytest.raises(ValueError, match="too bad"):
             trials.check(regex("bad"), FORK_JOIN, MODEL)
@@ -153,7 +153,7 @@ class TestProcess:
         assert [process.num_learnt for process in ProcessOfThreads.started] == [1]
 
     def test_one_that_ended_is_started_anew(self, trials: GrammarTrials) -> None:
-        """It says nothing of the grammar at which it did."""
+        """That the process ended says nothing about the grammar; the next one starts a new process."""
         with pytest.raises(ValueError, match=r"the process that tries it has ended \(no answer\)"):
             trials.check(regex("dying"), FORK_JOIN, MODEL)
         trials.check(regex("good"), FORK_JOIN, MODEL)
@@ -162,7 +162,7 @@ class TestProcess:
     def test_an_attempt_that_dies_while_it_reads_has_crashed(
         self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The rest of the grammar is lost with it."""
+        """An attempt that ends before it has read the whole grammar counts as a crash."""
         caller = SimpleNamespace(settimeout=lambda seconds: None, makefile=lambda mode: self, close=lambda: None)
         caller_of = contextlib.nullcontext(caller)
         caller_of.settimeout, caller_of.makefile = caller.settimeout, caller.makefile  # type: ignore[attr-defined]
@@ -172,11 +172,11 @@ class TestProcess:
             trials.check(regex("reset"), FORK_JOIN, MODEL)
 
     def read(self) -> bytes:
-        """What is read from a connection whose other end died."""
+        """Raise as a read does from a connection whose other end died."""
         raise ConnectionResetError
 
     def test_a_forked_process_starts_its_own(self, trials: GrammarTrials, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It leaves its parent's alone."""
+        """A fork leaves its parent's process alone."""
         trials.check(regex("good"), FORK_JOIN, MODEL)
         first = os.getpid()
         with monkeypatch.context() as child:
@@ -188,7 +188,7 @@ class TestProcess:
 
 class TestTrials:
     def test_a_grammar_is_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whether it works or not; only the latest are remembered."""
+        """Its result is remembered, whether it works or not; only the latest ones are."""
         monkeypatch.setattr("vllm.model_executor.guided_decoding.grammars._MOST_REMEMBERED", 2)
         trials = Answering("", "no", "", "again")
         trials.check(regex("a"), "t", MODEL)
@@ -201,7 +201,7 @@ class TestTrials:
             trials.check(regex("a"), "t", MODEL)
 
     def test_answers_are_forgotten_with_the_process(self) -> None:
-        """They are told by the ids of tokenizers, which others may have by then."""
+        """They are stored by the ids of tokenizers, which other tokenizers may have by then."""
         trials = Answering("", "no")
         trials.check(regex("a"), "t", MODEL)
         trials.close()
@@ -209,20 +209,20 @@ class TestTrials:
             trials.check(regex("a"), "t", MODEL)
 
     def test_a_process_that_has_ended_is_no_fault_of_the_grammar(self) -> None:
-        """The next request with it has another try."""
+        """The next request with this grammar is tried again."""
         trials = Answering(BrokenPipeError("gone"), "")
         with pytest.raises(ValueError, match=r"the process that tries it has ended \(gone\)"):
             trials.check(regex("a"), "t", MODEL)
         trials.check(regex("a"), "t", MODEL)
 
     def test_what_cannot_be_sent_is_refused(self) -> None:
-        """A schema from Python that is none."""
+        """A Python object that cannot be pickled is refused as a schema."""
         params = GuidedDecodingParams(json={"a": threading.Lock()})
         with pytest.raises(ValueError, match=r"json is .* which cannot guide this model: TypeError: cannot pickle"):
             GrammarTrials().check(params, "t", MODEL)
 
     def test_a_message_is_short(self) -> None:
-        """Whatever the grammar, and whatever its backend says of it."""
+        """The message is short, whatever the grammar, and whatever its backend's error."""
         message = shown_grammar(regex("(" * 10_000), "[12:00:00] /project/cpp/x.cc:1: Deep\n" + "in" * 10_000)
         assert "which cannot guide this model: Deep in" in message
         assert len(message) < 400

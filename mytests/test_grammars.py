@@ -20,7 +20,7 @@ FIRST_TAG = 0x4000
 
 
 class TagTokenizer:
-    """One token a tag, else one a character."""
+    """One token per tag, otherwise one per character."""
 
     unk_token_id = None
 
@@ -35,7 +35,7 @@ class TagTokenizer:
         return [*ids, *map(ord, text[end:])]
 
     def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
-        """As a detokenizer: the text of the last token."""
+        """Append the text of the last token, as a detokenizer does."""
         token_id = seq.get_last_token_id()
         text = TAGS[token_id - FIRST_TAG] if token_id >= FIRST_TAG else chr(token_id)
         seq.output_logprobs[-1][token_id].decoded_token = text
@@ -58,7 +58,7 @@ def engine_for(grammar: ModuleType) -> SurgicalEngine:
 
 
 def stream(**texts: str) -> Callable[[SequenceGroup], int]:
-    """Tokens by request id, and the EOS behind them."""
+    """Tokens from texts by request id, followed by the EOS."""
 
     def choose(group: SequenceGroup) -> int:
         tokens = [*TOKENIZER.encode(texts[group.request_id]), EOS]
@@ -69,7 +69,7 @@ def stream(**texts: str) -> Callable[[SequenceGroup], int]:
 
 class TestPasta:
     def test_chunks_are_decoded_beside_the_main_thread(self) -> None:
-        """It goes on after a promise, waits at the sync, and sees the chunks behind it."""
+        """The main thread continues after a promise, waits at the sync, and sees the chunks after it."""
         engine = engine_for(pasta)
         main = 'Pets: <promise topic="cats"/> and <promise topic="dogs"/>.<sync/> Both are fine.'
         script = stream(r=main, r_child_0="Cats purr.</async>", r_child_1="Dogs bark, and then they bark.</async>")
@@ -81,7 +81,7 @@ class TestPasta:
         engine.assert_empty()
 
     def test_a_child_begins_with_its_opening_tag(self) -> None:
-        """Behind its own promise, and without what its parent says later."""
+        """The tag follows the child's own promise, without what its parent samples later."""
         engine = engine_for(pasta)
         engine.run(stream(r="<promise/>more<sync/>", r_child_0="x</async>"))
         (child,) = finished(engine).children
@@ -92,7 +92,7 @@ class TestPasta:
 
 class TestNpr:
     def test_each_plan_becomes_a_step(self) -> None:
-        """The parent waits at its closing tag, and resumes behind the opened takeaway."""
+        """The parent waits at its closing tag, and resumes after the opening takeaway tag."""
         engine = engine_for(npr)
         plans = "<guideline><plan>1: add</plan><plan>2: check</plan></guideline>"
         script = stream(r=plans + "4</takeaway>", r_child_0=" 2+2</step>", r_child_1=" it is 4</step>")
@@ -113,14 +113,14 @@ class TestNpr:
         ids=["no-plans", "never-opened", "plan-outside", "too-many"],
     )
     def test_malformed_blocks_are_text(self, malformed: str) -> None:
-        """Nothing is spawned, and the sequence goes on."""
+        """Nothing is spawned, and the sequence continues."""
         engine = engine_for(npr)
         engine.run(stream(r=malformed + "on"))
         assert (finished(engine).text, finished(engine).children) == (malformed + "on", ())
         engine.assert_empty()
 
     def test_a_second_block_counts_its_own_plans(self) -> None:
-        """And a closing tag without a block of its own is text."""
+        """It spawns only its own plans; a closing tag without a block is text."""
         engine = engine_for(npr)
         one = "<guideline><plan>a</plan></guideline>"
         engine.run(stream(r=one + "so</guideline>" + one, r_child_0="x</step>", r_child_1="y</step>"))
@@ -130,7 +130,7 @@ class TestNpr:
 
 class TestMultiverse:
     def test_blocks_nest(self) -> None:
-        """A path may fan out itself; its conclusion is part of its result."""
+        """A path may itself fork; its conclusion is part of its result."""
         engine = engine_for(multiverse)
         outer = "<Parallel><Goal><Outline>1: a</Outline><Outline>2: b</Outline></Goal>"
         inner = "<Parallel><Goal><Outline>1: c</Outline></Goal>"

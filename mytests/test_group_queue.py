@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of groups that are set aside: ordered like a deque, and left at once from anywhere."""
+"""The queue of groups that are set aside: ordered like a deque, with removal in O(1) at any position."""
 
 from collections import deque
 from typing import Any
@@ -24,7 +24,7 @@ GROUPS = [make_group(seq_id) for seq_id in range(6)]
 
 @given(st.lists(st.tuples(st.sampled_from(["append", "appendleft", "remove"]), st.sampled_from(GROUPS))))
 def test_it_is_a_deque_that_holds_each_group_once(calls: list[tuple[str, SequenceGroup]]) -> None:
-    """In order, from both ends, whatever came and went."""
+    """It has a deque's order from both ends, after any appends and removals."""
     queue, model = GroupQueue(), deque[SequenceGroup]()
     for name, group in calls:
         if (name == "remove") == (group in model):
@@ -36,13 +36,13 @@ def test_it_is_a_deque_that_holds_each_group_once(calls: list[tuple[str, Sequenc
 
 
 def test_who_is_not_in_it_cannot_leave() -> None:
-    """Two owners of one group would show here."""
+    """To remove an absent group is a KeyError, which reveals a group with two owners."""
     with pytest.raises(KeyError):
         GroupQueue().remove(GROUPS[0])
 
 
 def test_no_event_looks_at_the_groups_that_it_does_not_concern(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that wait for a slot or for their children are compared with no other one: their number costs nothing."""
+    """Groups that wait for a slot or children are never compared with others, so their number costs nothing."""
     compared: list[str] = []
 
     def note(self: SequenceGroup, other: object) -> Any:
@@ -55,6 +55,6 @@ def test_no_event_looks_at_the_groups_that_it_does_not_concern(monkeypatch: pyte
     monkeypatch.setattr(SequenceGroup, "__eq__", note)
     scripts = {f"r{index}": "a!b" for index in range(8)} | {f"r{index}_child_0": "AB" for index in range(8)}
     engine.run(plan(**scripts))
-    # Upstream's deque of those that run is searched, and holds no more than there are slots.
+    # Upstream searches its deque of running groups, which holds at most as many as there are slots.
     assert len(compared) <= 8 * 2
     engine.assert_empty()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grammars that no engine may step with: they are tried in another process, and refused with their requests."""
+"""Grammars that an engine must not step with: they are tried in another process, and refused with their requests."""
 
 import asyncio
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ def regex(text: str, backend: str = "xgrammar") -> GuidedDecodingParams:
 
 
 def allowing(*token_ids: int) -> Any:
-    """A processor that leaves these tokens."""
+    """A processor that allows only these tokens."""
 
     def process(sampled: list[int], logits: torch.Tensor) -> torch.Tensor:
         masked = torch.full_like(logits, -torch.inf)
@@ -36,7 +36,7 @@ def allowing(*token_ids: int) -> Any:
 
 
 def made_as(monkeypatch: pytest.MonkeyPatch, processor: Any) -> None:
-    """Have upstream make ``processor`` of any grammar, or raise it."""
+    """Make upstream return ``processor`` for any grammar, or raise it."""
 
     def make(*args: Any) -> Any:
         if isinstance(processor, Exception):
@@ -47,7 +47,7 @@ def made_as(monkeypatch: pytest.MonkeyPatch, processor: Any) -> None:
 
 
 class Answering(GrammarTrials):
-    """Trials whose process is a list of answers."""
+    """Trials with a list of answers in place of a process."""
 
     def __init__(self, *answers: str | OSError) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Answering(GrammarTrials):
 
 class TestProcessors:
     def test_one_is_made_of_what_was_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In a thread for the asynchronous engines."""
+        """A grammar that was tried becomes a processor; for the asynchronous engines, in a thread."""
         processor = allowing(3)
         made_as(monkeypatch, processor)
         monkeypatch.setattr(guided_decoding, "trials", Answering(""))
@@ -70,7 +70,7 @@ class TestProcessors:
         assert made is processor
 
     def test_what_is_raised_here_refuses_the_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A reasoning parser's faults are no grammar's, and not tried."""
+        """A reasoning parser's fault is not the grammar's, and no trial finds it."""
         made_as(monkeypatch, KeyError("no such parser"))
         monkeypatch.setattr(guided_decoding, "trials", Answering(""))
         with pytest.raises(ValueError, match=r"regex is 'a', which cannot guide .* KeyError: 'no such parser'"):
@@ -94,7 +94,7 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 
 @pytest.mark.model
 class TestBackends:
-    """Each of upstream's, with a tokenizer that has digits, small letters, and no quotes or brackets."""
+    """Each upstream backend, with a tokenizer that has digits, lowercase letters, and no quotes or brackets."""
 
     @pytest.mark.parametrize("backend", ["xgrammar", "outlines", "lm-format-enforcer"])
     @pytest.mark.parametrize(
@@ -102,25 +102,25 @@ class TestBackends:
         [{"regex": "(a|b)+"}, {"json": {"type": "integer"}}, {"choice": ["1", "22"]}, {"grammar": 'start: "1" | "2"'}],
     )
     def test_what_works_is_accepted(self, backend: str, grammar: dict[str, Any], tried: Any) -> None:
-        """Every kind that the backend has, or falls back for."""
+        """Every kind of grammar works that the backend supports, or has a fallback for."""
         tried(backend=backend, **grammar)
 
     @pytest.mark.parametrize("backend", ["xgrammar", "outlines", "lm-format-enforcer", "guidance"])
     @pytest.mark.parametrize("grammar", [{"regex": "((("}, {"json": "{"}, {"grammar": "start: ("}, {"choice": []}])
     def test_what_is_malformed_is_refused(self, backend: str, grammar: dict[str, Any], tried: Any) -> None:
-        """Some backends would raise in a step."""
+        """Malformed grammars are refused, though some backends would raise only in a step."""
         with pytest.raises(ValueError, match="which cannot guide this model"):
             tried(backend=backend, **grammar)
 
     @pytest.mark.parametrize("backend", ["xgrammar", "outlines"])
     @pytest.mark.parametrize("grammar", [{"json": OBJECT}, {"json_object": True}, {"choice": ["\u1234"]}])
     def test_characters_that_no_token_has_are_refused(self, backend: str, grammar: dict[str, Any], tried: Any) -> None:
-        """At a first token; what is missing later ends its sequence."""
+        """They are refused if no token can come first; a token that is missing later ends its sequence."""
         with pytest.raises(ValueError, match="which cannot guide this model"):
             tried(backend=backend, **grammar)
 
     def test_a_tokenizer_that_cannot_be_read_is_refused(self, tried: Any) -> None:
-        """Guidance knows few decoders, and reads them in the first step."""
+        """Guidance supports few decoders, and would read them only in the first step."""
         with pytest.raises(ValueError, match="can't determine decoder type"):
             tried(backend="guidance", regex="a")
 
@@ -136,13 +136,13 @@ class TestBackends:
         ids=["left-recursion", "schema-of-itself", "empty-repetition", "depth", "size"],
     )
     def test_what_ends_its_process_is_refused(self, grammar: dict[str, Any], tried: Any) -> None:
-        """A fork of the other one, by a stack overflow or by the limits; that one goes on."""
+        """A stack overflow or a limit ends a fork of the other process, which keeps running itself."""
         with pytest.raises(ValueError, match="compiling it crashes, or takes more than 2 s or 4096 MiB"):
             tried(backend="xgrammar", **grammar)
         tried(backend="xgrammar", regex="a")
 
     def test_a_process_that_was_killed_is_started_again(self) -> None:
-        """The grammar at which that shows is none the worse."""
+        """The grammar that comes next is tried as usual."""
         trials, tokenizer = GrammarTrials(), get_tokenizer(str(MODEL_FOLDER))
         trials.check(regex("a", "xgrammar"), tokenizer, MODEL)
         assert trials._process is not None

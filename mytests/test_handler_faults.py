@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of a user's own that return what they should not, or raise: their token is an ordinary one."""
+"""User-defined handlers that return something invalid, or raise: their token is an ordinary one."""
 
 import asyncio
 import itertools
@@ -20,12 +20,12 @@ from vllm.engine.spawn import make_child
 
 
 def owned(name: str) -> str:
-    """The qualified name of something here."""
+    """The qualified name of something in this module."""
     return f"{__name__}.{name}"
 
 
 class Odd:
-    """A handler whose test says what it returns."""
+    """A handler that returns what its test says."""
 
     made: Callable[[], Any]
 
@@ -46,7 +46,7 @@ class Odd:
 
 
 class Looking(Odd):
-    """Remembers what it was shown."""
+    """Records the event that it was shown."""
 
     event: TokenEvent
 
@@ -56,21 +56,21 @@ class Looking(Odd):
 
 
 class Unshowable(Exception):
-    """One whose message fails, too."""
+    """An exception whose message raises, too."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
 
 class Ambiguous:
-    """Neither true nor false, as arrays are."""
+    """Neither true nor false, like an array."""
 
     def __bool__(self) -> bool:
         raise ValueError("ambiguous")
 
 
 class LaterFailing(Spawn):
-    """Gives its prefix once."""
+    """A spawn that raises when its prefix is read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "prefix_token_ids":
@@ -79,7 +79,7 @@ class LaterFailing(Spawn):
 
 
 def raising(error: BaseException) -> Callable[[], Any]:
-    """A handler's fault."""
+    """A result for `Odd` that raises ``error``."""
 
     def fail() -> Any:
         raise error
@@ -88,30 +88,30 @@ def raising(error: BaseException) -> Callable[[], Any]:
 
 
 def midway() -> Iterator[Spawn]:
-    """Children of which the second fails."""
+    """Children whose iterator raises at the second."""
     yield Spawn()
     raise RuntimeError("no second one")
 
 
 def spawning(*spawn: Any, **fields: Any) -> Callable[[], Any]:
-    """What a handler returns that spawns these."""
+    """A result for `Odd` that spawns these."""
     return lambda: Actions(spawn, **fields)
 
 
 def with_prefix(prefix: Any) -> Callable[[], Any]:
-    """What a handler returns that spawns one child with a prefix."""
+    """A result for `Odd` that spawns one child with a prefix."""
     return spawning(Spawn(prefix))
 
 
 class Anew:
-    """Can be iterated over again and again; is no sequence."""
+    """Can be iterated over repeatedly, but is not a sequence."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([65, 66])
 
 
 def without_end() -> Any:
-    """What a handler returns that spawns for ever."""
+    """A result for `Odd` with an endless iterator of children."""
     spawn: Any = map(Spawn, itertools.repeat(()))
     return Actions(spawn)
 
@@ -146,11 +146,11 @@ FAULTS: dict[str, Callable[[], Any]] = {
 
 
 class TestFaults:
-    """Whatever a handler does costs its token alone."""
+    """Whatever a handler does affects only its token."""
 
     @pytest.mark.parametrize("name", FAULTS)
     def test_it_makes_the_token_an_ordinary_one(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        """No child is made, nothing is left, others go on, and the log is told once a request."""
+        """No child is created, nothing is left, others continue, and the log has one line per request."""
         Odd.made = staticmethod(FAULTS[name])
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
         engine.add()
@@ -162,7 +162,7 @@ class TestFaults:
         engine.assert_empty()
 
     def test_if_one_child_cannot_be_made_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Memory may run out at the second."""
+        """Memory may run out at the second child."""
         made: list[object] = []
 
         def make(*given: Any) -> Any:
@@ -180,7 +180,7 @@ class TestFaults:
         engine.assert_empty()
 
     def test_an_operators_interrupt_is_no_fault(self) -> None:
-        """It ends the engine."""
+        """A KeyboardInterrupt in a handler ends the engine."""
         Odd.made = staticmethod(raising(KeyboardInterrupt()))
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
         engine.add()
@@ -193,7 +193,7 @@ class TestFaults:
         ids=["array", "numpy", "list", "iterator"],
     )
     def test_integers_of_any_type_are_tokens(self, prefix: Any) -> None:
-        """What the child and its output have is plain."""
+        """The child and its output have plain ints."""
         Odd.made = staticmethod(with_prefix(prefix))
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}), model=(prompts := SeenPrompts()))
         engine.add()
@@ -204,7 +204,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("made", [with_prefix(itertools.count()), without_end])
     def test_endless_children_and_prefixes_make_it_an_ordinary_token(self, made: Callable[[], Any]) -> None:
-        """They are read to one past what there is room for."""
+        """They are read up to one more than there is room for."""
         Odd.made = staticmethod(made)
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
         engine.add()
@@ -213,14 +213,14 @@ class TestFaults:
         engine.assert_empty()
 
     def test_what_a_handler_is_shown_it_cannot_change(self) -> None:
-        """Not even its sequence's prompt."""
+        """It cannot change even its sequence's prompt."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Looking")}))
         engine.add()
         engine.run(plan(r="a*z"))
         assert {type(ids) for ids in (Looking.event.prompt_token_ids, Looking.event.output_token_ids)} == {tuple}
 
     def test_children_of_two_tokens_are_joined_by_their_handlers(self) -> None:
-        """By identity: how a handler compares is its own matter."""
+        """Handlers are told apart by identity, and never compared."""
         Odd.made = staticmethod(spawning(Spawn()))
         engine = SurgicalEngine(hooks_with(handlers={FORK: owned("Odd"), ord("+"): owned("Odd")}))
         engine.add()

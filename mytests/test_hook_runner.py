@@ -35,14 +35,14 @@ class TestHookedMetadata:
         assert (hooked.slot_copies, hooked.position_offset) == ((COPY,), 0)
 
     def test_it_can_be_changed_again(self) -> None:
-        """What it was made with stays."""
+        """The fields that it was made with stay."""
         hooked = HookedMetadata.of(metadata(), slot_copies=(COPY,))
         again = HookedMetadata.of(hooked, position_offset=-2, token_chunk_size=1)
         assert (again.slot_copies, again.position_offset, again.token_chunk_size) == ((COPY,), -2, 1)
         assert again.seq_data is hooked.seq_data
 
     def test_it_goes_to_other_processes(self) -> None:
-        """By pickle."""
+        """Its own fields survive pickling."""
         hooked = HookedMetadata.of(metadata(), slot_copies=(COPY,), position_offset=-1)
         there = pickle.loads(pickle.dumps(hooked))
         assert (there.slot_copies, there.position_offset) == ((COPY,), -1)
@@ -50,7 +50,7 @@ class TestHookedMetadata:
 
 @dataclass
 class UpstreamRunner(ModelRunnerBase):
-    """A runner as the mixin finds it behind itself: the inputs of a step, and a record of what is executed."""
+    """The runner after the mixin in the MRO: it prepares a step's inputs, and records what is executed."""
 
     vllm_config: Any = None
     kv_cache_dtype: str = "auto"
@@ -76,7 +76,7 @@ class UpstreamRunner(ModelRunnerBase):
         raise AssertionError("would make an input of upstream's class")
 
     def prepare_model_input(self, seq_group_metadata_list: list[Any], virtual_engine: int = 0) -> Any:
-        """Each entry's tokens stand at 10 and behind it."""
+        """Each entry's tokens have the positions from 10 on."""
         self.prepared = seq_group_metadata_list
         positions = [position for length in self.query_lens for position in range(10, 10 + length)]
         return HookModelInputForCPU(
@@ -91,7 +91,7 @@ class UpstreamRunner(ModelRunnerBase):
 
 
 class Runner(HookRunner, UpstreamRunner):
-    """The mixin before a runner, as ours are made."""
+    """The mixin in front of a runner, as in our runners."""
 
     _model_input_cls = HookModelInputForCPU
 
@@ -105,7 +105,7 @@ def loaded(**fields: Any) -> Any:
 
 class TestPreparing:
     def test_the_copies_of_all_entries_make_one_tensor(self) -> None:
-        """In the entries' order, on the runner's device."""
+        """Copies are in the entries' order, on the runner's device."""
         entries = [
             HookedMetadata.of(metadata(), slot_copies=(COPY, SlotCopy(1, 6, 1, 8))),
             metadata(),
@@ -117,7 +117,7 @@ class TestPreparing:
         assert prepared.input_positions.tolist() == [10, 11, 12] * 3
 
     def test_each_entrys_offset_shifts_its_own_tokens(self) -> None:
-        """As many as upstream computes, a prefix-cache hit taken off; a CUDA graph's padding stays zero."""
+        """It shifts the tokens that upstream computes after a prefix-cache hit; a CUDA graph's padding stays zero."""
         entries = [
             HookedMetadata.of(metadata(8), position_offset=-4),
             metadata(),
@@ -128,7 +128,7 @@ class TestPreparing:
         assert (prepared.slot_copies, prepared.virtual_engine) == (None, 1)
 
     def test_a_run_is_an_entry_to_upstreams_runner(self) -> None:
-        """It computes the run's tokens, and only the last run samples; entries without runs go by as they are."""
+        """It computes the run's tokens, and only the last run samples; entries without runs pass unchanged."""
         runs = (Run(start=2, end=4, position_offset=-1), Run(start=9, end=10, position_offset=-5))
         plain, injected = metadata(), HookedMetadata.of(metadata(10, computed_block_nums=[0]), runs=runs)
         runner = loaded(query_lens=(3, 2, 1))
@@ -144,14 +144,14 @@ class TestPreparing:
         assert (prepared.slot_copies.tolist(), prepared.output_indices) == ([[*COPY]], [0, 2])
 
     def test_a_chunk_that_is_not_the_last_one_samples_nothing(self) -> None:
-        """Nor do its runs."""
+        """If a chunk is not the last, none of its runs samples."""
         entry = HookedMetadata.of(metadata(10, do_sample=False), runs=(Run(2, 4, 0), Run(5, 6, 0)))
         runner = loaded(query_lens=(2, 1))
         runner.prepare_model_input([entry])
         assert [entry.do_sample for entry in runner.prepared] == [False, False]
 
     def test_the_sequences_own_data_stays(self) -> None:
-        """It is the scheduler's."""
+        """Preparing runs leaves it unchanged, as it is the scheduler's."""
         entry = HookedMetadata.of(metadata(10), runs=(Run(2, 4, 0), Run(9, 10, 0)))
         entry.seq_data[0].update_num_computed_tokens(7)
         loaded(query_lens=(2, 1)).prepare_model_input([entry])
@@ -161,7 +161,7 @@ class TestPreparing:
     def test_with_nothing_to_do_the_input_is_upstreams(
         self, entries: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The same object."""
+        """The input is the same object."""
         given = object()
         monkeypatch.setattr(UpstreamRunner, "prepare_model_input", lambda *_: given)
         assert loaded().prepare_model_input(entries) is given
@@ -169,7 +169,7 @@ class TestPreparing:
 
 class TestExecuting:
     def test_copies_are_made_before_the_forward_pass(self) -> None:
-        """Which gets the arguments as they were."""
+        """The forward pass gets its arguments unchanged."""
         runner = loaded(query_lens=(3,))
         was = runner.tiny.rows()
         prepared = runner.prepare_model_input([HookedMetadata.of(metadata(), slot_copies=(COPY,))])
@@ -179,7 +179,7 @@ class TestExecuting:
         assert (outputs, kv_caches, others) == ("outputs", "caches", {"num_steps": 1})
 
     def test_without_copies_nothing_is_touched(self) -> None:
-        """Not even looked at: before the caches exist, a profiling run has none."""
+        """Caches are not even read: in a profiling run they do not exist yet."""
         runner = loaded(query_lens=(3,))
         runner.tiny.attentions[0].kv_cache.clear()
         runner.executed = SimpleNamespace(append=lambda _: None)
@@ -187,20 +187,20 @@ class TestExecuting:
         assert runner.execute_model(runner.prepare_model_input([metadata()]), None) == "outputs"
 
     def test_an_entry_has_the_output_of_its_last_run(self) -> None:
-        """One output an entry, as the engine expects."""
+        """There is one output per entry, as the engine expects."""
         entries = [metadata(), HookedMetadata.of(metadata(), runs=(Run(0, 1, 0), Run(2, 3, 0))), metadata()]
         runner = loaded(query_lens=(3, 1, 1, 3), outputs=[SamplerOutput(["a", "b1", "b2", "c"])])
         (output,) = runner.execute_model(runner.prepare_model_input(entries), None)
         assert output.outputs == ["a", "b2", "c"]
 
     def test_an_earlier_pipeline_stage_has_no_outputs(self) -> None:
-        """What it hands on stays as it is."""
+        """Its intermediate tensors pass unchanged."""
         entry = HookedMetadata.of(metadata(), runs=(Run(0, 1, 0), Run(2, 3, 0)))
         runner = loaded(query_lens=(1, 1), outputs=IntermediateTensors({}))
         assert runner.execute_model(runner.prepare_model_input([entry]), None) is runner.outputs
 
     def test_a_model_that_cannot_be_injected_is_refused_when_it_is_loaded(self) -> None:
-        """Before its cache is made."""
+        """It is refused before its cache is allocated."""
         tiny = TinyModel()
         tiny.module[0].rotary_emb = None
         with pytest.raises(ValueError, match="child_merge_strategy='kv_inject' cannot work with"):
@@ -209,7 +209,7 @@ class TestExecuting:
 
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_other_ranks_get_the_copies(inputs: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the dict that upstream broadcasts, with the shifted positions, as an input of our class."""
+    """The dict that upstream broadcasts has them and the shifted positions, and becomes an input of our class."""
     monkeypatch.setattr(Runner, "_model_input_cls", inputs)
     sent = inputs(slot_copies=torch.tensor([COPY]), input_positions=torch.tensor([6])).as_broadcastable_tensor_dict()
     there: Any = Runner().make_model_input_from_broadcasted_tensor_dict({**sent, "virtual_engine": 2})
@@ -226,7 +226,7 @@ class TestWorkers:
     def test_the_runner_of_a_worker_is_ours(
         self, worker: type[Any], upstreams: type[Any], runner: type[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Made like the one that upstream's worker made."""
+        """Our runner is created with the arguments of the one that upstream's worker created."""
         made: dict[str, Any] = {}
         monkeypatch.setattr(upstreams, "__init__", lambda _, **kwargs: made.update(kwargs))
         monkeypatch.setattr(runner, "__init__", lambda self, **kwargs: self.__dict__.update(kwargs))
@@ -238,7 +238,7 @@ class TestWorkers:
     def test_upstreams_constructors_take_what_ours_pass(
         self, worker: type[Any], upstreams: type[Any], runner: type[Any]
     ) -> None:
-        """By name; the device's own could not be called everywhere."""
+        """The signatures accept our keyword arguments; calling the constructors would need the device."""
         inspect.signature(runner).bind(vllm_config=None, kv_cache_dtype=None, is_driver_worker=None)
         assert "model_runner_cls" in inspect.signature(upstreams).parameters
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd bodies on every route of a real server: none ends it, or harms another client.
+"""Odd bodies on every route of a real server: none ends it or harms another client.
 
-After each body a request of somebody else, which forks and joins, must get the right answer.
+After each body another client's request, which forks and joins, must get the right answer.
 """
 
 import json
@@ -23,12 +23,12 @@ CANARY = make_prompt(["stone", "apple"], "sync")
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 SEPARATE, TOGETHER = "engine in a process of its own", "all in one process"
 LONGEST_ERROR = 12_000
-"""Characters. Several errors may each show the beginning of several inputs, but no input of any length."""
+"""In characters. Several errors may each show the beginning of several inputs, but no long input whole."""
 
 
 @pytest.fixture(scope="module", params=[SEPARATE, TOGETHER])
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server with hooks, which lives as long as the module."""
+    """The address of a server with hooks, which runs for the whole module."""
     template = tmp_path_factory.mktemp("chat") / "template.jinja"
     template.write_text(TEMPLATE)
     options = ["--disable-frontend-multiprocessing"] if request.param == TOGETHER else []
@@ -51,7 +51,7 @@ def answer_to(address: str, path: str, body: Body) -> tuple[int, bytes]:
 
 
 def canary(address: str) -> Any:
-    """What another client's text is."""
+    """The text that another client gets."""
     body = {"model": MODEL, "prompt": CANARY, "max_tokens": 40, "temperature": 0, "skip_special_tokens": False}
     _, answer = answer_to(address, "/v1/completions", body)
     return json.loads(answer)["choices"][0]["text"]
@@ -59,7 +59,7 @@ def canary(address: str) -> Any:
 
 @pytest.mark.parametrize(("path", "body"), [pytest.param(path, body, id=name) for name, path, body in cases()])
 def test_an_odd_body_harms_nobody_else(address: str, path: str, body: Body) -> None:
-    """Its client gets an answer: a result, or a brief error that is called its own."""
+    """Its client gets an answer: a result, or a brief error of the client's own."""
     status, answer = answer_to(address, path, body)
     assert canary(address) == expected_output(CANARY)
     assert 200 <= status < 500, answer[:500]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What children have of their parents, and samples (n > 1) with trees of their own."""
+"""What children inherit from their parents, and samples (n > 1) with trees of their own."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
 
 class TestInheritance:
     def test_a_child_has_its_parents_lora_priority_and_headers(self) -> None:
-        """And its arrival time, which fair scheduling goes by."""
+        """It also has its parent's arrival time, by which fair scheduling orders groups."""
         engine = SurgicalEngine(SYNC_HOOKS, max_loras=1)
         group = engine.add()
         lora = LoRARequest("adapter", 1, "nowhere")
@@ -40,7 +40,7 @@ class TestInheritance:
         assert child.first_seq.lora_request is lora
 
     def test_a_lora_with_a_length_of_its_own_limits_its_merges(self) -> None:
-        """As it limits what is sampled."""
+        """The LoRA's length limits merged tokens as it limits sampled ones."""
         engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14, max_loras=1)
         group = engine.add(prompt="p" * 10)
         group.lora_request = LoRARequest("adapter", 1, "nowhere", long_lora_max_len=18)
@@ -49,7 +49,7 @@ class TestInheritance:
         engine.assert_empty()
 
     def test_a_child_has_no_prompt_text_and_its_parents_adapters(self) -> None:
-        """Its prompt is tokens, and blocks are of its parent's size."""
+        """Its prompt is tokens only, and its blocks have its parent's size."""
         engine = SurgicalEngine(SYNC_HOOKS, block_size=8)
         group = engine.add()
         adapter = PromptAdapterRequest("adapter", 1, "nowhere", 0)
@@ -61,7 +61,7 @@ class TestInheritance:
         assert (child.prompt, child.first_seq.block_size) == (None, 8)
 
     def test_each_of_n_samples_has_its_own_tree(self) -> None:
-        """One output with n completions."""
+        """The request has one output with n completions."""
         engine = SurgicalEngine(SYNC_HOOKS)
         add_samples(engine, n=2)
         engine.run(plan(**SAMPLES, r_parallel_sample_0="!.z", r_parallel_sample_1="!.y"))
@@ -73,7 +73,7 @@ class TestInheritance:
 
     @pytest.mark.parametrize("kind", list(RequestOutputKind))
     def test_the_end_of_a_request_is_told_once(self, kind: RequestOutputKind) -> None:
-        """Though two samples end in the same step."""
+        """The end is reported once, even if two samples end in the same step."""
         engine = SurgicalEngine(SYNC_HOOKS)
         add_samples(engine, n=2, output_kind=kind, max_tokens=1)
         engine.step({})
@@ -84,7 +84,7 @@ class TestInheritance:
     @pytest.mark.parametrize("texts", [("!", "!"), ("!", "zzzzzzzzzzzz"), ("zzzzzzzzzzzz", "!")])
     @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY])
     def test_a_sample_may_end_at_its_join(self, texts: tuple[str, str], kind: RequestOutputKind) -> None:
-        """Outside a step, and its request's output has it."""
+        """It ends outside a step, and is still in its request's output."""
         engine = SurgicalEngine(SYNC_HOOKS)
         add_samples(engine, n=2, output_kind=kind)
         engine.run(plan(**SAMPLES, r_parallel_sample_0=texts[0], r_parallel_sample_1=texts[1]))
@@ -94,7 +94,7 @@ class TestInheritance:
         engine.assert_empty()
 
     def test_a_blocked_sample_does_not_hold_the_others_stream(self) -> None:
-        """The first sample waits, the second one's tokens come as they are sampled."""
+        """While the first sample waits, the second one's tokens come as they are sampled."""
         engine = SurgicalEngine(SYNC_HOOKS)
         add_samples(engine, n=2, output_kind=RequestOutputKind.DELTA)
         script = plan(
@@ -109,7 +109,7 @@ class TestInheritance:
         engine.assert_empty()
 
     def test_samples_that_end_together_lose_nothing(self) -> None:
-        """Where outputs are used again and again, too."""
+        """Their last tokens are all in the outputs, even if output objects are reused."""
         engine = SurgicalEngine(SYNC_HOOKS, use_cached_outputs=True)
         add_samples(engine, n=2, output_kind=RequestOutputKind.DELTA)
         script = plan(r_parallel_sample_0="ab", r_parallel_sample_1="cd")
@@ -123,7 +123,7 @@ class TestInheritance:
 
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
     def test_an_abort_of_a_request_with_n_samples_reaches_every_branch(self, num_steps: int) -> None:
-        """BLOCKED ones too; samples have ids of their own, the request's is that of their group."""
+        """This includes BLOCKED ones; samples have ids of their own, and the request's id is that of their group."""
         engine = SurgicalEngine(SYNC_HOOKS)
         add_samples(engine, n=2)
         for _ in range(num_steps):
@@ -139,7 +139,7 @@ class TestInheritance:
     def test_an_abort_of_one_sample_leaves_the_others(
         self, num_steps: int, script: str, kind: RequestOutputKind
     ) -> None:
-        """By its own id, BLOCKED or not; the request finishes with the others."""
+        """A sample is aborted by its own id, BLOCKED or not; the request finishes with the others."""
         engine = SurgicalEngine(SYNC_HOOKS)
         add_samples(engine, n=2, output_kind=kind)
         tokens = plan(

@@ -25,7 +25,7 @@ OVERLAP = dataclasses.replace(SYNC_INJECT, position_rule="overlap", children_per
 
 
 class Recorder(PretendedKV):
-    """Keeps what the worker is told of injected KV."""
+    """Records what the worker is told about injected KV."""
 
     def __init__(self, block_size: int) -> None:
         super().__init__(block_size)
@@ -36,11 +36,11 @@ class Recorder(PretendedKV):
         super().__call__(metadata, outputs)
 
     def positions(self) -> list[tuple[int, int]]:
-        """Of all copied tokens, before and after."""
+        """The positions of all copied tokens, before and after."""
         return [(copy.source_position, copy.position) for meta in self.hooked for copy in meta.slot_copies]
 
     def runs(self) -> list[Run]:
-        """Of all prefills with injected KV."""
+        """The runs of all prefills with injected KV."""
         return [run for meta in self.hooked for run in meta.runs]
 
 
@@ -56,13 +56,13 @@ def recorded(engine: SurgicalEngine) -> Recorder:
 
 
 def prefilled(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
-    """Tokens prefilled at each join."""
+    """The number of tokens prefilled at each join."""
     return [join.num_prefill for join in finished(engine, request_id).joins]
 
 
 class TestGlue:
     def test_with_sync_it_is_that_token_the_separators_and_the_last_one(self) -> None:
-        """Nine of ten merged tokens are copied."""
+        """Only these are prefilled: nine of the children's ten tokens are copied."""
         engine = engine_with_kv()
         engine.add(prompt="prompt")
         engine.run(plan(r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
@@ -72,7 +72,7 @@ class TestGlue:
         engine.assert_empty()
 
     def test_with_promise_it_is_that_token_and_the_last_one(self) -> None:
-        """A call that returns."""
+        """Only these are prefilled when a child returns like a call."""
         engine = engine_with_kv(INJECT)
         engine.add(prompt="prompt")
         engine.run(plan(r="!y!z", r_child_0="ABCDE", r_child_1="VWXYZ"))
@@ -80,7 +80,7 @@ class TestGlue:
         engine.assert_empty()
 
     def test_the_last_token_of_a_child_that_ended_by_length_has_no_kv(self) -> None:
-        """Nobody computed it."""
+        """The child ended before computing it, so it is prefilled."""
         hooks = dataclasses.replace(SYNC_INJECT, child_sampling_params={"max_tokens": 3}, merge_separator="")
         engine = engine_with_kv(hooks)
         engine.add(prompt="prompt")
@@ -89,7 +89,7 @@ class TestGlue:
         engine.assert_empty()
 
     def test_a_result_of_one_token_is_glue(self) -> None:
-        """There is nothing to copy, and nothing is told to the worker."""
+        """There is nothing to copy, and the worker is told nothing."""
         engine = engine_with_kv()
         engine.add()
         engine.run(plan(r="!.z", r_child_0="A"))
@@ -97,7 +97,7 @@ class TestGlue:
         engine.assert_empty()
 
     def test_it_is_prefilled_in_chunks_where_the_budget_is_small(self) -> None:
-        """Copies come with the first of them."""
+        """The copies come with the first chunk."""
         hooks = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
         engine = engine_with_kv(hooks, max_num_batched_tokens=4, max_num_seqs=4)
         engine.add(prompt="pro")
@@ -110,7 +110,7 @@ class TestGlue:
 
 class TestNesting:
     def test_a_child_hands_on_what_it_was_given(self) -> None:
-        """Its KV holds the KV of its own child."""
+        """Its KV includes the KV of its own child."""
         hooks = dataclasses.replace(INJECT, max_child_depth=2)
         engine = engine_with_kv(hooks)
         engine.add(prompt="prompt")
@@ -121,7 +121,7 @@ class TestNesting:
         engine.assert_empty()
 
     def test_what_a_child_got_at_its_end_has_no_kv(self) -> None:
-        """It did not go on to compute it; what it sampled itself is copied."""
+        """The child ended before computing it; what it sampled itself is copied."""
         hooks = dataclasses.replace(SYNC_INJECT, max_child_depth=2)
         engine = engine_with_kv(hooks)
         engine.add(prompt="prompt")
@@ -131,7 +131,7 @@ class TestNesting:
         engine.assert_empty()
 
     def test_a_spawn_behind_a_join_shares_what_was_injected(self) -> None:
-        """Two joins, one behind the other."""
+        """The second child shares the injected KV of the first join."""
         engine = engine_with_kv()
         engine.add(prompt="prompt")
         engine.run(plan(r="!.y!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
@@ -141,7 +141,7 @@ class TestNesting:
 
 class TestPositions:
     def test_sequential_positions_are_indices(self) -> None:
-        """Those of the second child move by the length of the first and the separator."""
+        """The second child's tokens move by the length of the first result and the separator."""
         engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=2))
         engine.add(prompt="prompt")
         engine.run(plan(r="!.z", r_child_0="ABC", r_child_1="XYZ"))
@@ -150,7 +150,7 @@ class TestPositions:
         engine.assert_empty()
 
     def test_overlapping_results_keep_theirs(self) -> None:
-        """The separator stands behind the first one, and the parent goes on behind the longest."""
+        """The separator follows the first result, and the parent continues after the longest."""
         engine = engine_with_kv(OVERLAP)
         engine.add(prompt="prompt")
         engine.run(plan(r="!.z", r_child_0="ABCDEF", r_child_1="XYZ"))
@@ -162,12 +162,12 @@ class TestPositions:
             (14, 13),
             (17, 9),
         ]
-        # "z" has index 18, and stands behind the separator at 13.
+        # "z" has index 18, and follows the separator at position 13.
         assert recorded(engine).hooked[-1].position_offset == 14 - 18
         engine.assert_empty()
 
     def test_a_child_of_an_overlapped_parent_goes_on_from_it(self) -> None:
-        """And so does what it brings."""
+        """The child continues at the parent's positions, and so does its result."""
         engine = engine_with_kv(OVERLAP)
         engine.add(prompt="prompt")
         engine.run(plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK"))
@@ -177,7 +177,7 @@ class TestPositions:
         engine.assert_empty()
 
     def test_a_parent_that_is_recomputed_has_plain_positions(self) -> None:
-        """As upstream recomputes it: from its tokens alone."""
+        """Upstream recomputes it from its tokens alone."""
         engine = engine_with_kv(OVERLAP, num_blocks=18)
         engine.add("s", prompt="s" * 24)
         group = engine.add(prompt="prompt")
@@ -191,7 +191,7 @@ class TestPositions:
 
 class TestInjectedKV:
     def test_positions_go_on_from_where_they_were_put(self) -> None:
-        """Each by the latest run that begins before it."""
+        """The latest run that begins at or before an index gives its position."""
         positions = Positions()
         positions.put(5, 5)
         positions.put(8, 6)
@@ -200,7 +200,7 @@ class TestInjectedKV:
 
     @pytest.mark.parametrize(("num_tokens", "runs"), [(3, [(3, 5), (7, 8)]), (5, [(3, 5), (7, 8), (8, 10)])])
     def test_runs_are_tokens_that_follow_each_other(self, num_tokens: int, runs: Iterable[tuple[int, int]]) -> None:
-        """In index and position."""
+        """A run's tokens are consecutive in index and position."""
         positions = Positions()
         positions.put(8, 7)
         injected = InjectedKV(5, 10, positions, glue=[3, 4, 7, 8, 9])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` on a real engine: the KV, tokens and logprobs that `mytests.injection_oracle` works out.
+"""`kv_inject` on a real engine: KV, tokens and logprobs are those that `mytests.injection_oracle` computes.
 
-Injected KV is exactly that of a prefill where the child saw all that stands before its result: one child, no
-prefix, ``block_on="promise"``. With "sync" the sync token stands between, which the child has not seen, unless
-it is the child's prefix; with several children none has seen its siblings.
+Injected KV is exactly that of a prefill if the child saw everything before its result: one child, no prefix,
+``block_on="promise"``. With "sync" the sync token comes in between, which the child has not seen unless it is
+the child's prefix; with several children, none has seen its siblings.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ AMPLE = Injecting(spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
 
 
 def one_child(setup: Injecting, prompt_length: int, num_result: int) -> Scripted:
-    """A request with one child, which has a result of so many tokens."""
+    """A request with one child, whose result has ``num_result`` tokens."""
     root = samples(3, PROMISE) + (() if setup.block_on == "promise" else (SYNC,)) + samples(6, EOS)
     behind = setup.prefixes[0][-1] if setup.prefixes[0] else PROMISE
     return Scripted(setup, (Request(prompt_length, max_tokens=64),), (), root, {behind: samples(num_result, EOS)})
@@ -31,17 +31,17 @@ def one_child(setup: Injecting, prompt_length: int, num_result: int) -> Scripted
 
 SAW_ALL = {"promise": AMPLE, "sync": replace(AMPLE, block_on="sync", prefixes=((SYNC,),))}
 NUM_RESULT = 40
-"""Tokens: more than two blocks."""
+"""In tokens: more than two blocks."""
 
 
 class TestOneChildThatSawAll:
-    """The sync token, where there is one, is the child's prefix too."""
+    """The sync token, if there is one, is also the child's prefix."""
 
     @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
     @pytest.mark.parametrize("prompt_length", [11, 12, 13, 27])
     @pytest.mark.parametrize("num_result", [1, 4, 20, 40])
     def test_kv_is_that_of_a_prefill(self, setup: Injecting, prompt_length: int, num_result: int) -> None:
-        """In all layers, wherever the result begins and ends in its blocks."""
+        """The KV is equal in all layers, at whatever slots of its blocks the result begins and ends."""
         run, [layout] = run_and_check(one_child(setup, prompt_length, num_result))
         run.ask(layout.node.prompt + layout.node.tokens[:-1])
         assert layout.num_injected == num_result - 1
@@ -49,7 +49,7 @@ class TestOneChildThatSawAll:
 
     @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
     def test_in_half_precision_too(self, setup: Injecting) -> None:
-        """Bit for bit the child's own; and no further from a prefill's than what a plain sequence decodes."""
+        """Injected KV is bit for bit the child's, and hardly further from a prefill's than decoded KV is."""
         run, plain = (finished(history) for history in in_half_precision(setup))
         root = tree_of(run.outputs["r0"])
         start = len(root.prompt) + root.output.joins[0].position
@@ -60,7 +60,7 @@ class TestOneChildThatSawAll:
         assert distance_from_prefill(run, "r0") < 1.2 * distance_from_prefill(plain, NO_HOOK) < 0.01
 
     def test_tokens_are_those_of_concatenation(self) -> None:
-        """So injection changes no result, only who computes it."""
+        """Injection changes no result, only which sequence computes it."""
         outputs = []
         for injects in (True, False):
             run = finished(one_child(replace(SAW_ALL["promise"], injects=injects), 12, NUM_RESULT))
@@ -71,14 +71,14 @@ class TestOneChildThatSawAll:
 
 
 def in_half_precision(setup: Injecting) -> tuple[History, History]:
-    """One child, and a sequence of the same length that never meets a hook."""
+    """One child, and a sequence of the same length that never meets a hook token."""
     half = replace(setup, dtype="bfloat16")
     plain = Scripted(half, (Request(12, max_tokens=64),), (), samples(9 + NUM_RESULT, EOS))
     return one_child(half, 12, NUM_RESULT), plain
 
 
 def distance_from_prefill(run: InjectedRun, name: str) -> float:
-    """Of a run's one request's KV, by its length."""
+    """The distance of a sequence's KV from a prefill's, relative to the norm of the latter."""
     root = tree_of(run.outputs["r0"])
     ours = torch.stack([kv for layer in run.kv[name] for kv in layer]).float()
     run.ask(root.prompt + root.tokens[:-1])
@@ -87,7 +87,7 @@ def distance_from_prefill(run: InjectedRun, name: str) -> float:
 
 
 def finished(history: History) -> InjectedRun:
-    """A history that was run to its end; the oracle is not asked."""
+    """Run a history to its end, without the oracle."""
     run = InjectedRun(history)
     run.finish()
     return run
@@ -114,7 +114,7 @@ MANY_CHILDREN = {
 class TestManyChildren:
     @pytest.mark.parametrize("history", MANY_CHILDREN.values(), ids=MANY_CHILDREN)
     def test_all_is_as_the_oracle_says(self, history: Scripted, block_on: BlockOn, position_rule: PositionRule) -> None:
-        """Tokens, logprobs, KV, and what is prefilled: up to eight children a join, and two or three joins."""
+        """This holds for tokens, logprobs, KV and prefills, with up to eight children per join and 2 or 3 joins."""
         _, layouts = run_and_check(history.under(block_on=block_on, position_rule=position_rule))
         assert all(len(layout.children) >= 4 for layout in layouts)
         # A parent that has ended computes nothing more.

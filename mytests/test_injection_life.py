@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` without a model, where it doesn't run smoothly: memory is short, a sequence ends, blocks are cached."""
+"""`kv_inject` without a model, in special cases: memory is short, a sequence ends, blocks are cached."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +13,7 @@ from vllm.utils import Device
 
 class TestPressure:
     def test_a_parent_without_kv_is_recomputed(self) -> None:
-        """And what was kept of its children is given back."""
+        """The KV kept from its children is freed too, and nothing is injected."""
         engine = engine_with_kv(SYNC_INJECT)
         group = engine.add(prompt="prompt")
         script = plan(r="!.z", r_child_0="ABCDE")
@@ -25,7 +25,7 @@ class TestPressure:
         engine.assert_empty()
 
     def test_kept_kv_is_given_up_before_a_running_group_is_preempted(self) -> None:
-        """Then its tokens are prefilled, and those of its sibling copied still."""
+        """The tokens of one child are then prefilled, and those of its sibling are still copied."""
         engine = engine_with_kv(num_blocks=10, max_model_len=64)
         engine.add(prompt="prompt")
         script = plan(r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
@@ -39,7 +39,7 @@ class TestPressure:
         engine.assert_empty()
 
     def test_a_join_that_waits_for_room_is_undone_when_nobody_can_go_on(self) -> None:
-        """Its parent is recomputed then."""
+        """Its kept KV is freed, and its parent is recomputed."""
         engine = engine_with_kv()
         group = engine.add(prompt="prompt")
         script = plan(r="!.z", r_child_0="ABCDE")
@@ -53,7 +53,7 @@ class TestPressure:
         engine.assert_empty()
 
     def test_a_swapped_parent_prefills_what_is_merged(self) -> None:
-        """Its KV and its children's are in different places."""
+        """Nothing is injected: its KV is on the CPU, and its children's is not."""
         engine = engine_with_kv(
             dataclasses.replace(SYNC_INJECT, blocked_kv_policy="swap"), num_cpu_blocks=16, max_model_len=64
         )
@@ -67,7 +67,7 @@ class TestPressure:
 
     @pytest.mark.parametrize("rule", ["sequential", "overlap"])
     def test_injected_kv_is_given_up_as_a_whole(self, rule: Any) -> None:
-        """Behind a part of it tokens would be computed at other positions."""
+        """After only a part of it, tokens would be computed at other positions."""
         hooks = dataclasses.replace(SYNC_INJECT, sync_resume="manual", position_rule=rule)
         engine = engine_with_kv(hooks)
         group = engine.add(prompt="prompt")
@@ -88,7 +88,7 @@ class TestPressure:
 
 class TestEnds:
     def test_a_parent_that_ends_at_its_join_needs_no_kv(self) -> None:
-        """Nothing is kept once it has ended."""
+        """Nothing is injected, and nothing is kept once it has ended."""
         engine = engine_with_kv()
         engine.add(prompt="prompt")
         engine.run(plan(r="!!aaaa", r_child_0="AB", r_child_1="C" * 9))
@@ -97,7 +97,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("aborted", ["r", "r_child_1"])
     def test_an_abort_gives_back_what_was_kept(self, aborted: str) -> None:
-        """Of a request, at once; of one child, when its parent is joined."""
+        """An aborted request's is freed at once, that of an aborted child's sibling when their parent is joined."""
         engine = engine_with_kv()
         engine.add(prompt="prompt")
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
@@ -107,7 +107,7 @@ class TestEnds:
         engine.assert_empty()
 
     def test_a_merge_is_cut_to_the_models_length(self) -> None:
-        """No more is copied than fits."""
+        """Only what fits is copied."""
         engine = engine_with_kv(max_model_len=16)
         engine.add(prompt="prompt")
         engine.run(plan(r="!!.z", r_child_0="ABC", r_child_1="DEFGH"))
@@ -117,7 +117,7 @@ class TestEnds:
 
 class TestPrefixCaching:
     def test_an_injected_block_is_found_by_nobody(self) -> None:
-        """A request with the same tokens finds what stands before the injection."""
+        """A request with the same tokens finds only the blocks before the injection."""
         engine = engine_with_kv(prefix_caching=True)
         engine.add(prompt="promptprompt")
         engine.run(plan(r="!!.zzzzzz", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ"))
@@ -129,7 +129,7 @@ class TestPrefixCaching:
         engine.assert_empty()
 
     def test_nor_while_its_sequence_runs(self) -> None:
-        """It is full, and its hash has a number of its own."""
+        """An injected block that is full has a unique hash, so that no request finds it."""
         engine = engine_with_kv(prefix_caching=True)
         parent = engine.add(prompt="promptprompt")
         script = plan(r="!!." + "z" * 40, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", s="a")
@@ -141,7 +141,7 @@ class TestPrefixCaching:
         engine.assert_empty()
 
     def test_nor_is_one_that_begins_with_the_injection(self) -> None:
-        """The promise is the first token of a new block."""
+        """Here the promise is the first token of a new block, which no request finds."""
         engine = engine_with_kv(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
         engine.add(prompt="promptpr")
         engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
@@ -153,7 +153,7 @@ class TestPrefixCaching:
         engine.assert_empty()
 
     def test_it_leaves_the_cache_with_its_sequence(self) -> None:
-        """What is left there are hashes that tokens have."""
+        """Only blocks whose hash is that of their tokens remain in the cache."""
         engine = engine_with_kv(prefix_caching=True)
         engine.add(prompt="promptprompt")
         engine.run(plan(r="!!.zzzz!y", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="IJKLMNOPQ"))
@@ -161,11 +161,11 @@ class TestPrefixCaching:
         known = [recorded(engine).blocks[("gpu", block)] for block in allocator._cached_blocks.values()]
         assert known
         assert not any(entry.is_injected for block in known for entry in block.values())
-        # Nor what was computed behind injected KV: the prompt and the children of the first two promises only.
+        # Nor what was computed after injected KV: only the prompt and the children of the first two promises.
         assert all(entry.position < 12 + 2 + 8 for block in known for entry in block.values())
         engine.assert_empty()
 
 
 def cached(engine: SurgicalEngine, seq: Any) -> list[int]:
-    """Tokens that the prefix cache had for a prefill."""
+    """The number of tokens that a prefill found in the prefix cache."""
     return [engine.scheduler.block_manager._computed_blocks_tracker._seq_id_to_num_tokens_computed[seq.seq_id]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kv_inject` refuses when an engine is made, by name, with the way out."""
+"""What `kv_inject` refuses when an engine is created; the error names it and the way out."""
 
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,13 @@ def open_engine(model: Path, **engine_args: Any) -> LLM:
 
 @pytest.fixture(autouse=True)
 def models_are_looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not in a process for each, which takes ten seconds."""
+    """Inspect models in this process: a process for each takes ten seconds."""
     monkeypatch.setattr(registry, "_run_in_subprocess", lambda look: look())
 
 
 @pytest.mark.parametrize("architecture", MODELS)
 def test_models_whose_keys_are_not_rotated(architecture: str, tmp_path: Path) -> None:
-    """Their positions cannot be changed behind the model's back."""
+    """Without rotated keys, positions in the KV cannot be changed, so the model is refused."""
     config, named = MODELS[architecture]
     config.architectures = [architecture]
     config.save_pretrained(tmp_path)
@@ -59,14 +59,14 @@ def test_models_whose_keys_are_not_rotated(architecture: str, tmp_path: Path) ->
 
 
 def test_a_quantized_cache() -> None:
-    """On the CPU upstream is first to refuse it, for any prefill that has context."""
+    """On the CPU upstream refuses it first, for any prefill that has context."""
     with pytest.raises(RuntimeError, match="not compatible with FP8 KV cache"):
         open_engine(model_folder(), kv_cache_dtype="fp8")
 
 
 @pytest.mark.parametrize("strategy", ["concatenate", "none"])
 def test_a_position_rule_without_injection(strategy: str) -> None:
-    """Given as a dict, too."""
+    """It is refused, also if the hooks are given as a dict."""
     with pytest.raises(ValueError, match=r"position_rule is 'overlap'; .*child_merge_strategy='kv_inject'"):
         SpecialKwargs(promise_token_id=3, child_merge_strategy=strategy, position_rule="overlap")
     with pytest.raises(ValueError, match=r"position_rule is 'overlap'; "):

@@ -30,13 +30,13 @@ def two_children(setup: Injecting) -> Scripted:
 
 
 def random_requests(setup: Injecting) -> History:
-    """Ten at once, whose sequences promise and sync at random."""
+    """Ten simultaneous requests, whose sequences sample promises and syncs at random."""
     draw = Random(0)
     return History(setup, tuple(Request(draw.randint(1, 60), draw.randint(6, 14), i, i) for i in range(10)))
 
 
 def everybody(layouts: Iterable[Layout]) -> list[Layout]:
-    """The sequences of all requests."""
+    """The layouts of all sequences of all requests."""
     return [layout for root in layouts for layout in root.walk()]
 
 
@@ -44,7 +44,7 @@ def everybody(layouts: Iterable[Layout]) -> list[Layout]:
 @pytest.mark.parametrize("block_on", ["promise", "sync"])
 class TestPrefixCache:
     def test_it_ends_where_the_injection_starts(self, block_on: BlockOn, position_rule: PositionRule) -> None:
-        """For a request with the parent's whole text, which gets the token that follows plain text."""
+        """A request with the parent's whole text finds only what precedes it, and samples what follows plain text."""
         setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         context = layout.node.prompt + layout.node.tokens[:-1]
@@ -55,7 +55,7 @@ class TestPrefixCache:
         assert model().check_request(expected, model().rows(expected), plain) == 1
 
     def test_injected_kv_is_never_in_it(self, block_on: BlockOn, position_rule: PositionRule) -> None:
-        """Nor is any block behind it."""
+        """Neither injected blocks nor any block after them are in the cache."""
         setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         start = first_injected(layout) // BLOCK_SIZE
@@ -65,12 +65,12 @@ class TestPrefixCache:
 
 
 def first_injected(layout: Layout) -> int:
-    """Its index in the context."""
+    """The index of the first injected token in the context."""
     return len(layout.node.prompt) + layout.node.output.joins[0].position
 
 
 def watch_cache_hits(run: InjectedRun) -> list[list[int]]:
-    """Gets, for the first entry of each step from now on, the blocks that were found in the cache."""
+    """A list that gets, for the first entry of each step from now on, the blocks found in the cache."""
     executor, found = run.engine.model_executor, []
     execute_model = executor.execute_model
 
@@ -83,7 +83,7 @@ def watch_cache_hits(run: InjectedRun) -> list[list[int]]:
 
 
 def cached_blocks(run: InjectedRun) -> set[int]:
-    """All that a request can find."""
+    """All blocks that a request can find in the cache."""
     allocator = run.scheduler.block_manager.block_allocator._allocators[Device.GPU]
     return set(allocator._cached_blocks.values())
 
@@ -91,9 +91,9 @@ def cached_blocks(run: InjectedRun) -> set[int]:
 @pytest.mark.parametrize("position_rule", ["sequential", "overlap"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy, position_rule: PositionRule) -> None:
-    """A sequence that gave up all its KV samples from then on what follows its text, up to its next join.
+    """A sequence that gave up all its KV samples what follows its plain text, until its next join.
 
-    What a child gave up is not injected. Each other token, and the KV of all, is the injection's.
+    KV that a child gave up is not injected. All other tokens, and the KV of all sequences, are the injection's.
     """
     setup = replace(TIGHT, blocked_kv_policy=policy, position_rule=position_rule)
     _, layouts = run_and_check(random_requests(setup))
@@ -106,7 +106,7 @@ def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy,
 @pytest.mark.parametrize("spare_blocks", [6, 100], ids=["tight", "ample"])
 @pytest.mark.parametrize("block_on", ["promise", "sync"])
 def test_asynchronous_outputs_change_no_token(block_on: BlockOn, spare_blocks: int) -> None:
-    """Nor what is injected where nothing is given up."""
+    """They do not change what is injected either, if nothing is given up."""
     setup = replace(TIGHT, block_on=block_on, spare_blocks=spare_blocks)
     _, expected = run_and_check(random_requests(setup))
     run, layouts = run_and_check(random_requests(replace(setup, async_output=True)))

@@ -48,6 +48,15 @@ class TestSlots:
         assert ends(engine, tokens) == list(order)
         assert [finished(engine, name).text for name in "rsu"] == ["aaaa", "bbbb", "cc"]
 
+    @pytest.mark.parametrize(("length", "num_missing"), [(12, 0), (16, 1), (20, 2)])
+    def test_what_a_request_lacks_is_counted_in_blocks(self, length: int, num_missing: int) -> None:
+        """Those of its whole prompt, less the free ones."""
+        engine = engine_with_priorities(num_blocks=8, max_model_len=32)
+        engine.add("r", prompt="p" * 20, priority=LOW)
+        engine.step({})
+        assert engine.num_free_blocks() == 3
+        assert engine.scheduler._num_missing(engine.add("u", prompt="p" * length, priority=URGENT)) == num_missing
+
     def test_the_least_urgent_gives_way(self) -> None:
         """It is preempted though it came first, but not for an equally urgent request."""
         engine = engine_with_priorities(max_num_seqs=2)

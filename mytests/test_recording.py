@@ -3,14 +3,17 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mytests.recorded import engine_recorded_to, fork_and_join, under_pressure
-from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, plan
+from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import Recording, read
+from vllm.core.run_notes import Counts
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
+COUNTS = Counts(num_used_blocks=1, num_unshared_blocks=2, num_blocked=3, num_waiting=7)
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 
@@ -165,3 +168,42 @@ class TestPressure:
         (event,) = only(recorded, events.Preempted)
         assert (event.means, event.num_recomputed) == ("swap", 0)
         assert [back.sequence for back in only(recorded, events.SwappedIn)] == [event.sequence]
+
+
+class Noted(list[tuple[type, dict[str, Any]]]):
+    """An observer that keeps what it is told."""
+
+    is_recording = True
+
+    def now(self) -> float:
+        return 0.0
+
+    def note(self, kind: Any, /, at: float | None = None, **fields: Any) -> None:
+        self.append((kind, {"at": at, **fields}))
+
+
+class TestNotes:
+    def test_a_step_has_its_start_and_its_counts(self) -> None:
+        """It started before it was noted."""
+        engine, noted = SurgicalEngine(SYNC_HOOKS, max_num_seqs=1), Noted()
+        engine.add()
+        engine.add("s")
+        engine.step({"r": PROMISE})
+        engine.scheduler.observe(noted)
+        entry: Any = SimpleNamespace(is_prompt=False), engine.scheduler.running[0]
+        engine.scheduler.notes.step(3.5, [entry], COUNTS)
+        (_, stream), (kind, step) = noted
+        assert (stream["block_size"], stream["num_blocks"]) == (4, 64)
+        assert (kind, step["at"], step["decode"], step["num_waiting"]) == (events.Step, 3.5, ["r"], 7)
+
+    def test_all_queues_are_counted(self) -> None:
+        """Waiting, forked and swapped."""
+        engine, noted = SurgicalEngine(SYNC_HOOKS, max_num_seqs=1), Noted()
+        engine.add()
+        engine.add("s")
+        engine.step({"r": PROMISE})
+        engine.scheduler.observe(noted)
+        metadata, outputs, _ = engine.scheduler.schedule()
+        assert [entry.seq_group.request_id for entry in outputs.scheduled_seq_groups] == ["r"]
+        (step,) = [fields for kind, fields in noted if kind is events.Step]
+        assert (step["at"], step["num_waiting"], step["num_blocked"], len(metadata)) == (0.0, 2, 0, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from sequence_hooks.config import SpecialKwargs
 from vllm.engine.admission import admit
-from vllm.engine.request_checks import ModelFacts, check_request, only_value_errors
+from vllm.engine.request_checks import ModelFacts, check_prompt, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -76,6 +76,18 @@ def test_what_would_fail_in_a_step_is_refused(fields: dict[str, Any], message: s
     with pytest.raises(ValueError, match=message) as caught:
         check_request(SamplingParams(**fields), MODEL)
     assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("prompt", [(), (0,), (7, 0)])
+def test_a_prompt_of_the_vocabulary_passes(prompt: tuple[int, ...]) -> None:
+    """The empty one is upstream's to refuse."""
+    check_prompt(prompt)
+
+
+def test_a_prompt_below_the_vocabulary_is_refused() -> None:
+    """Upstream looks above it."""
+    with pytest.raises(ValueError, match="prompt has -2, which is not in the model's vocabulary; use ids from 0 up"):
+        check_prompt((5, -2, -1))
 
 
 class TestAdmission:

@@ -57,6 +57,17 @@ class TestCounts:
         assert engine.statuses() == {"r": "RUNNING", "r_child_0": "WAITING", "s": "WAITING"}
         assert counts(engine) == {"num_running_sys": 1, "num_swapped_sys": 0, "num_waiting_sys": 1}
 
+    def test_all_schedulers_are_counted(self) -> None:
+        """Pipeline parallelism has several."""
+        engines = [SurgicalEngine(SYNC_HOOKS, max_num_seqs=1) for _ in range(2)]
+        for engine in engines:
+            engine.add()
+            engine.add("s")
+            engine.step({})
+        stats: Any = SimpleNamespace()
+        count_requests(stats, [engine.scheduler for engine in engines])
+        assert vars(stats) == {"num_running_sys": 2, "num_swapped_sys": 0, "num_waiting_sys": 2}
+
     def test_it_runs_by_its_children(self) -> None:
         """It counts as running though it is BLOCKED itself."""
         engine = SurgicalEngine(SpecialKwargs(promise_token_id=2, children_per_promise=2))

@@ -10,8 +10,10 @@ from sequence_hooks.actions import as_token_id
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Spawn, make_handlers
 from sequence_hooks.ids import check_request_id, child_id, root_id
+from sequence_hooks.near_names import near_name
 from sequence_hooks.plugins import told
 from sequence_hooks.tokens import check_vocabulary, with_token_ids
+from sequence_hooks.told_once import ToldOnce
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,16 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens
         return [ord(character) for character in text]
+
+
+def make_nothing(tokenizer: Any) -> str:
+    """Not a handler."""
+    return "nothing"
+
+
+def fails(tokenizer: Any) -> None:
+    """Raise whatever the tokenizer."""
+    raise KeyError("k")
 
 
 class Unprintable(Exception):
@@ -78,8 +90,39 @@ def test_the_ids_of_children() -> None:
 @pytest.mark.parametrize("value", [True, 1.5, "1", None])
 def test_what_is_no_integer_is_no_token(value: Any) -> None:
     """True is an integer for Python, and a mistake here."""
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="True is not a token id" if value is True else "object cannot be interpreted"):
         as_token_id(value)
+
+
+def test_errors_say_what_to_do() -> None:
+    """With the field, the value and the way out, word for word."""
+    with pytest.raises(ValueError) as error:
+        with_token_ids(SpecialKwargs(promise_token="no"), Tokenizer())
+    assert str(error.value) == (
+        "special_kwargs: promise_token has 'no', which is 2 tokens [110, 111] of the model's tokenizer; use a text "
+        "that is one token of its own, or add it to the tokenizer as a special token"
+    )
+    with pytest.raises(ValueError, match=r"^special_kwargs: handlers has 'no', which is 2 tokens"):
+        with_token_ids(SpecialKwargs(handlers={"no": f"{__name__}.make_nothing"}), Tokenizer())
+    with pytest.raises(ValueError, match=f"{__name__}.make_nothing', which returned 'nothing'; it has to return"):
+        make_handlers(SpecialKwargs(handlers={5: f"{__name__}.make_nothing"}), None)
+    with pytest.raises(ValueError, match=r"fails', which failed when called .*: KeyError: 'k'; make it a class"):
+        make_handlers(SpecialKwargs(handlers={5: f"{__name__}.fails"}), None)
+
+
+@pytest.mark.parametrize("name", ["maxtreetokens", "MaxTreeTokens", "max-tree-tokens"])
+def test_another_spelling_is_no_other_name(name: str) -> None:
+    """However its words are joined."""
+    assert near_name(name, ["max_children", "max_tree_tokens"]) == "max_tree_tokens"
+
+
+def test_a_request_may_have_the_id_of_an_older_one() -> None:
+    """Then it is told of anew."""
+    told_once = ToldOnce()
+    assert [told_once.is_first(name) for name in ("r", "r_child_0", "s")] == [True, False, True]
+    told_once.forget("r")
+    told_once.forget("unknown")
+    assert [told_once.is_first(name) for name in ("r", "s")] == [True, False]
 
 
 def test_an_error_has_a_line_whatever_it_is() -> None:

@@ -245,7 +245,15 @@ class TestIntegrity:
         setattr(root, field, value)
         with pytest.raises(IntegrityError, match=rf"^r {fault}[^\n]*\ntrees:\n(?s:.*)r: .*2 \+ 2 tokens") as error:
             trees.check_integrity()
-        assert "r_child_0: live" in str(error.value)
+        assert "\n  r_child_0: live" in str(error.value)
+
+    def test_limits_themselves_are_allowed(self) -> None:
+        """Three unfinished children, and a depth of two."""
+        trees, root = planted()
+        branch = root
+        for _ in range(LIMITS.max_child_depth):
+            branch, *_ = [child_of(trees, branch, handler()) for _ in range(LIMITS.max_children)]
+        trees.check_integrity()
 
     def test_too_many_children_are_told(self) -> None:
         """Unfinished ones."""

@@ -135,6 +135,14 @@ class Source:
     injected: InjectedKV | None
 
 
+class _Token(NamedTuple):
+    """A token in the context of a child."""
+
+    child: str
+    source_index: int
+    source_position: int
+
+
 def plan_injection(
     parent: Context, spans: Sequence[Span], sources: Mapping[str, Source], rule: PositionRule
 ) -> InjectedKV | None:
@@ -154,10 +162,10 @@ def plan_injection(
     index = first
     for span in spans:
         num_available = 0 if span.child is None else sources[span.child].num_available
-        for source_index, source_position in _in_source(span, sources):
-            position = source_position if rule == "overlap" and span.child is not None else position + 1
-            if span.child is not None and source_index < num_available and index < end - 1:
-                copies.append(KVCopy(span.child, source_index, index, source_position, position))
+        for token in _in_source(span, sources):
+            position = position + 1 if token is None or rule == "sequential" else token.source_position
+            if token is not None and token.source_index < num_available and index < end - 1:
+                copies.append(KVCopy(token.child, token.source_index, index, token.source_position, position))
             else:
                 glue.append(index)
             positions.put(index, position)
@@ -175,12 +183,12 @@ def num_computed_alike(num_computed: int, injected: InjectedKV | None) -> int:
     return num_computed if injected is None else min(num_computed, injected.start, *injected.glue[:1])
 
 
-def _in_source(span: Span, sources: Mapping[str, Source]) -> Iterator[tuple[int, int]]:
-    """Index and position of a span's tokens in the context of their child; (-1, -1) for inserted tokens."""
+def _in_source(span: Span, sources: Mapping[str, Source]) -> Iterator[_Token | None]:
+    """The tokens of a span in the context of the child that they come from; None for each that was inserted."""
     if span.child is None:
-        yield from ((-1, -1) for _ in span.token_ids)
+        yield from (None for _ in span.token_ids)
         return
     source = sources[span.child]
     for position in span.positions:
         index = source.num_prompt + position
-        yield index, index if source.injected is None else source.injected.positions.of(index)
+        yield _Token(span.child, index, index if source.injected is None else source.injected.positions.of(index))
