@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one shape, few lengths")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--tail", type=int, default=64, help="tokens behind the prefix")
+    parser.add_argument("--tail", type=int, default=64, help="tokens after the prefix")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)

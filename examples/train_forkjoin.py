@@ -96,7 +96,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=16, help="packed rows in a batch")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="other counts round otherwise")
+    parser.add_argument("--threads", type=int, default=1, help="other counts round differently")
     parser.add_argument("--count", type=int, default=500, help="held-out prompts of each mode")
     return parser.parse_args()
 

@@ -78,7 +78,7 @@ def test_hovering_tells_of_a_sequence(opened: Opened) -> None:
     told = opened.tip()
     assert told.startswith("r_child_0\ndecode for 4 s, 2 tokens, from 6 s to 10 s")
     assert "context of 8 tokens, then 3 of output, stopped at 10 s" in told
-    assert "child of r, spawned behind its token 2" in told
+    assert "child of r, spawned after its token 2" in told
     assert told.endswith("AB")
 
 

@@ -70,7 +70,7 @@ function aboutLane(event) {
   const ended = lane.end === null ? "not finished" : `${lane.reason} at ${spell(lane.end)}`;
   const output = lane.output_tokens === null ? "" : `${lane.output_tokens} of output, `;
   lines.push(`context of ${lane.prompt_tokens} tokens, then ${output}${ended}`);
-  if (lane.parent !== null) lines.push(`child of ${lane.parent}, spawned behind its token ${lane.position}`);
+  if (lane.parent !== null) lines.push(`child of ${lane.parent}, spawned after its token ${lane.position}`);
   return { row, title: lane.name, lines, text: lane.prompt + lane.text };
 }
 
