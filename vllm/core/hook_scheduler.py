@@ -18,18 +18,19 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.integrity import IntegrityError
 from sequence_hooks.kv.plan import InjectedKV
 from sequence_hooks.limits import limits_of
-from sequence_hooks.rules import Effects, Merge, ready
+from sequence_hooks.rules import Effects, ready
 from sequence_hooks.trace.events import Until
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree import DependencyManager
 from vllm.core.hooked_sequence import (
+    Merges,
     V0Branch,
     V0Sequence,
     attach,
@@ -41,16 +42,9 @@ from vllm.core.hooked_sequence import (
 )
 from vllm.core.injection import Injection
 from vllm.core.priority_scheduler import PriorityScheduler
-from vllm.core.scheduler import SchedulerOutputs
+from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
-
-
-class Merges(Protocol):
-    """Appends the results of a join to a parent."""
-
-    def merge(self, branch: V0Branch) -> Merge:
-        """Append what `sequence_hooks.rules.join` returns for ``branch`` to its sequence, and return it."""
 
 
 class HookScheduler(PriorityScheduler):
@@ -139,16 +133,16 @@ class HookScheduler(PriorityScheduler):
         start = self.notes.now()
         self._settle()
         metadata, outputs, allow_async_output_proc = super().schedule()
-        groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
+        scheduled = outputs.scheduled_seq_groups
         if self._special_kwargs.injects_kv:
-            metadata = list(map(self._with_injection, metadata, groups))
+            metadata = [self._with_injection(*pair) for pair in _pairs(metadata, scheduled)]
         outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._end_ignored(group)]
         outputs.ignored_seq_groups += self._finished_at_join
         self._finished_at_join = []
         if self.notes.is_recording:
             for group in outputs.ignored_seq_groups:
                 self.notes.ended(group.first_seq)
-            self.note_step(start, list(zip(metadata, groups, strict=True)))
+            self.note_step(start, _pairs(metadata, scheduled))
         return metadata, outputs, allow_async_output_proc
 
     def get_and_reset_finished_requests_ids(self) -> list[str]:
@@ -272,3 +266,9 @@ class HookScheduler(PriorityScheduler):
             return False
         has_result = sequence.outcome in ("stopped", "length") and self._has_blocks(sequence.group)
         return has_result and parent.ended_as is None and parent.sequence.outcome is None
+
+
+def _pairs(
+    metadata: list[SequenceGroupMetadata], scheduled: Iterable[ScheduledSequenceGroup]
+) -> list[tuple[SequenceGroupMetadata, SequenceGroup]]:
+    return [(meta, entry.seq_group) for meta, entry in zip(metadata, scheduled, strict=True)]

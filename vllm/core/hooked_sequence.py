@@ -6,10 +6,11 @@ A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refer
 """
 
 from collections.abc import Sequence as Ids
-from typing import Any
+from typing import Any, Protocol
 
 from sequence_hooks.branch import Branch
 from sequence_hooks.kv.plan import InjectedKV, num_computed_alike
+from sequence_hooks.rules import Merge
 from sequence_hooks.sequence import Outcome
 from vllm.core.sequence_data import output_ids, prompt_ids
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -77,6 +78,13 @@ class V0Sequence:
 
 
 V0Branch = Branch[V0Sequence]
+
+
+class Merges(Protocol):
+    """Appends the results of a join to a parent."""
+
+    def merge(self, branch: V0Branch) -> Merge:
+        """Append what `sequence_hooks.rules.join` returns for ``branch`` to its sequence, and return it."""
 
 
 def branch_of(group: SequenceGroup) -> V0Branch | None:

@@ -69,9 +69,10 @@ class RunNotes:
 
     def ended(self, seq: Sequence) -> None:
         """Note the end of a sequence, once, unless it waits for its children. Upstream frees it in several ways."""
+        if seq.seq_id not in self._live:
+            return
         branch = branch_of_seq(seq)
-        will_be_blocked = branch is not None and branch.unjoined and seq.status != SequenceStatus.FINISHED_ABORTED
-        if seq.seq_id not in self._live or will_be_blocked:
+        if branch is not None and branch.unjoined and seq.status != SequenceStatus.FINISHED_ABORTED:
             return
         group = self._live.pop(seq.seq_id)
         self._observer.note(
