@@ -12,3 +12,7 @@
 
 An engine's sequence is a `sequence_hooks.sequence.HookedSequence`.
 """
+
+from sequence_hooks.config import SpecialKwargs as SpecialKwargs
+
+__all__ = ["SpecialKwargs"]
