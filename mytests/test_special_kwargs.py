@@ -12,6 +12,7 @@ from mytests.surgical import HOOKS
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.config import SpecialKwargs
 from vllm.engine.child_overrides import sampling_fields
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 
 JOIN = "mytests.test_join_functions.shout"
@@ -95,6 +96,7 @@ class TestFields:
             ({"n": 2, "temperature": 1}, "leave n at 1, and use children_per_promise"),
             ({"stop_token_ids": (5,)}, "child_sampling_params is .*; correct it: its types are wrong"),
             ("hot", "child_sampling_params is 'hot'; give a SamplingParams, or a dict"),
+            (PoolingParams(), "child_sampling_params is .*; give a SamplingParams, or a dict"),
             ({"guided_decoding": {"regex": "a", "choice": ["b"]}}, "correct it: .*guided"),
             ({"temperature": float("nan")}, "correct it: temperature is nan; use a finite number"),
             ({"max_tokens": 2.5}, "correct it: max_tokens is 2.5; use an integer"),

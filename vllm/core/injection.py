@@ -26,10 +26,10 @@ class Injection:
 
     def plan(self, branch: V0Branch, merge: Merge) -> InjectedKV | None:
         """How a parent gets the KV of ``merge``, whose tokens it has just got; None if no KV can be copied."""
-        seq = branch.sequence.seq
-        if not self._blocks.is_on_device(seq):
+        if not self._blocks.is_on_device(branch.sequence.seq):
             return None
-        context = Context(merge.num_context - merge.num_merged, seq.get_num_computed_tokens(), branch.injected)
+        num_before = merge.num_context - merge.num_merged
+        context = Context(num_before, branch.sequence.num_computed_tokens, branch.injected)
         sources = {child.request_id: self._kept.source(child) for child in branch.unjoined}
         return plan_injection(context, merge.spans, sources, self._rule)
 

@@ -39,9 +39,10 @@ class KeptChildren:
 
     def source(self, child: V0Branch) -> Source:
         """What a join can copy of a child's KV."""
-        seq = child.sequence.seq
-        is_here = self.holds(seq) and self._blocks.is_on_device(seq)
-        return Source(seq.get_prompt_len(), seq.get_num_computed_tokens() if is_here else 0, child.injected)
+        sequence = child.sequence
+        is_here = self.holds(sequence.seq) and self._blocks.is_on_device(sequence.seq)
+        num_available = sequence.num_computed_tokens if is_here else 0
+        return Source(len(sequence.prompt_token_ids), num_available, child.injected)
 
     def release(self, parent: V0Branch) -> None:
         """Free what the children of ``parent`` hold. The contexts of joined ones are no longer needed."""
