@@ -52,13 +52,13 @@ GROUP = TokenizerGroup()
 FACTS = EngineFacts(GROUP.tokenizer, len(GROUP.tokenizer))
 
 
-def engine_with(**hooks: Any) -> SurgicalEngine:
+def engine_with(detokenizer: Any = None, **hooks: Any) -> SurgicalEngine:
     """An engine that decodes bytes and blocks at the sync token."""
     fields = {"merge_separator": "", **hooks}
     return SurgicalEngine(
         dataclasses.replace(SYNC_HOOKS, **fields),
         facts=FACTS,
-        detokenizer=Detokenizer(GROUP),
+        detokenizer=detokenizer or Detokenizer(GROUP),
         tokenizer=GROUP.tokenizer,
     )
 
@@ -245,8 +245,7 @@ class TestOnePass:
         """The results are equal even if a character is split between tokens, or a token is special."""
         outputs = []
         for detokenizer in (Detokenizer(GROUP), TokenByToken()):
-            engine = engine_with(merge_separator="\n")
-            engine.processor.detokenizer = detokenizer
+            engine = engine_with(detokenizer, merge_separator="\n")
             engine.add(skip_special_tokens=skips)
             parent = [*before, PROMISE, PROMISE, SYNC, *after]
             engine.run(spoken(r=parent, r_child_0=first, r_child_1=second))
@@ -259,8 +258,7 @@ class TestOnePass:
         """The others take one pass together, however many they are."""
         counts = []
         for length in (10, 40):
-            engine = engine_with()
-            engine.processor.detokenizer = detokenizer = Counting(GROUP)
+            engine = engine_with(detokenizer := Counting(GROUP))
             engine.add()
             engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["x" * length]))
             assert finished(engine).text == "a" + "x" * length + "b"
