@@ -3,15 +3,26 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from mytests.surgical import CharTokenizer
+from vllm.engine import resume
 from vllm.engine.resume import ResumeRoom, ids_of
 from vllm.lora.request import LoRARequest
 
 ROOM = 20
+
+
+@pytest.fixture(autouse=True)
+def threads_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process forked from one that has encoded a text, as mutmut's are, has none of its threads."""
+    with ThreadPoolExecutor(1) as encoder:
+        monkeypatch.setattr(resume, "_encoder", encoder)
+        yield
 
 
 class TestEncoding:
