@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling parameters that upstream accepts, but that would crash its engine in a step, are refused beforehand."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from sequence_hooks.config import SpecialKwargs
 from vllm.engine.admission import admit
-from vllm.engine.request_checks import ModelFacts, check_prompt, check_request, only_value_errors
+from vllm.engine.request_checks import MOST_SAMPLES, ModelFacts, check_prompt, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -16,6 +17,7 @@ MODEL = ModelFacts(vocab_size=100, max_logprobs=20)
 CACHING = ModelFacts(vocab_size=100, max_logprobs=20, caches_prefixes=True)
 LEGAL: list[dict[str, Any]] = [
     {},
+    {"n": MOST_SAMPLES},
     {"stop_token_ids": [99], "min_tokens": 2},
     {"stop_token_ids": [100]},
     {"allowed_token_ids": [0, 99]},
@@ -82,6 +84,19 @@ def test_what_would_fail_in_a_step_is_refused(fields: dict[str, Any], message: s
 def test_a_prompt_of_the_vocabulary_passes(prompt: tuple[int, ...]) -> None:
     """The empty one is upstream's to refuse."""
     check_prompt(prompt)
+
+
+def test_no_logprobs_are_fewer_than_any_limit() -> None:
+    """An engine may allow none."""
+    check_request(SamplingParams(), ModelFacts(vocab_size=100, max_logprobs=0))
+
+
+@pytest.mark.parametrize("caches", [True, False, None])
+def test_an_engines_facts_are_those_of_its_configuration(caches: bool | None) -> None:
+    """Prefix caching may be left open, which is off on V0."""
+    model: Any = SimpleNamespace(get_vocab_size=lambda: 7, max_logprobs=5)
+    cache: Any = SimpleNamespace(enable_prefix_caching=caches)
+    assert ModelFacts.of(model, cache) == ModelFacts(7, 5, caches is True)
 
 
 def test_a_prompt_below_the_vocabulary_is_refused() -> None:

@@ -96,6 +96,11 @@ class TestFields:
             ({"n": 2, "temperature": 1}, "leave n at 1, and use children_per_promise"),
             ({"stop_token_ids": (5,)}, "child_sampling_params is .*; correct it: its types are wrong"),
             ("hot", "child_sampling_params is 'hot'; give a SamplingParams, or a dict"),
+            ({"logits_processors": ["nope"]}, "correct it: special_kwargs: child_sampling_params has 'nope'; use"),
+            (
+                {"logits_processors": [{"qualname": "no.pe"}]},
+                "special_kwargs: child_sampling_params has 'no.pe', which",
+            ),
             (PoolingParams(), "child_sampling_params is .*; give a SamplingParams, or a dict"),
             ({"guided_decoding": {"regex": "a", "choice": ["b"]}}, "correct it: .*guided"),
             ({"temperature": float("nan")}, "correct it: temperature is nan; use a finite number"),

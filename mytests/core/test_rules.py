@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import sequence_hooks.merge as merge_module
 from mytests.core.plain import HOOKS, LIMITS, PROMISE, SYNC, child, encode, handler
 from sequence_hooks.handlers import Actions, Merged, Spawn, SyncHandler, TokenEvent
 from sequence_hooks.limits import Limits
@@ -165,6 +166,29 @@ class TestJoin:
         children = [child("a", [1], first), child("b", [2], first), child("c", [3], second), child("d", [4], first)]
         merge = join(children, (), Room(0, 0, 100), encode, None)
         assert [list(span.token_ids) for span in merge.spans] == [[65], [66], [65]]
+
+    @pytest.mark.parametrize(
+        ("joined", "error"), [("ab", None), ([1, 2, 3], None), ([1, 2, 3, 4], "more than 3 pieces")]
+    )
+    def test_a_join_function_returns_so_many_pieces(
+        self, joined: Any, error: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A text is one piece. More than any model has room for are a mistake."""
+        monkeypatch.setattr(merge_module, "_MOST_PIECES", 3)
+        merge = join([child("a", [1], Asks(Actions(), joined))], (), Room(0, 0, 100), encode, None)
+        assert merge.num_merged == (0 if error else len(joined))
+        assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
+
+    def test_a_text_is_encoded_once(self) -> None:
+        """However often a join function repeats it."""
+        encoded: list[str] = []
+
+        def encode_noted(text: str) -> list[int]:
+            encoded.append(text)
+            return [len(text)]
+
+        merge = join([child("a", [1], Asks(Actions(), ["x", "yy", "x"]))], (), Room(0, 0, 9), encode_noted, None)
+        assert ([list(span.token_ids) for span in merge.spans], encoded) == ([[1], [2], [1]], ["x", "yy"])
 
     def test_a_fault_costs_its_own_children_alone(self) -> None:
         """The first of several is told."""
