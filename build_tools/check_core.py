@@ -20,7 +20,7 @@ from build_tools.errors import SetupError
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sequence_hooks"
 MOST_SECONDS = 0.5
-"""Of the processor, for ``import sequence_hooks`` and all of its modules, interpreter included."""
+"""The processor time, in seconds, for ``import sequence_hooks`` and all of its modules, interpreter included."""
 
 _IMPORT = """
 import importlib, pkgutil, sys, sequence_hooks

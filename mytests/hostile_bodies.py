@@ -138,6 +138,9 @@ MESSAGES: dict[str, Any] = {
 }
 
 CHATS: dict[str, dict[str, Any]] = {
+    "an id of a lone surrogate": {"request_id": SURROGATE},
+    "an id without end": {"request_id": LONG},
+    "an id like a child's": {"request_id": "a_child_0"},
     "a number of tools": {"tools": 5},
     "tools of nothing": {"tools": [{}]},
     "a tool without a name": {"tools": [{"type": "function", "function": {}}], "tool_choice": "required"},

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from mytests.pretended_kv import SeenPrompts
-from mytests.surgical import CharTokenizer, SurgicalEngine, finished, plan
+from mytests.surgical import EOS, CharTokenizer, SurgicalEngine, finished, plan
 from mytests.test_extension import FORK, hooks_with
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 from vllm.config import SpecialKwargs
 from vllm.engine.output_processor import sequence_hook
 from vllm.engine.spawn import make_child
+from vllm.sequence import SequenceStatus
 
 
 def owned(name: str) -> str:
@@ -227,3 +228,35 @@ class TestFaults:
         engine.run(plan(r="*+.z", r_child_0="a", r_child_1="b"))
         assert finished(engine).text == "*+abz"
         engine.assert_empty()
+
+
+class Aborting:
+    """Aborts its request when its token is sampled, or when its children are joined."""
+
+    engine: SurgicalEngine
+    at_join: bool
+
+    def __init__(self, tokenizer: Any) -> None:
+        pass
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        if not self.at_join:
+            self.engine.scheduler.abort_seq_group("r")
+        return Actions((Spawn(),), block=True)
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        self.engine.scheduler.abort_seq_group("r")
+        return [ord("J")]
+
+
+@pytest.mark.parametrize("at_join", [False, True])
+def test_a_handler_that_aborts_its_request_ends_nothing_else(at_join: bool) -> None:
+    """A handler is to change nothing itself, but another client's request must not pay for one that does."""
+    Aborting.at_join = at_join
+    Aborting.engine = engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Aborting")}))
+    group = engine.add("r")
+    engine.add("s")
+    engine.run(lambda group: FORK if group.request_id == "r" else EOS)
+    assert group.first_seq.status == SequenceStatus.FINISHED_ABORTED
+    assert finished(engine, "s").finish_reason == "stop"
+    engine.assert_empty()

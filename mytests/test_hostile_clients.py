@@ -28,11 +28,12 @@ LONGEST_ERROR = 12_000
 
 @pytest.fixture(scope="module", params=[SEPARATE, TOGETHER])
 def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with hooks, which runs for the whole module."""
-    template = tmp_path_factory.mktemp("chat") / "template.jinja"
+    """The address of a server with hooks, which runs for the whole module and records all that happens."""
+    folder = tmp_path_factory.mktemp("chat")
+    template = folder / "template.jinja"
     template.write_text(TEMPLATE)
     options = ["--disable-frontend-multiprocessing"] if request.param == TOGETHER else []
-    fields = json.dumps(vars(hooks_for("sync")))
+    fields = json.dumps(vars(hooks_for("sync", record_to=str(folder / "run.jsonl"))))
     command = [*API_SERVER, MODEL, "--special-kwargs", fields, "--chat-template", str(template), *options]
     with server(*command, use_v1="0") as found:
         yield found

@@ -6,6 +6,9 @@ import re
 from sequence_hooks.shown import shortened
 
 _CHILD = "_child_"
+MOST_CHARACTERS = 1000
+"""Of a request's id. A response repeats it for each child and each segment, a recording for each step."""
+
 _CHILDREN = re.compile(rf"({_CHILD}\d+)*$")
 
 
@@ -20,11 +23,20 @@ def root_id(request_id: str) -> str:
 
 
 def check_request_id(request_id: str) -> None:
-    """Refuse a request id of the form that is reserved for children.
+    """Refuse a request id that a child could have, or that is not fit to be repeated in each child's and each event.
 
     Raises:
-        ValueError: ``request_id`` ends like a child's id.
+        ValueError: it ends like a child's id, is too long, or cannot be encoded.
     """
+    if len(request_id) > MOST_CHARACTERS:
+        raise ValueError(
+            f"request_id is {shortened(request_id)}, of {len(request_id)} characters; use at most {MOST_CHARACTERS}"
+        )
+    if any("\ud800" <= character <= "\udfff" for character in request_id):
+        raise ValueError(
+            f"request_id is {shortened(request_id)}; give a text that can be encoded as UTF-8; this has half of a "
+            "surrogate pair"
+        )
     if root_id(request_id) != request_id:
         raise ValueError(
             f"request_id is {shortened(request_id)}, and with sequence hooks ids that end in {_CHILD} and a number are "

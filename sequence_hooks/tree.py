@@ -38,14 +38,16 @@ class DependencyManager(Generic[S]):
         self.stats = HookStats()
         self._observer = observer
         self._clock = clock
-        self._roots: dict[str, Branch[S]] = {}
+        self._roots: dict[Branch[S], None] = {}
+        """An ordered set: two callers may have given their requests the same id."""
+
         self._unsettled: dict[Branch[S], None] = {}
         """Branches to check before the next step, in order."""
 
     def plant(self, sequence: S, limits: Limits) -> Branch[S]:
         """Make a request's own sequence, or that of one of its samples, the root of a tree."""
         root: Branch[S] = Branch(sequence, limits, None, None)
-        self._roots[root.request_id] = root
+        self._roots[root] = None
         return root
 
     def spawn(self, parent: Branch[S], plan: "ChildPlan", sequence: S) -> Branch[S]:
@@ -159,7 +161,7 @@ class DependencyManager(Generic[S]):
     @property
     def branches(self) -> Iterator[Branch[S]]:
         """All branches of all trees whose root has not finished."""
-        for root in self._roots.values():
+        for root in self._roots:
             yield from root.subtree()
 
     def check_integrity(self) -> None:
@@ -189,7 +191,7 @@ class DependencyManager(Generic[S]):
         branch.phase = "finished"
         self._unsettled.pop(branch, None)
         if branch.parent is None:
-            self._roots.pop(branch.request_id, None)
+            self._roots.pop(branch, None)
         elif branch.parent.phase != "finished":
             self.look_at(branch.parent)
 

@@ -83,6 +83,11 @@ def test_the_ids_of_children() -> None:
     assert child_id(child_id("r", 0), 12) == "r_child_0_child_12"
     assert root_id("r_child_0_child_12") == "r"
     check_request_id("r_child_")
+    check_request_id("r" * 1000)
+    with pytest.raises(ValueError, match=r"request_id is 'r+\.\.\.r+', of 1001 characters; use at most 1000$"):
+        check_request_id("r" * 1001)
+    with pytest.raises(ValueError, match=r"request_id is 'r\\ud800'; give a text that can be encoded as UTF-8"):
+        check_request_id("r\ud800")
     with pytest.raises(ValueError, match=r"request_id is 'r_child_7', and .* those of children; choose another"):
         check_request_id("r_child_7")
 

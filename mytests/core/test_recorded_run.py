@@ -57,6 +57,22 @@ def test_the_command_draws_it(run: Path) -> None:
     assert "r_child_0" in run.with_suffix(".perfetto.json").read_text()
 
 
+def test_a_name_that_cannot_be_written_ends_the_recording(run: Path) -> None:
+    """The engine goes on."""
+    recorder, before = Recorder(str(run)), run.read_bytes()
+    for name in ("\ud800", "r"):
+        recorder.note(events.SwappedIn, sequence=name)
+    assert run.read_bytes() == before
+
+
+def test_two_requests_may_have_one_id() -> None:
+    """The end of one leaves the other's tree."""
+    trees = Trees()
+    first, second = (trees.plant(PlainSequence("r", output_token_ids=[3]), LIMITS) for _ in range(2))
+    end(trees, first)
+    assert list(trees.branches) == [second]
+
+
 def test_silence_costs_no_clock() -> None:
     """Without a recording nothing is written down."""
     assert (SILENT.is_recording, SILENT.now()) == (False, 0.0)

@@ -50,7 +50,7 @@ class Recorder:
         event = kind(stream=self._stream, time=self._clock() if at is None else at, **fields)
         try:
             self._file.write(msgspec.json.encode(event) + b"\n")
-        except OSError:
+        except (OSError, ValueError):
             logger.exception("The recording %s ends here: it cannot be written to", self._file.name)
             self._close()
 

@@ -201,6 +201,9 @@ class HookScheduler(PriorityScheduler):
     def _resume(self, branch: V0Branch) -> None:
         group = branch.sequence.group
         merge = self._merger.merge(branch)
+        if branch.phase != "blocked":
+            # Its own join function has aborted it.
+            return
         ends = branch.ended_as is not None or merge.ends_at_length
         injected = None if ends or not self._special_kwargs.injects_kv else self._injection.plan(branch, merge)
         num_prefill = 0 if ends else self._make_prefill(branch, injected)

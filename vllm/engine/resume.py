@@ -7,13 +7,13 @@ fit.
 
 import asyncio
 import copy
-import operator
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+from sequence_hooks.actions import as_token_id
 from sequence_hooks.merge import inserted
 from sequence_hooks.shown import shortened, shortened_error
 from vllm.lora.request import LoRARequest
@@ -67,7 +67,7 @@ def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...
     given = () if given is None else given
     try:
         num_given = len(given)
-        token_ids = tuple(map(_token_id, given)) if num_given <= room else ()
+        token_ids = tuple(map(as_token_id, given)) if num_given <= room else ()
         inserted(token_ids, vocab_size)
     except (TypeError, ValueError) as error:
         raise _no_tokens(given, error) from None
@@ -104,12 +104,6 @@ def _encode_with_copy(text: str, tokenizer: AnyTokenizer, room: int) -> list[int
 @lru_cache(maxsize=16)
 def _copy_of(tokenizer: AnyTokenizer) -> AnyTokenizer:
     return copy.deepcopy(tokenizer)
-
-
-def _token_id(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{value} is not a token id")
-    return operator.index(value)
 
 
 def _no_tokens(given: Any, error: Exception) -> ValueError:

@@ -107,7 +107,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if is_async:
             note_processed(sequence_group.first_seq)
         branch = branch_of(sequence_group)
-        if branch is None:
+        # Its own handler may have aborted it.
+        if branch is None or branch.phase == "finished":
             return
         if sequence_group.is_finished():
             self._scheduler_of(sequence_group).end(branch, ending_of(sequence_group.first_seq))
