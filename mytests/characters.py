@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of the surgical tests: one per character, and the special tokens that hooks read and write."""
 
-from vllm.sampling_params import SamplingParams
-from vllm.sequence import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
+    from vllm.sequence import Sequence
 
 EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 
@@ -10,6 +13,13 @@ EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 def ids(text: str) -> list[int]:
     """The token ids of a text: one per character."""
     return [ord(character) for character in text]
+
+
+def token_of(text: str, position: int) -> int:
+    """The token at a position of a script: "!" is the promise, "." the sync token, and its end the EOS token."""
+    special = {"!": PROMISE, ".": SYNC}
+    # An asynchronous worker samples on after its request has ended.
+    return EOS if position >= len(text) else special.get(text[position], ord(text[position]))
 
 
 class CharTokenizer:
@@ -25,7 +35,7 @@ class CharTokenizer:
 class CharDetokenizer:
     """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
 
-    def decode_sequence_inplace(self, seq: Sequence, params: SamplingParams) -> int:
+    def decode_sequence_inplace(self, seq: "Sequence", params: "SamplingParams") -> int:
         token_id = seq.get_last_token_id()
         text = chr(token_id) if token_id > CHILD else ""
         seq.output_logprobs[-1][token_id].decoded_token = text

@@ -4,6 +4,10 @@
 from hypothesis import HealthCheck, settings
 
 import mytests.environment  # noqa: F401
+from mytests.rules.engine import IS_V1
+
+# The tests of one engine cannot be imported in the environment of the other.
+collect_ignore = [] if IS_V1 else ["v1"]
 
 # No test fails because the machine is busy, nor because mutmut runs it twice in one process.
 settings.register_profile(

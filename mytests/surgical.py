@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
+from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids, token_of
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.results import ChildDelta
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
@@ -63,7 +63,10 @@ class SurgicalEngine:
     prefix_caching: bool = False
     tokenizer: Any = field(default_factory=CharTokenizer)
     detokenizer: Any = field(default_factory=CharDetokenizer)
-    facts: EngineFacts = field(default_factory=lambda: EngineFacts(CharTokenizer(), vocab_size=0x11000))
+    vocab_size: int = 0x11000
+    facts: EngineFacts | None = None
+    """Instead of a `CharTokenizer` and ``vocab_size``."""
+
     output_proc_callback: Callable[..., None] | None = None
     """Processes a group's pending output before it is preempted; makes the scheduler an asynchronous one."""
 
@@ -91,6 +94,12 @@ class SurgicalEngine:
 
     deltas: list[ChildDelta] = field(default_factory=list)
     """The deltas of children in all outputs so far."""
+
+    prompts: dict[str, list[int]] | None = None
+    """If given, the prompt of each sequence that is scheduled is kept here."""
+
+    asked_for_prompt_logprobs: list[str] = field(default_factory=list)
+    """The requests that the worker was to compute prompt logprobs for, in order."""
 
     def __post_init__(self) -> None:
         scheduler_config = SchedulerConfig(
@@ -124,7 +133,7 @@ class SurgicalEngine:
             stop_checker.get_tokenizer_for_seq,
             stop_checker,
             special_kwargs=self.special_kwargs,
-            facts=self.facts,
+            facts=self.facts or EngineFacts(CharTokenizer(), self.vocab_size),
         )
         # All steps take equally long: what a test does must not depend on how fast it runs.
         self.scheduler.pressure.costs = StepCosts(clock=itertools.count().__next__)
@@ -167,6 +176,10 @@ class SurgicalEngine:
         scheduled = []
         for meta, entry in zip(metadata, outputs.scheduled_seq_groups, strict=True):
             group = entry.seq_group
+            if self.prompts is not None:
+                self.prompts.setdefault(group.request_id, list(group.first_seq.data.prompt_token_ids))
+            if meta.is_prompt and meta.sampling_params.prompt_logprobs is not None:
+                self.asked_for_prompt_logprobs.append(group.request_id)
             scheduled.append(Scheduled(group.request_id, meta.token_chunk_size, meta.is_prompt))
             group.update_num_computed_tokens(meta.token_chunk_size)
             if meta.do_sample:
@@ -206,6 +219,32 @@ class SurgicalEngine:
                 return
             self.step(tokens)
         raise AssertionError(f"not reached after {max_steps} steps: {self.statuses()}")
+
+    def abort(self, request_ids: str | list[str]) -> None:
+        """Abort requests, or children."""
+        self.scheduler.abort_seq_group(request_ids)
+
+    def resume(self, request_id: str, given: Any) -> None:
+        """Resume a request that waits for a caller."""
+        self.processor.resume(request_id, given)
+
+    def has_unfinished(self) -> bool:
+        """Whether any request has not finished."""
+        unfinished: bool = self.scheduler.has_unfinished_seqs()
+        return unfinished
+
+    def blocks_of(self, request_id: str) -> list[int]:
+        """The physical blocks of a sequence."""
+        return self.block_table(next(group for group in self.queued() if group.request_id == request_id))
+
+    def num_sampled(self, request_id: str) -> int:
+        """The number of output tokens that a sequence has sampled itself."""
+        return num_sampled(next(group for group in self.queued() if group.request_id == request_id))
+
+    def num_preemptions(self) -> int:
+        """How often a group was preempted."""
+        count: int = self.scheduler.num_cumulative_preemption
+        return count
 
     def statuses(self) -> dict[str, str]:
         """The status of every group in a queue, by request id."""
@@ -265,16 +304,9 @@ def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
 def plan(**texts: str) -> Callable[[SequenceGroup], int]:
     """Tokens from texts by request id: each group samples the next character of its text.
 
-    In a text, "!" is the promise and "." the sync token; at its end the group samples the EOS token.
+    See `token_of` for what a text may have.
     """
-    special = {"!": PROMISE, ".": SYNC}
-
-    def choose(group: SequenceGroup) -> int:
-        text = texts[group.request_id]
-        position = num_sampled(group)
-        return EOS if position == len(text) else special.get(text[position], ord(text[position]))
-
-    return choose
+    return lambda group: token_of(texts[group.request_id], num_sampled(group))
 
 
 def num_sampled(group: SequenceGroup) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mytests.rules.test_extension import FORK, Seeing, own
 from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, plan
-from mytests.test_extension import FORK, Seeing, own
 from mytests.test_inheritance import SAMPLES, add_samples
 from sequence_hooks.handlers import TokenEvent
 from vllm.config import SpecialKwargs

@@ -124,7 +124,7 @@ class TestDemo:
 class TestRunner:
     def test_the_report_has_a_line_for_each_test(self) -> None:
         """A line has name, statement and number of cases; the exit code is pytest's."""
-        result = run_module("mytests", "mytests/test_accounting.py", "-k", "merged_tokens_do_not_count")
+        result = run_module("mytests", "mytests/rules/test_accounting.py", "-k", "merged_tokens_do_not_count")
         assert result.returncode == pytest.ExitCode.OK
         assert "✓ merged tokens do not count as sampled" in result.stdout
         assert "The parent samples max_tokens tokens itself" in result.stdout
@@ -142,6 +142,6 @@ class TestRunner:
 
     def test_nothing_to_run_is_told_by_pytest(self) -> None:
         """If no test is selected, the message and the exit code are pytest's own."""
-        result = run_module("mytests", "mytests/test_accounting.py", "-k", "no_such_test")
+        result = run_module("mytests", "mytests/rules/test_accounting.py", "-k", "no_such_test")
         assert result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
         assert "deselected" in result.stdout

@@ -146,3 +146,15 @@ class TestNobodyHangs:
         engine.run(plan(r="aaa!z", s="bbb!z", t="ccc!z", **children))
         assert [finished(engine, name).text for name in "rst"] == ["aaaBBBz", "bbbBBBz", "cccBBBz"]
         engine.assert_empty()
+
+
+class TestFits:
+    def test_a_child_that_never_fits_fails_alone(self) -> None:
+        """It merges as empty and is marked; its parent continues."""
+        engine = SurgicalEngine(block_size=4, num_blocks=6)
+        engine.add(prompt="p" * 10)
+        engine.run(plan(r="!z", r_child_0="B" * 60), max_steps=300)
+        completion = engine.outputs["r"].outputs[0]
+        assert (completion.text, completion.children[0].finish_reason) == ("z", "length")
+        assert completion.children[0].finished_time is not None
+        engine.assert_empty()

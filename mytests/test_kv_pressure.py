@@ -99,6 +99,18 @@ class TestPolicies:
         engine.step({"t": EOS})
         assert [len(engine.block_table(group)) for group in groups] == [1, 2]
 
+    @pytest.mark.parametrize("target", ["r", "r_child_0"])
+    def test_an_abort_of_a_swapped_sequence(self, target: str) -> None:
+        """Its blocks in swap space are freed, too."""
+        engine = SurgicalEngine(SYNC_HOOKS, num_blocks=9, num_cpu_blocks=32, max_model_len=32)
+        for name in ("q", "r"):
+            engine.add(name, prompt="p" * 8)
+        script = plan(q="x" * 20, r="!" + "y" * 20 + ".z", r_child_0="C" * 20)
+        engine.run_until(lambda: engine.statuses().get(target) == "SWAPPED", script)
+        engine.abort(target)
+        engine.run(script)
+        engine.assert_empty()
+
 
 class TestSharedPrefix:
     def test_it_stays_when_a_parent_gives_up_the_rest(self) -> None:

@@ -3,9 +3,9 @@
 
 import pytest
 
+from mytests.rules.test_extension import FORK, hooks_with, own
+from mytests.rules.test_join_functions import joined_by
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
-from mytests.test_extension import FORK, hooks_with, own
-from mytests.test_join_functions import joined_by
 from vllm.config import SpecialKwargs
 
 

@@ -156,6 +156,16 @@ class TestState:
             logits = _apply_min_tokens_penalty(torch.zeros(1, 8), sampling_metadata(parent, params))
             assert bool(logits[0, EOS] < 0) is masked
 
+    def test_an_eos_before_min_tokens_does_not_end_a_parent(self) -> None:
+        """Merged tokens do not count towards min_tokens."""
+        engine = SurgicalEngine()
+        engine.add(min_tokens=5)
+        engine.step({"r": PROMISE})
+        engine.run(lambda group: EOS if group.first_seq.get_output_len() >= 3 else ord("b"))
+        sampled = [segment for segment in finished(engine).segments if segment.origin == "sampled"]
+        assert sum(segment.end - segment.start for segment in sampled) == 5
+        engine.assert_empty()
+
 
 class TestSeeds:
     def test_a_resumed_parent_draws_other_numbers(self) -> None:

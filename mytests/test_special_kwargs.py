@@ -15,9 +15,9 @@ from vllm.engine.child_overrides import sampling_fields
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 
-JOIN = "mytests.test_join_functions.shout"
-HANDLER = "mytests.test_extension.Fork"
-NOT_CALLABLE = "mytests.test_extension.FORK"
+JOIN = "mytests.rules.test_join_functions.shout"
+HANDLER = "mytests.rules.test_extension.Fork"
+NOT_CALLABLE = "mytests.rules.test_extension.FORK"
 
 
 class WordTokenizer:
@@ -140,7 +140,7 @@ class TestFields:
                 "has 'sum'; use 'concatenate' or .* or 'none' or the qualified name",
             ),
             ({"child_merge_strategy": "mytests.nowhere.f"}, "has 'mytests.nowhere.f', which cannot be imported"),
-            ({"child_merge_strategy": "mytests.test_extension.missing"}, "which cannot be imported .*missing"),
+            ({"child_merge_strategy": "mytests.rules.test_extension.missing"}, "which cannot be imported .*missing"),
             ({"child_merge_strategy": NOT_CALLABLE}, f"has '{NOT_CALLABLE}', which is not a function"),
             ({"handlers": {6: 7}}, "handlers has 7; use the qualified name"),
             ({"handlers": {6: "concatenate"}}, "handlers has 'concatenate'; use the qualified name"),

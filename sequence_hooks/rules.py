@@ -201,7 +201,7 @@ def join(
     return Merge(
         position=room.num_output,
         spans=tuple(fitting),
-        segments=tuple(_segments(fitting, room.num_output)),
+        segments=tuple(segments(fitting, room.num_output)),
         num_cut=num_tokens(spans) - num_merged,
         num_context=room.num_context + num_merged,
         ends_at_length=num_merged == room.num_free,
@@ -218,7 +218,8 @@ def _is_within_limits(actions: Actions, standing: Standing) -> bool:
     return limits.max_tree_tokens is None or standing.num_sampled_in_tree < limits.max_tree_tokens
 
 
-def _segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
+def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
+    """The segments of output tokens that a join appends, the first of them at position ``start``."""
     for span in spans:
         end = start + len(span.token_ids)
         yield Segment(start, end, "inserted" if span.child is None else "merged", span.child)

@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import SeenPrompts
-from mytests.surgical import (
+from mytests.rules.engine import (
     HOOKS,
     PROMISE,
     SYNC_HOOKS,
     CharTokenizer,
+    Prompts,
+    SpecialKwargs,
     SurgicalEngine,
-    child_of,
     finished,
     ids,
     plan,
 )
 from sequence_hooks.handlers import Actions, Merged, PromiseHandler, Spawn, SyncHandler, TokenEvent, TokenHandler
 from sequence_hooks.results import ChildOutput
-from vllm.config import SpecialKwargs
-from vllm.engine.output_processor.sequence_hook import EngineFacts
 
 FORK = ord("*")
 
@@ -93,7 +91,8 @@ class TestHandlers:
 
     def test_a_handler_for_another_token(self) -> None:
         """It spawns as many children as it likes, with prefixes and parameters, and joins them."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}), model=(prompts := SeenPrompts()))
+        prompts: Prompts = {}
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}), prompts=prompts)
         engine.add()
         engine.run(plan(r="23*z", r_child_0="abcdef", r_child_1="ghijkl"))
         assert finished(engine).text == "23*2:abghiz"
@@ -134,8 +133,7 @@ class TestHandlers:
     def test_a_childs_prefix_lies_in_the_vocabulary(self, prefix: tuple[int, ...], is_spawned: bool) -> None:
         """If the prefix is outside the vocabulary, its token is an ordinary one."""
         Prefixed.prefix = prefix
-        facts = EngineFacts(CharTokenizer(), vocab_size=100)
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Prefixed")}), facts=facts)
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Prefixed")}), vocab_size=100)
         engine.add()
         engine.run(plan(r="*", r_child_0="a"))
         assert bool(finished(engine).children) is is_spawned
@@ -174,9 +172,8 @@ class TestHandlers:
         """`await_resume` is an action like any other."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Wait")}))
         engine.add()
-        engine.step({"r": FORK})
-        assert engine.statuses() == {"r": "BLOCKED"}
-        engine.processor.resume("r", "tool")
+        engine.run_until(lambda: engine.statuses() == {"r": "BLOCKED"}, {"r": FORK})
+        engine.resume("r", "tool")
         engine.run(plan(r="*z"))
         assert finished(engine).text == "*toolz"
         engine.assert_empty()
@@ -202,10 +199,10 @@ class Wait(Fork):
 def test_a_promise_spawns_several_children() -> None:
     """Each child has its own prefix and its own number, in the order of the prefixes."""
     hooks = hooks_with(children_per_promise=2, child_prefix_token_ids=((11,), (12, 13)))
-    engine = SurgicalEngine(hooks)
-    parent = engine.add()
-    engine.step({"r": PROMISE})
-    assert [child_of(parent, k).prompt_token_ids[-2:] for k in (0, 1)] == [[PROMISE, 11], [12, 13]]
+    prompts: Prompts = {}
+    engine = SurgicalEngine(hooks, prompts=prompts)
+    engine.add()
     engine.run(plan(r="!.z", r_child_0="A", r_child_1="B"))
+    assert [prompts[f"r_child_{k}"][-2:] for k in (0, 1)] == [[PROMISE, 11], [12, 13]]
     assert finished(engine).text == "A\nBz"
     engine.assert_empty()

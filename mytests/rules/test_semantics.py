@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import SeenPrompts
-from mytests.surgical import (
+from mytests.rules.engine import (
     EOS,
     PROMISE,
     SYNC,
     SYNC_HOOKS,
+    Prompts,
     SurgicalEngine,
     finished,
     ids,
     plan,
 )
-from vllm.core.hooked_sequence import branch_of
-from vllm.sequence import SequenceGroup
+from sequence_hooks.results import ChildOutput
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
@@ -79,7 +78,7 @@ class TestTheEndsOfAChild:
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(ignore_eos=True, max_tokens=3)
         engine.run(plan(r="!.z", r_child_0=f"A{chr(EOS)}B"))
-        assert finished(engine).token_ids == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
+        assert tuple(finished(engine).token_ids) == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
         engine.assert_empty()
 
     @pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -125,25 +124,12 @@ class TestFailures:
         engine = SurgicalEngine(NESTED)
         engine.add()
         script = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9)
-        groups = run_until(engine, script, target, status)
-        engine.scheduler.abort_seq_group(target)
+        engine.run_until(lambda: engine.statuses().get(target) == status, script)
+        engine.abort(target)
         engine.run(script)
         if target != "r":
-            marked = branch_of(groups[target])
-            assert marked is not None and marked.has_failed
+            assert below(finished(engine))[target].failed
             assert finished(engine).finish_reason == "stop"
-        engine.assert_empty()
-
-    @pytest.mark.parametrize("target", ["r", "r_child_0"])
-    def test_an_abort_of_a_swapped_sequence(self, target: str) -> None:
-        """Its blocks in swap space are freed, too."""
-        engine = SurgicalEngine(SYNC_HOOKS, num_blocks=9, num_cpu_blocks=32, max_model_len=32)
-        for name in ("q", "r"):
-            engine.add(name, prompt="p" * 8)
-        script = plan(q="x" * 20, r="!" + "y" * 20 + ".z", r_child_0="C" * 20)
-        run_until(engine, script, target, "SWAPPED")
-        engine.scheduler.abort_seq_group(target)
-        engine.run(script)
         engine.assert_empty()
 
     def test_a_failed_child_is_marked_in_the_tree(self) -> None:
@@ -151,23 +137,17 @@ class TestFailures:
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add()
         script = plan(r="!.z", r_child_0="ABCDE")
-        for _ in range(4):
-            engine.step(script)
-        engine.scheduler.abort_seq_group("r_child_0")
+        engine.run_until(lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3, script)
+        engine.abort("r_child_0")
         engine.run(script)
         (child,) = finished(engine).children
         assert (child.failed, child.text, child.result_token_ids) == (True, "ABC", ())
         engine.assert_empty()
 
 
-def run_until(engine: SurgicalEngine, script: Any, target: str, status: str) -> dict[str, SequenceGroup]:
-    """Steps until ``target`` has ``status``; returns all groups by id."""
-    for _ in range(60):
-        groups = {group.request_id: group for group in engine.queued()}
-        if target in groups and groups[target].first_seq.status.name == status:
-            return groups
-        engine.step(script)
-    raise AssertionError(f"{target} is never {status}")
+def below(output: Any) -> dict[str, ChildOutput]:
+    """All descendants in a completion's or a child's tree, by request id."""
+    return {each.request_id: each for child in output.children for each in (child, *below(child).values())}
 
 
 def test_a_child_in_the_tree_tells_all_of_itself() -> None:
@@ -185,7 +165,8 @@ def test_a_child_in_the_tree_tells_all_of_itself() -> None:
 
 def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
     """Its context is its parent's, whether sampled or merged."""
-    engine = SurgicalEngine(SYNC_HOOKS, model=(prompts := SeenPrompts()))
+    prompts: Prompts = {}
+    engine = SurgicalEngine(SYNC_HOOKS, prompts=prompts)
     engine.add(prompt="p")
     engine.run(plan(r="!.!.z", r_child_0="AB", r_child_1="C"))
     assert prompts["r_child_1"] == [*ids("p"), PROMISE, SYNC, *ids("AB"), PROMISE]

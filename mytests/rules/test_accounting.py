@@ -2,10 +2,16 @@
 """What merged tokens count for: lengths, stops, logprobs."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.rules.engine import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+
+
+def told(engine: SurgicalEngine) -> tuple[Any, Any]:
+    """The logprobs of a finished request, and its token ids."""
+    return finished(engine).logprobs, finished(engine).token_ids
 
 
 class TestAccounting:
@@ -13,55 +19,39 @@ class TestAccounting:
     def test_merged_tokens_do_not_count_as_sampled(self, max_tokens: int) -> None:
         """The parent samples max_tokens tokens itself, however many are merged."""
         engine = SurgicalEngine()
-        parent = engine.add(max_tokens=max_tokens)
+        engine.add(max_tokens=max_tokens)
         engine.run(plan(r="a!" + "z" * 20, r_child_0="BCD"))
         assert finished(engine).text == "aBCD" + "z" * (max_tokens - 2)
         assert finished(engine).finish_reason == "length"
-        assert parent.first_seq.get_output_len() == max_tokens + 3
-        engine.assert_empty()
-
-    def test_min_tokens_is_of_sampled_tokens(self) -> None:
-        """An EOS before min_tokens tokens are sampled doesn't end the parent."""
-        engine = SurgicalEngine()
-        engine.add(min_tokens=5)
-        engine.step({"r": PROMISE})
-        engine.run(lambda group: EOS if group.first_seq.get_output_len() >= 3 else ord("b"))
-        sampled = [s for s in finished(engine).segments if s.origin == "sampled"]
-        assert sum(s.end - s.start for s in sampled) == 5
+        assert len(finished(engine).token_ids) == max_tokens + 3
         engine.assert_empty()
 
     def test_the_models_length_ends_a_sequence_before_min_tokens(self) -> None:
         """A child has less room than its parent, and a parent has less room after its child's result."""
         engine = SurgicalEngine(SYNC_HOOKS, max_model_len=16)
-        parent = engine.add(prompt="12345678", min_tokens=7)
+        engine.add(prompt="12345678", min_tokens=7)
         engine.run(plan(r="a!bcdefghijk", r_child_0="BCDEFGHIJKLM"))
-        assert child_of(parent).first_seq.get_len() == 16
-        assert finished(engine).finish_reason == "length"
-        assert parent.first_seq.get_len() == 16
+        (child,) = finished(engine).children
+        assert (child.finish_reason, 8 + child.spawn_position + len(child.token_ids)) == ("length", 16)
+        assert (finished(engine).finish_reason, 8 + len(finished(engine).token_ids)) == ("length", 16)
         engine.assert_empty()
 
     def test_logprobs_of_merged_tokens_are_the_childs(self) -> None:
         """They are in the parent's list, and add nothing to its cumulative logprob."""
         engine = SurgicalEngine()
-        parent = engine.add()
-        script = plan(r="!z", r_child_0="BC")
-        for _ in range(2):
-            engine.step(script)
-        of_child = child_of(parent).first_seq.output_logprobs[0]
-        engine.run(script)
+        engine.add()
+        engine.run(plan(r="!z", r_child_0="BC"))
         assert finished(engine).cumulative_logprob == -3.0
-        assert finished(engine).logprobs[1] is of_child
-        assert len(finished(engine).logprobs) == len(finished(engine).token_ids)
+        assert [entry[token_id].logprob for entry, token_id in zip(*told(engine), strict=True)] == [-1.0] * 5
         engine.assert_empty()
 
     @pytest.mark.parametrize("strategy", ["concatenate", "none"])
     def test_prompt_logprobs_are_not_taken_again(self, strategy: str) -> None:
         """A parent that is recomputed after a join prefills past its prompt, where there are no prompt logprobs."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, child_merge_strategy=strategy))
-        parent = engine.add(prompt_logprobs=1)
+        engine.add(prompt_logprobs=1)
         engine.run(plan(r="!z", r_child_0="BC"))
-        assert parent.sampling_params.prompt_logprobs is None
-        assert child_of(parent).sampling_params.prompt_logprobs is None
+        assert engine.asked_for_prompt_logprobs == ["r"]
         engine.assert_empty()
 
     def test_a_separator_has_the_token_alone(self) -> None:

@@ -4,20 +4,18 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mytests.pretended_kv import SeenPrompts
-from mytests.surgical import EOS, CharTokenizer, SurgicalEngine, finished, plan
-from mytests.test_extension import FORK, hooks_with
+from mytests.rules.engine import EOS, IS_V1, CharTokenizer, Prompts, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.rules.test_extension import FORK, hooks_with
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
-from vllm.config import SpecialKwargs
-from vllm.engine.output_processor import sequence_hook
-from vllm.engine.spawn import make_child
-from vllm.sequence import SequenceStatus
+
+MAKES_CHILDREN = "sequence_hooks.v1.core.decider" if IS_V1 else "vllm.engine.output_processor.sequence_hook"
 
 
 def owned(name: str) -> str:
@@ -164,20 +162,21 @@ class TestFaults:
 
     def test_if_one_child_cannot_be_made_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Memory may run out at the second child."""
-        made: list[object] = []
+        module = import_module(MAKES_CHILDREN)
+        upstream, made = module.make_child, list[object]()
 
         def make(*given: Any) -> Any:
             if made:
                 raise MemoryError
-            made.append(make_child(*given))
+            made.append(upstream(*given))
             return made[0]
 
-        monkeypatch.setattr(sequence_hook, "make_child", make)
+        monkeypatch.setattr(module, "make_child", make)
         engine = SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise"))
-        parent = engine.add()
+        engine.add()
         engine.run(plan(r="!z"))
         assert len(made) == 1
-        assert (finished(engine).text, parent.first_seq.branch.children) == ("z", [])
+        assert (finished(engine).text, finished(engine).children) == ("z", ())
         engine.assert_empty()
 
     def test_an_operators_interrupt_is_no_fault(self) -> None:
@@ -196,7 +195,8 @@ class TestFaults:
     def test_integers_of_any_type_are_tokens(self, prefix: Any) -> None:
         """The child and its output have plain ints."""
         Odd.made = staticmethod(with_prefix(prefix))
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}), model=(prompts := SeenPrompts()))
+        prompts: Prompts = {}
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}), prompts=prompts)
         engine.add()
         engine.run(plan(r="*z", r_child_0="a"))
         assert {type(token_id) for token_id in prompts["r_child_0"]} == {int}
@@ -241,11 +241,11 @@ class Aborting:
 
     def on_token(self, event: TokenEvent) -> Actions:
         if not self.at_join:
-            self.engine.scheduler.abort_seq_group("r")
+            self.engine.abort("r")
         return Actions((Spawn(),), block=True)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
-        self.engine.scheduler.abort_seq_group("r")
+        self.engine.abort("r")
         return [ord("J")]
 
 
@@ -254,9 +254,9 @@ def test_a_handler_that_aborts_its_request_ends_nothing_else(at_join: bool) -> N
     """A handler is to change nothing itself, but another client's request must not pay for one that does."""
     Aborting.at_join = at_join
     Aborting.engine = engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Aborting")}))
-    group = engine.add("r")
+    engine.add("r")
     engine.add("s")
-    engine.run(lambda group: FORK if group.request_id == "r" else EOS)
-    assert group.first_seq.status == SequenceStatus.FINISHED_ABORTED
+    engine.run(lambda sampling: FORK if sampling.request_id == "r" else EOS)
+    assert "r" not in engine.outputs or engine.outputs["r"].outputs[0].finish_reason in (None, "abort")
     assert finished(engine, "s").finish_reason == "stop"
     engine.assert_empty()

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.rules.engine import EOS, HOOKS, PROMISE, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
 from sequence_hooks import near_names
 from sequence_hooks.limits import Limits, limits_of
-from vllm.config import SpecialKwargs
 
 DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
 

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, CharTokenizer, SurgicalEngine, finished, plan
-from mytests.test_extension import hooks_with
+from mytests.rules.engine import EOS, PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, ids, plan
+from mytests.rules.test_extension import hooks_with
 from sequence_hooks.handlers import Merged
 from sequence_hooks.results import ChildOutput, Segment
-from vllm.config import SpecialKwargs
-from vllm.engine.output_processor.sequence_hook import EngineFacts
 
 
 def joined_by(name: str) -> SpecialKwargs:
@@ -182,10 +180,10 @@ class TestJoinFunctions:
     def test_merged_ids_lie_in_the_vocabulary(self, name: str, merged: tuple[int, ...]) -> None:
         """An id outside the vocabulary would fail in the model, for all requests of the batch."""
         hooks = joined_by(name)
-        engine = SurgicalEngine(hooks, facts=EngineFacts(CharTokenizer(), vocab_size=100))
+        engine = SurgicalEngine(hooks, vocab_size=100)
         engine.add(detokenize=False)
         engine.run(plan(r="!.", r_child_0="a"))
-        assert finished(engine).token_ids == (PROMISE, SYNC, *merged, EOS)
+        assert tuple(finished(engine).token_ids) == (PROMISE, SYNC, *merged, EOS)
         assert (finished(engine).joins[0].error is None) is bool(merged)
         engine.assert_empty()
 
@@ -210,5 +208,5 @@ def test_without_a_separator_no_tokenizer_is_needed() -> None:
     engine = SurgicalEngine(hooks, tokenizer=None)
     engine.add()
     engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CD"))
-    assert finished(engine).text == "ABCDz"
+    assert tuple(finished(engine).token_ids) == (PROMISE, PROMISE, SYNC, *ids("ABCDz"), EOS)
     engine.assert_empty()

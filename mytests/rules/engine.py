@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The surgical engine of the vLLM that is installed."""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from mytests.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids
+
+IS_V1 = find_spec("vllm.v1.core.sched.async_scheduler") is not None
+
+if TYPE_CHECKING:
+    # Both have the same interface; types are checked in the fork's environment.
+    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+    from vllm.config import SpecialKwargs
+elif IS_V1:
+    from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+    from sequence_hooks import SpecialKwargs
+else:
+    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+    from vllm.config import SpecialKwargs
+
+Prompts = dict[str, list[int]]
+"""The prompts of sequences, by request id."""
+
+__all__ = [
+    "CHILD",
+    "EOS",
+    "HOOKS",
+    "IS_V1",
+    "PROMISE",
+    "SYNC",
+    "SYNC_HOOKS",
+    "CharTokenizer",
+    "Prompts",
+    "SpecialKwargs",
+    "SurgicalEngine",
+    "finished",
+    "ids",
+    "plan",
+]

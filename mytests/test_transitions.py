@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What V0's scheduler refuses, and what its copies of blocks come to."""
+
+import pytest
+
+from mytests.surgical import PROMISE, SurgicalEngine
+from sequence_hooks.rules import ChildPlan, Effects
+from vllm.core.shared_blocks import last_copy_into_each
+from vllm.core.transitions import IllegalTransition
+from vllm.sequence import SequenceStatus
+
+
+class TestTransitions:
+    def test_an_illegal_transition_names_both_states(self) -> None:
+        """A waiting sequence cannot be BLOCKED."""
+        engine = SurgicalEngine()
+        group = engine.add()
+        with pytest.raises(IllegalTransition, match="r cannot go from WAITING to BLOCKED"):
+            engine.scheduler.block(engine.scheduler.branch_for(group), "children")
+
+    def test_a_spawn_without_a_block_table_is_refused(self) -> None:
+        """Upstream's fork would return silently, and the child would have no KV."""
+        engine = SurgicalEngine()
+        parent = engine.add()
+        engine.step({"r": PROMISE})
+        branch = engine.scheduler.branch_for(parent)
+        child = branch.children[0]
+        assert child.origin is not None
+        plan = ChildPlan("r_child_1", 1, (), 1, child.origin.handler)
+        engine.scheduler.block_manager.free(parent.first_seq)
+        with pytest.raises(IllegalTransition, match="r spawns without a block table"):
+            engine.scheduler.spawn(branch, Effects((plan,), None), [child.sequence])
+        assert branch.children == [child]
+
+    def test_a_blocked_sequence_is_not_finished(self) -> None:
+        """Upstream would treat every status above SWAPPED as finished."""
+        assert not SequenceStatus.is_finished(SequenceStatus.BLOCKED)
+        assert SequenceStatus.get_finished_reason(SequenceStatus.BLOCKED) is None
+
+
+def test_a_block_is_copied_into_once_a_step() -> None:
+    """A block that was freed and allocated again gets only its last owner's content."""
+    assert last_copy_into_each([(1, 7), (2, 8), (3, 7)]) == [(3, 7), (2, 8)]

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine of V1 without a model: real scheduler, block manager and front end, a simulated worker, scripted tokens.
+
+`SurgicalEngine` has the interface of `mytests.surgical.SurgicalEngine`, so that a test of a rule runs on both engines.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+import torch
+
+from mytests.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids, token_of
+from mytests.v1.worker import SimulatedWorker
+from sequence_hooks import SpecialKwargs
+from sequence_hooks.results import ChildDelta
+from sequence_hooks.v1.core.hooks import Hooks
+from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.outputs import RequestOutput
+from sequence_hooks.v1.settings import engine_args
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+from vllm.v1.structured_output import StructuredOutputManager
+
+HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
+SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
+MODEL = "examples/forkjoin-tiny"
+
+
+class Detokenizable(CharTokenizer):
+    """What V1's detokenizer needs besides; special tokens have no text."""
+
+    is_fast = False
+    eos_token_id = EOS
+    all_special_ids = tuple(range(CHILD + 1))
+    all_special_tokens = tuple(map(chr, all_special_ids))
+    max_token_id = 0x10FFFF
+
+    def __len__(self) -> int:
+        return self.max_token_id + 1
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
+    def convert_ids_to_tokens(self, token_ids: list[int], skip_special_tokens: bool = False) -> list[str]:
+        return [chr(each) for each in token_ids if not (skip_special_tokens and each in self.all_special_ids)]
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        return "".join(tokens)
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(self.convert_ids_to_tokens(token_ids, skip_special_tokens))
+
+
+TOKENIZER = Detokenizable()
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A request that samples."""
+
+    request_id: str
+    num_sampled: int
+    """Output tokens that it has sampled itself so far."""
+
+
+Tokens = Mapping[str, int] | Callable[[Sampling], int]
+
+
+@dataclass
+class Scheduled:
+    """One request's part of a step."""
+
+    request_id: str
+    num_tokens: int
+
+
+class Mode:
+    """How engines run that are made without saying so; the tests of the rules run in all modes."""
+
+    is_async = False
+    runner = "v1"
+
+
+@dataclass
+class SurgicalEngine:
+    """See the module's docstring. Lengths and the block size are in tokens."""
+
+    special_kwargs: SpecialKwargs = HOOKS
+    block_size: int = 4
+    num_blocks: int = 64
+    max_num_seqs: int = 16
+    max_model_len: int = 128
+    max_num_batched_tokens: int = 256
+    vocab_size: int = 0x11000
+    tokenizer: Any = field(default_factory=Detokenizable)
+    prefix_caching: bool = True
+    """Here for V0's sake: on V1 hooks need it."""
+
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    is_async: bool = field(default_factory=lambda: Mode.is_async)
+    """Whether the next step is scheduled before the last one's tokens are known, as on GPUs."""
+
+    runner: str = field(default_factory=lambda: Mode.runner)
+    """Which of upstream's model runners the worker behaves like."""
+
+    prompts: dict[str, list[int]] | None = None
+    """If given, the prompt of each sequence that is scheduled is kept here."""
+
+    outputs: dict[str, RequestOutput] = field(default_factory=dict)
+    """The latest output of each request."""
+
+    handed_out: list[RequestOutput] = field(default_factory=list)
+    deltas: list[ChildDelta] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config = self._config()
+        spec = FullAttentionSpec(block_size=self.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        # Upstream keeps one block that no request can have.
+        kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
+        grammars = StructuredOutputManager(config)
+        self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=True)
+        self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or TOKENIZER, self.vocab_size))
+        self.scheduler.use_v2_model_runner = self.runner == "v2"
+        self.worker = SimulatedWorker(self.block_size, self.prompts)
+        processor = OutputProcessor(self.tokenizer, log_stats=False)
+        self.narrator = Narrator.adopt(processor, self.special_kwargs)
+        init_none_hash(sha256)
+        self._hasher = get_request_block_hasher(self.block_size, sha256)
+        self._in_flight: deque[tuple[Any, Any]] = deque()
+        self._num_preemptions: dict[str, int] = {}
+
+    def add(
+        self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
+    ) -> Request:
+        """Add a request.
+
+        Args:
+            params: Fields of its `SamplingParams`.
+        """
+        sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1, "temperature": 0} | params)
+        if sampling_params.max_tokens is None:
+            sampling_params.max_tokens = self.max_model_len - len(prompt)
+        sampling_params.update_from_generation_config({}, EOS)
+        lora = LoRARequest(f"adapter {adapter}", adapter, "no such folder") if adapter else None
+        new = EngineCoreRequest(
+            request_id=request_id,
+            prompt_token_ids=ids(prompt),
+            mm_features=None,
+            sampling_params=sampling_params,
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=lora,
+            cache_salt=None,
+            data_parallel_rank=None,
+            priority=priority,
+            external_req_id=request_id,
+        )
+        self.narrator.add_request(new, prompt)
+        request = Request.from_engine_core_request(new, self._hasher)
+        self.scheduler.add_request(request)
+        return request
+
+    def step(self, tokens: Tokens) -> list[Scheduled]:
+        """Run one engine step, in which each request that samples gets its token from ``tokens``.
+
+        A request that is missing from a mapping samples "x".
+        """
+        output = self.scheduler.schedule()
+        self._num_preemptions |= {name: each.num_preemptions for name, each in self.scheduler.requests.items()}
+        done = self.worker.run(output, self._chooser(tokens))
+        self._in_flight.append((output, done))
+        depth = 1 if self.is_async and output.total_num_scheduled_tokens else 0
+        self.handed_out = []
+        while len(self._in_flight) > depth:
+            for client in self.scheduler.update_from_output(*self._in_flight.popleft()).values():
+                self._hand_out(client)
+        return [Scheduled(*each) for each in output.num_scheduled_tokens.items()]
+
+    def run(self, tokens: Tokens, max_steps: int = 200) -> int:
+        """Step until all requests have finished; returns the number of steps.
+
+        Raises:
+            AssertionError: it takes more than ``max_steps``.
+        """
+        for step in range(max_steps):
+            if not self.scheduler.has_requests() and not self._in_flight:
+                return step
+            self.step(tokens)
+        raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
+
+    def run_until(self, is_reached: Callable[[], bool], tokens: Tokens, max_steps: int = 100) -> None:
+        """Step until ``is_reached``.
+
+        Raises:
+            AssertionError: it takes more than ``max_steps``.
+        """
+        for _ in range(max_steps):
+            if is_reached():
+                return
+            self.step(tokens)
+        raise AssertionError(f"not reached after {max_steps} steps: {self.statuses()}")
+
+    def abort(self, request_ids: str | list[str]) -> None:
+        """Abort requests as a client does, or children as an operator may."""
+        ids = [request_ids] if isinstance(request_ids, str) else request_ids
+        self.narrator.abort_requests(ids, internal=False)
+        self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+
+    def resume(self, request_id: str, given: Any) -> None:
+        """Resume a request that waits for a caller."""
+        token_ids = self.tokenizer.encode(given, add_special_tokens=False) if isinstance(given, str) else given
+        self.scheduler.resume(request_id, token_ids)
+
+    def has_unfinished(self) -> bool:
+        """Whether any request has not finished, or a step is in flight."""
+        return bool(self.scheduler.requests or self._in_flight)
+
+    @property
+    def asked_for_prompt_logprobs(self) -> list[str]:
+        """The requests that the worker was to compute prompt logprobs for, in order."""
+        return self.worker.asked_for_prompt_logprobs
+
+    def blocks_of(self, request_id: str) -> list[int]:
+        """The blocks of a sequence."""
+        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request_id)
+        return blocks
+
+    def num_preemptions(self) -> int:
+        """How often a request was preempted."""
+        return sum(self._num_preemptions.values())
+
+    def num_sampled(self, request_id: str) -> int:
+        """The number of output tokens that a sequence has sampled itself, as the scheduler knows."""
+        return self._num_sampled(request_id, len(self.scheduler.requests[request_id].all_token_ids))
+
+    def statuses(self) -> dict[str, str]:
+        """The status of every unfinished request."""
+        blocked = {request.request_id for request in self.scheduler.blocked}
+        return {
+            name: "BLOCKED" if name in blocked else request.status.name
+            for name, request in self.scheduler.requests.items()
+        }
+
+    def num_free_blocks(self) -> int:
+        """The number of blocks that no request holds."""
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def assert_empty(self) -> None:
+        """No request in any queue, no entry in any map of core, worker or front end, every block free."""
+        scheduler = self.scheduler
+        while scheduler.has_requests() or self._in_flight:
+            self.step({})
+        scheduler.check_integrity()
+        assert not scheduler.requests and not scheduler._branches and not scheduler._blocked
+        assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.kv_holding_waiting)
+        assert not scheduler.deferred_waiting and not scheduler._inflight_prefills
+        assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
+        assert not scheduler._forks.children and not scheduler._ledger
+        assert self.num_free_blocks() == self.num_blocks
+        assert all(block.ref_cnt == 0 for block in scheduler.kv_cache_manager.block_pool.blocks if not block.is_null)
+        assert not self.worker.tokens and not self.worker.tables
+        assert not self.narrator.request_states and not self.narrator._replay.has_trees
+        assert not list(self.narrator._replay.trees.branches) and not self.narrator._replay.trees.has_unsettled
+
+    def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
+        def choose(request_id: str, context: list[int]) -> int:
+            if callable(tokens):
+                return tokens(Sampling(request_id, self._num_sampled(request_id, len(context))))
+            return tokens.get(request_id, ord("x"))
+
+        return choose
+
+    def _num_sampled(self, request_id: str, num_tokens: int) -> int:
+        branch = self.scheduler.branch_of(request_id)
+        if branch is None:
+            return num_tokens - self.scheduler.requests[request_id].num_prompt_tokens
+        num_merged = sum(segment.end - segment.start for segment in branch.merged)
+        return num_tokens - branch.sequence.num_prompt_tokens - num_merged
+
+    def _hand_out(self, outputs: EngineCoreOutputs) -> None:
+        outputs = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(outputs))
+        processed = self.narrator.process_outputs(outputs.outputs, outputs.timestamp, None)
+        self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
+        for output in processed.request_outputs:
+            assert isinstance(output, RequestOutput)
+            self.handed_out.append(output)
+            self.outputs[output.request_id] = output
+            self.deltas += output.child_deltas
+
+    def _config(self) -> VllmConfig:
+        config = copy(_base_config())
+        config.model_config = copy(config.model_config)
+        config.scheduler_config = copy(config.scheduler_config)
+        config.cache_config = copy(config.cache_config)
+        config.additional_config = engine_args(self.special_kwargs)["additional_config"]
+        config.model_config.max_model_len = self.max_model_len
+        scheduler_config = config.scheduler_config
+        scheduler_config.async_scheduling = self.is_async
+        scheduler_config.policy = self.scheduling_policy
+        scheduler_config.max_num_seqs = self.max_num_seqs
+        scheduler_config.max_num_batched_tokens = self.max_num_batched_tokens
+        config.cache_config.num_gpu_blocks = self.num_blocks + 1
+        config.cache_config.block_size = self.block_size
+        return config
+
+
+@cache
+def _base_config() -> VllmConfig:
+    return EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
+
+
+def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
+    """The one completion of a request that has finished."""
+    output = engine.outputs[request_id]
+    assert output.finished
+    return output.outputs[0]
+
+
+def plan(**texts: str) -> Callable[[Sampling], int]:
+    """Tokens from texts by request id: each request samples the next character of its text.
+
+    See `token_of` for what a text may have.
+    """
+    return lambda sampling: token_of(texts[sampling.request_id], sampling.num_sampled)

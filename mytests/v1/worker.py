@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker without a model: it checks what every slot of KV holds, and samples scripted tokens.
+
+It knows only what upstream's scheduler tells it, in the way of either of upstream's model runners: "v1" keeps what it
+has sampled, and learns tokens from new requests and from resumed ones; "v2" learns all tokens whenever a request gets a
+row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
+
+Choose = Callable[[str, list[int]], int]
+"""The token that a request samples after its context."""
+
+
+@dataclass
+class SimulatedWorker:
+    """See the module's docstring.
+
+    Attributes:
+        kv: The token whose KV each slot holds, by block and offset.
+        tokens: The context of each request that has a row.
+        tables: The block table of each such request.
+    """
+
+    block_size: int
+    prompts: dict[str, list[int]] | None = None
+    """If given, the prompt of each request at its first step is kept here."""
+
+    kv: dict[int, dict[int, int]] = field(default_factory=dict)
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    tables: dict[str, list[int]] = field(default_factory=dict)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    asked_for_prompt_logprobs: list[str] = field(default_factory=list)
+
+    def run(self, output: SchedulerOutput, choose: Choose) -> ModelRunnerOutput:
+        """Execute one step.
+
+        Raises:
+            AssertionError: a token is computed whose context is not in the slots that its block table names.
+        """
+        for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
+            self.tokens.pop(request_id, None)
+            self.tables.pop(request_id, None)
+        for copy in output.kv_cache_block_copies or ():
+            self.kv[copy.dst_block_id] = dict(self.kv.get(copy.src_block_id, {}))
+            self.copies.append((copy.src_block_id, copy.dst_block_id))
+        starts = self._take(output)
+        ids, sampled = [], []
+        for request_id, count in output.num_scheduled_tokens.items():
+            ids.append(request_id)
+            sampled.append(self._compute(request_id, starts[request_id], count, choose))
+        return ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=_logprobs(sampled),
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+
+    def _take(self, output: SchedulerOutput) -> dict[str, int]:
+        starts = {}
+        for new in output.scheduled_new_reqs:
+            assert new.prompt_token_ids is not None and new.sampling_params is not None
+            if self.prompts is not None:
+                self.prompts.setdefault(new.req_id, list(new.prompt_token_ids))
+            if new.sampling_params.prompt_logprobs is not None:
+                self.asked_for_prompt_logprobs.append(new.req_id)
+            known = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
+            self.tokens[new.req_id] = list(known)
+            self.tables[new.req_id] = list(new.block_ids[0])
+            starts[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for index, request_id in enumerate(cached.req_ids):
+            blocks = cached.new_block_ids[index]
+            if request_id in cached.resumed_req_ids:
+                self.tokens[request_id] = list(cached.all_token_ids[request_id])
+                assert blocks is not None
+                self.tables[request_id] = list(blocks[0])
+            elif blocks is not None:
+                self.tables[request_id] += blocks[0]
+            starts[request_id] = cached.num_computed_tokens[index]
+        return starts
+
+    def _compute(self, request_id: str, start: int, count: int, choose: Choose) -> list[int]:
+        tokens, table = self.tokens[request_id], self.tables[request_id]
+        end = start + count
+        assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
+        for position in range(start, end):
+            block, offset = divmod(position, self.block_size)
+            self.kv.setdefault(table[block], {})[offset] = tokens[position]
+        for position in range(end):
+            block, offset = divmod(position, self.block_size)
+            held = self.kv[table[block]].get(offset)
+            assert held == tokens[position], f"{request_id} reads {held} at {position}, not {tokens[position]}"
+        if end < len(tokens):
+            return []
+        tokens.append(choose(request_id, tokens))
+        return tokens[-1:]
+
+
+def _logprobs(sampled: list[list[int]]) -> LogprobsLists:
+    """One entry for each request: its token alone, with -1.0."""
+    ids = np.array([[each[0] if each else 0] for each in sampled]).reshape(len(sampled), 1)
+    return LogprobsLists(ids, np.full(ids.shape, -1.0), np.ones(len(sampled)), None)

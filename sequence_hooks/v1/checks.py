@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of an engine's configuration at its start: what cannot work with sequence hooks is refused by name."""
+
+from typing import Any
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
+from vllm.config import VllmConfig
+from vllm.tokenizers import cached_tokenizer_from_config
+
+
+def prepare(config: VllmConfig) -> None:
+    """Check the hooks of ``config``, and give their tokens by id, so that no other process has to look them up.
+
+    Raises:
+        ValueError: a field is invalid, or the engine cannot have hooks; the message names the field and the way out.
+    """
+    special_kwargs = special_kwargs_of(config)
+    assert special_kwargs is not None
+    check_engine(special_kwargs, config)
+    model = config.model_config
+    if needs_tokenizer(special_kwargs):
+        if model.skip_tokenizer_init:
+            raise ValueError(
+                "special_kwargs: a token is given by its text, and skip_tokenizer_init=True leaves nothing to look it "
+                "up in; give its id, or set skip_tokenizer_init=False"
+            )
+        special_kwargs = with_token_ids(special_kwargs, cached_tokenizer_from_config(model))
+    check_vocabulary(special_kwargs, model.get_vocab_size())
+    assert isinstance(config.additional_config, dict)
+    config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
+
+
+def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
+    """Raise a `ValueError` if the engine of ``config`` cannot have hooks."""
+    model, parallel = config.model_config, config.parallel_config
+    refused: list[tuple[bool, str, Any, str]] = [
+        (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
+         f"set it to {SCHEDULER!r}; sequence_hooks.v1.engine_args does"),
+        (special_kwargs.injects_kv, "child_merge_strategy", special_kwargs.child_merge_strategy,
+         "use 'concatenate'; on V1 children's KV is not injected yet"),
+        (not config.cache_config.enable_prefix_caching, "enable_prefix_caching", False,
+         "leave it on: children share their parent's blocks through it"),
+        (not config.scheduler_config.enable_chunked_prefill, "enable_chunked_prefill", False,
+         "leave it on: a resume may be longer than a step"),
+        (config.speculative_config is not None, "speculative_config", "set",
+         "leave it out: a promise may be among the drafts"),
+        (config.kv_transfer_config is not None, "kv_transfer_config", "set", "leave it out"),
+        (model.runner_type != "generate", "runner", model.runner_type, "use a model that generates"),
+        (model.is_encoder_decoder, "model", model.model, "use a model without an encoder"),
+        (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size", parallel.pipeline_parallel_size,
+         "leave it at 1"),
+    ]  # fmt: skip
+    for is_refused, name, value, way_out in refused:
+        if is_refused:
+            raise ValueError(f"special_kwargs: sequence hooks cannot be had with {name}={value!r}; {way_out}")

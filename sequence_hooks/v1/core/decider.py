@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides what a sampled hook token does, and makes the requests of the children that it spawns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import TokenEvent, TokenHandler, make_handlers
+from sequence_hooks.plugins import FAULTS, told
+from sequence_hooks.rules import Decision, Effects, Refusal, Standing, apply, decide
+from sequence_hooks.told_once import ToldOnce
+from sequence_hooks.v1.core.params import Completion, child_params
+from sequence_hooks.v1.core.sequence import V1Branch
+from sequence_hooks.v1.core.spawn import make_child
+from vllm.logger import init_logger
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+logger = init_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a hook token does, unless it ends its sequence."""
+
+    decision: Decision
+    params: tuple[SamplingParams, ...]
+    """Those of each child."""
+
+
+class Decider:
+    """Asks the handlers of hook tokens. A handler that fails costs its token alone.
+
+    Args:
+        special_kwargs: Gives every token by its id.
+    """
+
+    def __init__(
+        self,
+        special_kwargs: SpecialKwargs,
+        completion: Completion,
+        max_model_len: int,
+        vocab_size: int | None,
+        grammars: StructuredOutputManager,
+        told_once: ToldOnce,
+    ) -> None:
+        self.handlers: dict[int, TokenHandler] = make_handlers(special_kwargs, completion.tokenizer)
+        self._completion = completion
+        self._model_len = max_model_len
+        self._vocab_size = vocab_size
+        self._grammars = grammars
+        self._told = told_once
+        self._failed_tokens: set[int] = set()
+        """Hook tokens whose handlers have failed."""
+
+    def decide(self, token_id: int, branch: V1Branch) -> Decided | None:
+        """What to do about a hook token that is not yet in the output; None if it counts as an ordinary one."""
+        sequence = branch.sequence
+        event = TokenEvent(
+            token_id,
+            branch.request_id,
+            tuple(sequence.prompt_token_ids),
+            tuple(sequence.output_token_ids),
+            branch.depth,
+            branch.num_unfinished_children,
+        )
+        decision = decide(self.handlers[token_id], event, self._standing(branch))
+        if isinstance(decision, Refusal):
+            self._tell_of_refusal(branch.request_id, token_id, decision)
+            return None
+        spawns = enumerate(decision.actions.spawn, len(branch.children))
+        try:
+            return Decided(
+                decision,
+                tuple(child_params(branch, spawn.sampling_params, k, self._completion) for k, spawn in spawns),
+            )
+        except FAULTS as error:
+            self._tell_of_fault(branch.request_id, token_id, error)
+            return None
+
+    def effects(self, decided: Decided, branch: V1Branch) -> tuple[Effects, Sequence[Request]] | None:
+        """What the token does now that it is in the output, and the children's requests; None if they can't be made."""
+        num_output = len(branch.sequence.output_token_ids)
+        effects = apply(decided.decision, branch.request_id, len(branch.children), num_output)
+        planned = zip(effects.children, decided.params, strict=True)
+        try:
+            # All are made before the tree learns of the first.
+            return effects, [make_child(branch, plan, params, self._grammars) for plan, params in planned]
+        except Exception as error:
+            self._tell_of_fault(branch.request_id, decided.decision.token_id, error)
+            return None
+
+    def _standing(self, branch: V1Branch) -> Standing:
+        # A walk over the whole tree: only where it counts.
+        num_sampled = 0 if branch.limits.max_tree_tokens is None else branch.num_sampled_in_tree
+        return Standing(
+            depth=branch.depth,
+            num_unfinished_children=branch.num_unfinished_children,
+            num_sampled_in_tree=num_sampled,
+            limits=branch.limits,
+            room=self._model_len - len(branch.sequence.request.all_token_ids) - 1,
+            vocab_size=self._vocab_size,
+        )
+
+    def _tell_of_refusal(self, name: str, token_id: int, refusal: Refusal) -> None:
+        if refusal.error is not None:
+            self._tell_of_fault(name, token_id, refusal.error)
+        elif refusal.lacks_room and self._told.is_first(name):
+            logger.warning("%s: no room for a child in the model's length", name)
+
+    def _tell_of_fault(self, name: str, token_id: int, error: BaseException) -> None:
+        """Log a fault, with its traceback the first time that the token's hook fails."""
+        if self._told.is_first(name):
+            info: Any = None if token_id in self._failed_tokens else error
+            self._failed_tokens.add(token_id)
+            what = told(error)
+            logger.error(
+                "%s: token %d spawns and blocks nothing, its hook failed: %s", name, token_id, what, exc_info=info
+            )

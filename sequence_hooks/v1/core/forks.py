@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forks: the blocks that a child shares with its parent from its spawn until it is admitted.
+
+    parent, at the spawn      │ full │ full │ promi… │      its last block holds more tokens later
+    fork                        +1     +1     +1            each block has one more owner: none is freed or reused
+    child, once admitted      │ full │ full │ promi… prefix │      upstream copies the last block for the child
+
+`Forks` owns those references, and nothing else does: upstream's block manager takes references of its own when it
+admits the child, and the fork's are given back.
+"""
+
+from collections.abc import KeysView
+from dataclasses import dataclass
+
+from sequence_hooks.v1.core.sequence import num_written
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Blocks with the KV of the first tokens of a child's prompt."""
+
+    blocks: tuple[list[KVCacheBlock], ...]
+    """For each KV cache group."""
+
+    num_tokens: int
+
+
+class Forks:
+    """The forks of children that are not admitted yet, in spawn order."""
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+        self._by_child: dict[str, Fork] = {}
+
+    def add(self, parent: Request, child: Request) -> None:
+        """Let ``child`` share the KV that ``parent`` has written; nothing if it has none, because it was preempted."""
+        num_tokens = num_written(parent)
+        if num_tokens <= 0:
+            return
+        blocks = tuple(
+            list(manager.req_to_blocks[parent.request_id][: -(-num_tokens // manager.block_size)])
+            for manager in self._manager.coordinator.single_type_managers
+        )
+        for group in blocks:
+            self._manager.block_pool.touch(group)
+        self._by_child[child.request_id] = Fork(blocks, num_tokens)
+
+    def of(self, request: Request) -> tuple[KVCacheBlocks, int] | None:
+        """The blocks that a child shares, and for how many tokens; None for any other request."""
+        fork = self._by_child.get(request.request_id)
+        return None if fork is None else (KVCacheBlocks(fork.blocks), fork.num_tokens)
+
+    def release(self, request_id: str) -> bool:
+        """Give back the references of a child that is admitted, or was aborted; whether it had any."""
+        fork = self._by_child.pop(request_id, None)
+        if fork is None:
+            return False
+        for group in fork.blocks:
+            # The last block is evicted first.
+            self._manager.block_pool.free_blocks(reversed(group))
+        return True
+
+    def release_last_but(self, request_id: str) -> bool:
+        """Give back the references of the child that was spawned last, other than the one named; whether there is one.
+
+        That child finds its context in the prefix cache, or computes it.
+        """
+        last = next((child for child in reversed(self._by_child) if child != request_id), None)
+        return last is not None and self.release(last)
+
+    @property
+    def held(self) -> dict[str, list[int]]:
+        """The ids of the blocks of each fork, by child."""
+        return {
+            f"fork of {child}": [block.block_id for group in fork.blocks for block in group]
+            for child, fork in self._by_child.items()
+        }
+
+    @property
+    def children(self) -> KeysView[str]:
+        """The request ids of the children that have forks."""
+        return self._by_child.keys()

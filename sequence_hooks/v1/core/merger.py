@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a join out on a request of V1: what the rules merge becomes part of its context."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sequence_hooks.merge import inserted
+from sequence_hooks.rules import Merge, Room, join
+from sequence_hooks.told_once import ToldOnce
+from sequence_hooks.transcript import finished
+from sequence_hooks.v1.core.sequence import V1Branch
+from vllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+
+class Merger:
+    """Appends the results of children to their parent. It changes the request, and not the tree.
+
+    Args:
+        tokenizer: Encodes separators and texts of join functions; None if the engine has none.
+        max_model_len: The most tokens that a context may have.
+    """
+
+    def __init__(self, tokenizer: Any, max_model_len: int, vocab_size: int | None, told: ToldOnce) -> None:
+        self._tokenizer = tokenizer
+        self._model_len = max_model_len
+        self._vocab_size = vocab_size
+        self._told = told
+
+    def room(self, branch: V1Branch) -> int:
+        """How many more tokens the context of a branch may have."""
+        return self._model_len - len(branch.sequence.request.all_token_ids)
+
+    def checked(self, branch: V1Branch, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """The ``token_ids`` that a caller gives to ``branch``, if it has room for them.
+
+        Raises:
+            ValueError: an id lies outside the vocabulary, or there are too many.
+        """
+        room = self.room(branch)
+        if len(token_ids) > room:
+            raise ValueError(
+                f"resume_sequence: text_or_token_ids has {len(token_ids)} tokens, and the sequence has room for "
+                f"{room}; give fewer"
+            )
+        return tuple(inserted(token_ids, self._vocab_size).token_ids)
+
+    def merge(self, branch: V1Branch) -> Merge:
+        """Append the results of the unjoined children, and what a caller gave; return what was appended."""
+        request = branch.sequence.request
+        room = Room(len(branch.sequence.output_token_ids), len(request.all_token_ids), self.room(branch))
+        merge = join(finished(branch.unjoined), branch.resumed_with, room, self._encode, self._vocab_size)
+        self._tell(branch.request_id, merge)
+        for span in merge.spans:
+            request.append_output_token_ids(list(span.token_ids))
+            branch.sequence.merged(span.token_ids)
+        return merge
+
+    def _encode(self, text: str) -> Sequence[int]:
+        token_ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return token_ids
+
+    def _tell(self, name: str, merge: Merge) -> None:
+        if merge.num_cut and self._told.is_first(name):
+            logger.warning("%s: %d merged tokens are cut to fit the model's length", name, merge.num_cut)
+        if merge.error is not None and self._told.is_first(name):
+            logger.error("%s: a join function failed, and nothing is merged for its children: %s", name, merge.error)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of a tree: those of a child, and those of a parent after a join."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sequence_hooks.sampling import derive_seed
+from sequence_hooks.shown import shortened
+from sequence_hooks.v1.core.sequence import V1Branch, params_of
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+Overrides = SamplingParams | Mapping[str, Any] | None
+LEAST_TEMPERATURE = 1e-2
+"""Upstream raises lower temperatures to it, with a warning for each child if hooks left that to it."""
+
+_DERIVED = ("output_text_buffer_length", "n", "skip_clone")
+"""Fields that follow from the others, or that every child has alike."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What upstream's front end adds to the parameters of a new request."""
+
+    tokenizer: Any
+    """None if the engine has none."""
+
+    eos_token_id: int | None
+    generation_config: Mapping[str, Any]
+
+    def complete(self, params: SamplingParams) -> SamplingParams:
+        """Add the model's end-of-sequence tokens, and the token ids of bad words, to ``params``."""
+        params.update_from_generation_config(dict(self.generation_config), self.eos_token_id)
+        if self.tokenizer is not None:
+            params.update_from_tokenizer(self.tokenizer)
+        return params
+
+
+def child_params(parent: V1Branch, overrides: Overrides, index: int, completion: Completion) -> SamplingParams:
+    """The parameters of a child of ``parent``: its own copy, with a seed of its own.
+
+    Args:
+        overrides: See `inherit`.
+        index: The child's position among its parent's children.
+
+    Raises:
+        ValueError: the overrides and the parent's parameters are together invalid.
+    """
+    own = parent.sequence.sampling_params
+    params = inherit(own, overrides)
+    if overrides is not None:
+        check_one_child(params)
+        completion.complete(params)
+    if params.max_tokens is None:
+        # Only the model's length ends the child, and upstream needs a number.
+        params.max_tokens = own.max_tokens
+    # The child's prompt is its parent's context, which no user has sent as a prompt.
+    params.prompt_logprobs = None
+    params.prompt_logprob_token_ids = None
+    params.skip_reading_prefix_cache = False
+    if params.seed is not None:
+        params.seed = derive_seed(params.seed, own.seed, index)
+    return params
+
+
+def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
+    """A copy of ``params`` with ``overrides`` applied.
+
+    Args:
+        params: Those of a request that was admitted.
+        overrides: A `SamplingParams` replaces everything; a mapping replaces the fields that it names, and inherited
+            ones that contradict them are adjusted (see ``docs/semantics.md``).
+    """
+    if overrides is None:
+        return copy.deepcopy(params)
+    if isinstance(overrides, SamplingParams):
+        return copy.deepcopy(overrides)
+    given = sampling_fields(overrides)
+    names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in _DERIVED]
+    fields = {name: copy.deepcopy(getattr(params, name)) for name in names} | given
+    _reconcile(fields, given)
+    return SamplingParams(**fields)
+
+
+def params_after_join(branch: V1Branch) -> SamplingParams:
+    """The parameters with which a parent continues; what it has sampled and got before counts as its prompt.
+
+    A prefill restarts the random stream of a seeded sequence, so the sequence gets another seed. Prompt logprobs were
+    taken at the first prefill; a later one has none.
+    """
+    own = branch.sequence.sampling_params
+    params = copy.copy(params_of(branch.sequence.request))
+    params.prompt_logprobs = None
+    params.prompt_logprob_token_ids = None
+    assert own.max_tokens is not None, "upstream gives every request a number"
+    params.max_tokens = own.max_tokens - branch.num_sampled
+    params.min_tokens = max(0, own.min_tokens - branch.num_sampled)
+    if own.seed is not None:
+        params.seed = derive_seed(own.seed, "join", len(branch.joins) - 1)
+    return params
+
+
+def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as `SamplingParams` takes them; JSON gives structured outputs as an object."""
+    given = dict(fields)
+    if isinstance(given.get("structured_outputs"), Mapping):
+        given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
+    return given
+
+
+def check_one_child(params: SamplingParams) -> None:
+    """Raise a `ValueError` for parameters that no child of any model can have."""
+    if params.n != 1:
+        raise ValueError(f"n is {shortened(params.n)}; leave n at 1, and use children_per_promise")
+
+
+def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Adjust inherited fields to the ``given`` ones where both together would be refused."""
+    most, least = fields["max_tokens"], fields["min_tokens"]
+    if most is not None and least > most:
+        fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
+    if fields["stop"] and not fields["detokenize"]:
+        name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
+        fields[name] = value
+    if 0 < fields["temperature"] < LEAST_TEMPERATURE:
+        fields["temperature"] = LEAST_TEMPERATURE

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which sequence gives up KV when upstream's allocation fails, and how.
+
+V1 has no swap space, so KV that is given up is discarded. Its full blocks stay in the prefix cache until they are
+needed, and its sequence finds what is left of them when it goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from sequence_hooks.config import BlockedKVPolicy
+from sequence_hooks.kv.pressure import Costs, Holding, Means, choose
+from sequence_hooks.trace.events import GaveUp
+from sequence_hooks.trace.observer import Observer
+from sequence_hooks.v1.core.forks import Forks
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.request import Request
+
+Allocate = Callable[..., KVCacheBlocks | None]
+_COSTS = Costs(per_token=1.0, per_block=0.0)
+
+
+class Pressure:
+    """Stands before upstream's ``allocate_slots``: where that fails, sequences that are set aside give up KV.
+
+    Args:
+        free: Frees the KV of a request that is not running.
+        set_aside: The requests that are BLOCKED, least preferred victims first.
+        queued: The waiting requests that hold KV; they give it up only if nothing can run otherwise.
+        may_take: Whether a waiting request may have KV that others have to recompute.
+        can_run: Whether any request is running.
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        forks: Forks,
+        policy: BlockedKVPolicy,
+        observer: Observer,
+        free: Callable[[Request], None],
+        set_aside: Callable[[], Iterable[Request]],
+        queued: Callable[[], Iterable[Request]],
+        may_take: Callable[[Request], bool],
+        can_run: Callable[[], bool],
+    ) -> None:
+        self.evictions: Counter[Means] = Counter()
+        self.num_recomputed = 0
+        """Tokens whose KV was given up."""
+
+        self._manager = manager
+        self._forks = forks
+        self._policy = policy
+        self._observer = observer
+        self._free = free
+        self._set_aside = set_aside
+        self._queued = queued
+        self._may_take = may_take
+        self._can_run = can_run
+        self._allocate: Allocate = manager.allocate_slots
+        manager.allocate_slots = self.allocate_slots  # type: ignore[method-assign]
+
+    def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        """Upstream's ``allocate_slots``; before it fails, others that are set aside give up their KV."""
+        blocks = self._allocate(request, *args, **kwargs)
+        while blocks is None and self._relieve(request):
+            blocks = self._allocate(request, *args, **kwargs)
+        return blocks
+
+    def _relieve(self, request: Request) -> bool:
+        """Let one holder give up KV for ``request``; False if none has any that it has to give up."""
+        is_last_resort = not self._can_run()
+        if not is_last_resort and (self._policy == "preserve" or not self._may_take(request)):
+            return False
+        if self._give_up_one(each for each in self._set_aside() if each is not request):
+            return True
+        if not is_last_resort:
+            return False
+        if self._give_up_one(each for each in self._queued() if each is not request):
+            return True
+        # The request may be a child that is admitted right now, so its own fork is used while it is released.
+        return self._forks.release_last_but(request.request_id)
+
+    def _give_up_one(self, holders: Iterable[Request]) -> bool:
+        holdings = [self._holding(each) for each in holders if each.num_computed_tokens]
+        option = choose(reversed(holdings), self._policy, self._manager.block_pool.num_gpu_blocks, _COSTS)
+        if option is None:
+            return False
+        victim = option.holder
+        self.evictions["discard"] += 1
+        self.num_recomputed += victim.num_computed_tokens
+        self._observer.note(
+            GaveUp, sequence=victim.request_id, means="discard", num_recomputed=victim.num_computed_tokens
+        )
+        self._free(victim)
+        victim.num_computed_tokens = 0
+        return True
+
+    def _holding(self, request: Request) -> Holding[Request]:
+        managers = self._manager.coordinator.single_type_managers
+        blocks = [block for each in managers for block in each.req_to_blocks.get(request.request_id, ())]
+        return Holding(
+            holder=request,
+            urgency=request.priority,
+            num_all=len(blocks),
+            num_owned=sum(block.ref_cnt == 1 for block in blocks),
+            block_size=managers[0].block_size,
+            num_computed_tokens=request.num_computed_tokens,
+            num_indivisible_tokens=0,
+            can_swap=False,
+        )

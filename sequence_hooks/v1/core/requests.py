@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What upstream does with requests inside its own modules only: the one place that uses private members of theirs."""
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+
+
+def make_like(request: Request, request_id: str, prompt_token_ids: list[int], params: SamplingParams) -> Request:
+    """A new request of the same client, with the same adapter, priority and cache as ``request``."""
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=prompt_token_ids,
+        sampling_params=params,
+        pooling_params=None,
+        client_index=request.client_index,
+        arrival_time=request.arrival_time,
+        lora_request=request.lora_request,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        trace_headers=request.trace_headers,
+        block_hasher=request._block_hasher,
+    )
+
+
+def begin_session(request: Request, params: SamplingParams) -> None:
+    """Let everything that a request has so far be its prompt, as upstream does in a session.
+
+    Both of upstream's model runners learn the tokens of such a request, whatever the schedule.
+    """
+    assert params.max_tokens is not None, "upstream gives every request a number"
+    request.prompt_token_ids = list(request.all_token_ids)
+    request.num_prompt_tokens = len(request.prompt_token_ids)
+    request._output_token_ids.clear()
+    request.sampling_params, request.max_tokens = params, params.max_tokens

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler of a V1 engine with sequence hooks: upstream's, which also moves requests as the rules and trees say.
+
+A child is queued with a fork of its parent's blocks. A BLOCKED parent is in none of upstream's queues, so it counts
+against no limit of theirs; it keeps its blocks unless others need them:
+
+    spawn              WAITING ──► RUNNING
+    promise, sync      RUNNING ──► BLOCKED      its row in the worker's batch is freed
+    its own end        RUNNING ──► BLOCKED      with children still unjoined
+    children finished  BLOCKED ──► WAITING      KV kept: prefills what is new; KV given up: finds or recomputes it
+                               ──► FINISHED_*   it had ended, or has no room left
+
+BLOCKED is ours: upstream's status of such a request is PREEMPTED, which has no finish reason.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.rules import ready
+from sequence_hooks.shown import shortened
+from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.tree import DependencyManager
+from sequence_hooks.v1.core.decider import Decided
+from sequence_hooks.v1.core.forks import Forks
+from sequence_hooks.v1.core.hooks import Hooks, ending_of
+from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
+from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
+from sequence_hooks.v1.core.params import params_after_join
+from sequence_hooks.v1.core.pressure import Pressure
+from sequence_hooks.v1.core.requests import begin_session
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written
+from sequence_hooks.v1.events import Aborted, Blocked
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+
+class HookScheduler(AsyncScheduler):
+    """Upstream's scheduler with BLOCKED parents and children. It stays asynchronous where upstream's is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.trees: DependencyManager[V1Sequence] = DependencyManager(SILENT)
+        self._branches: dict[str, V1Branch] = {}
+        """The unfinished requests that a hook has touched, and all unfinished children."""
+
+        self._blocked: dict[str, Request] = {}
+        self._ledger = Ledger()
+        self._forks = Forks(self.kv_cache_manager)
+        self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
+        self.pressure = Pressure(
+            self.kv_cache_manager,
+            self._forks,
+            self.hooks.special_kwargs.blocked_kv_policy,
+            SILENT,
+            free=self._free_request_blocks,
+            set_aside=self._blocked.values,
+            queued=lambda: self.kv_holding_waiting,
+            may_take=self._may_take,
+            can_run=lambda: bool(self.running),
+        )
+
+    def attach(self, hooks: Hooks) -> None:
+        """Use ``hooks``; must be called before the first request."""
+        self.hooks = hooks
+        self._handlers = hooks.decider.handlers
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """Upstream's `schedule`, after joining the parents that can go on."""
+        self._settle()
+        return super().schedule(*args, **kwargs)
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Upstream's outputs, and what happened to trees meanwhile."""
+        self._ledger.begin_step()
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._settle()
+        if self._ledger:
+            self._ledger.write(outputs)
+        return outputs
+
+    def has_requests(self) -> bool:
+        """As upstream, and while something is to be told. If all wait for a caller, the engine sleeps."""
+        return super().has_requests() or bool(self._ledger) or self.trees.has_unsettled
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+        """Abort requests or single branches, with all their descendants, whatever their status."""
+        if request_ids is None:
+            ids = list(self.requests)
+        else:
+            ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        doomed = [self._branches[name] for name in ids if name in self._branches]
+        below = [branch.request_id for each in doomed for branch in each.subtree() if branch.phase != "finished"]
+        # Children first: a parent that is aborted then has none left to abort.
+        finished: list[Request] = []
+        for name in dict.fromkeys([*reversed(below), *ids]):
+            finished += super().finish_requests(name, finished_status)
+        return finished
+
+    def resume(self, request_id: str, token_ids: Sequence[int]) -> None:
+        """Let a sequence that waits for a caller go on, with ``token_ids`` after its children's results.
+
+        Raises:
+            ValueError: no such sequence waits, an id lies outside the vocabulary, or there are too many.
+        """
+        branch = self._branches.get(request_id)
+        if branch is None or not branch.awaits_resume:
+            waiting = [each.request_id for each in self._branches.values() if each.awaits_resume]
+            raise ValueError(
+                f"resume_sequence: request_id is {shortened(request_id)}, and no such sequence waits to be resumed; "
+                f"those that wait are {shortened(sorted(waiting))}"
+            )
+        self.trees.resume(branch, self.hooks.merger.checked(branch, token_ids))
+
+    def check_integrity(self) -> None:
+        """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
+        self.trees.check_integrity()
+        check_queues_of(self, self._blocked)
+        check_blocks(self.kv_cache_manager, self._forks)
+        blocked = {branch.request_id for branch in self.trees.branches if branch.phase == "blocked"}
+        if blocked != set(self._blocked):
+            strays = f"{sorted(blocked ^ set(self._blocked))} are BLOCKED in the scheduler or in the trees, not in both"
+            raise IntegrityError(f"{strays}\n{self.trees.report()}")
+
+    @property
+    def blocked(self) -> Iterator[Request]:
+        """The BLOCKED requests, in the order in which they were set aside."""
+        return iter(self._blocked.values())
+
+    def branch_of(self, request_id: str) -> V1Branch | None:
+        """The branch of an unfinished request; None if no hook has touched it."""
+        return self._branches.get(request_id)
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        branch = self._branches.get(request.request_id)
+        token_id = new_token_ids[-1]
+        is_hook = token_id in self._handlers
+        if branch is None and not is_hook:
+            return super()._update_request_with_output(request, new_token_ids, is_stale)
+        branch = self._plant(request) if branch is None else branch
+        decided = self.hooks.decider.decide(token_id, branch) if is_hook and branch.limits.hooks else None
+        if branch.phase == "finished":
+            # Its own handler has aborted it.
+            return [], False
+        new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
+        ending = ending_of(branch.sequence, token_id)
+        if ending is not None:
+            self._end(branch, ending)
+            return new_token_ids, True
+        if decided is not None:
+            stopped = self._carry_out(decided, branch)
+        return new_token_ids, stopped
+
+    def _handle_stopped_request(self, request: Request) -> bool:
+        if request.request_id not in self._blocked:
+            finished: bool = super()._handle_stopped_request(request)
+            return finished
+        if request.is_finished():
+            # Upstream has ended it for another reason, after its token: a grammar that does not accept it.
+            return True
+        # What a step in flight samples for it is dropped, as upstream does for a session.
+        request.num_computed_tokens = num_written(request)
+        request.spec_token_ids = []
+        request.drop_stale_output = True
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.num_output_placeholders = 0
+        self.reset_preempted_req_ids.add(request.request_id)
+        return False
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        if request.request_id not in self._blocked:
+            super()._enqueue_waiting_request(request)
+
+    def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
+        # A tree that has begun goes before new requests, in upstream's queue for requests that hold KV.
+        return request.request_id in self._branches or super()._holds_kv_blocks(request)
+
+    def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
+        fork = self._forks.of(request)
+        if fork is None:
+            return super()._get_local_prefix_cache_hit(request, *args)
+        blocks, num_tokens = fork
+        return blocks, num_tokens, 0, False
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        for request_id in self._forks.children & scheduler_output.num_scheduled_tokens.keys():
+            self._forks.release(request_id)
+        super()._update_after_schedule(scheduler_output)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        branch = self._branches.get(request.request_id)
+        if branch is not None:
+            self._abort(branch)
+        freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
+        return freed
+
+    def _may_take(self, request: Request) -> bool:
+        """Whether a request may have KV that others will recompute: new ones wait instead."""
+        return request.status == RequestStatus.RUNNING or request.request_id in self._branches
+
+    def _plant(self, request: Request) -> V1Branch:
+        branch = self.trees.plant(self.hooks.sequence_of(request), self.hooks.limits_of(request))
+        self._branches[request.request_id] = branch
+        return branch
+
+    def _carry_out(self, decided: Decided, branch: V1Branch) -> bool:
+        """Spawn and block as decided; return whether the sequence is BLOCKED now."""
+        made = self.hooks.decider.effects(decided, branch)
+        if made is None:
+            return False
+        effects, children = made
+        for plan, child in zip(effects.children, children, strict=True):
+            self._branches[plan.request_id] = self.trees.spawn(branch, plan, self.hooks.sequence_of(child))
+            self._forks.add(branch.sequence.request, child)
+            self.requests[plan.request_id] = child
+            self._enqueue_waiting_request(child)
+            self._ledger.note(branch, spawned(plan, child, branch))
+            if self.log_stats:
+                child.record_event(EngineCoreEventType.QUEUED)
+        if effects.blocks_until is None:
+            return False
+        self.trees.block(branch, effects.blocks_until)
+        self._ledger.note(branch, Blocked(branch.request_id, effects.blocks_until == "caller"))
+        self._block(branch.sequence.request)
+        return True
+
+    def _end(self, branch: V1Branch, ending: range) -> None:
+        """Note that a sequence has ended. With unjoined children it is BLOCKED until they have finished."""
+        branch.sequence.note_end()
+        self._ledger.note(branch, ended(branch, ending))
+        if self.trees.end(branch, ending):
+            del self._branches[branch.request_id]
+        else:
+            self._block(branch.sequence.request)
+
+    def _block(self, request: Request) -> None:
+        request.status = RequestStatus.PREEMPTED
+        self._blocked[request.request_id] = request
+
+    def _settle(self) -> None:
+        while self.trees.has_unsettled:
+            # A join may finish its sequence, so that its parent is ready too.
+            for branch in ready(self.trees.take_unsettled()):
+                self._resume(branch)
+
+    def _resume(self, branch: V1Branch) -> None:
+        request = branch.sequence.request
+        merge = self.hooks.merger.merge(branch)
+        if branch.phase != "blocked":
+            # Its own join function has aborted it.
+            return
+        ends = branch.ended_as is not None or merge.ends_at_length
+        num_prefill = 0 if ends else request.num_tokens - request.num_computed_tokens
+        self.trees.join(branch, merge, num_prefill, 0)
+        self._ledger.note(branch, joined(branch, merge, num_prefill))
+        del self._blocked[branch.request_id]
+        if branch.ended_as is not None:
+            self._finish(branch)
+            return
+        begin_session(request, params_after_join(branch))
+        request.status = RequestStatus.WAITING
+        self._enqueue_waiting_request(request)
+
+    def _finish(self, branch: V1Branch) -> None:
+        """Finish a sequence with the end it had, or with the model's length, after its join."""
+        request = branch.sequence.request
+        request.status = branch.sequence.ended_with or RequestStatus.FINISHED_LENGTH_CAPPED
+        self._end(branch, branch.ending)
+        self._free_request(request)
+        if branch.parent is None:
+            self._ledger.finish(branch)
+
+    def _abort(self, branch: V1Branch) -> None:
+        del self._branches[branch.request_id]
+        self._blocked.pop(branch.request_id, None)
+        self._forks.release(branch.request_id)
+        self.trees.abort(branch)
+        self._ledger.note(branch, Aborted(branch.request_id))
+        below = [child.request_id for child in branch.subtree() if child.phase != "finished"]
+        self.finish_requests(below, RequestStatus.FINISHED_ABORTED)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""V1's requests in terms of the rules. A request that no hook has touched has no `V1Sequence`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from sequence_hooks.branch import Branch
+from sequence_hooks.sequence import Outcome
+from sequence_hooks.v1.core.texts import Stop, TokenTexts
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request, RequestStatus
+
+TextOf = Callable[[Sequence[int]], str]
+"""Decodes the output of a sequence, for join functions that read texts."""
+
+_OUTCOMES: dict[RequestStatus, Outcome] = {
+    RequestStatus.FINISHED_STOPPED: "stopped",
+    RequestStatus.FINISHED_REPETITION: "stopped",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "failed",
+    RequestStatus.FINISHED_IGNORED: "failed",
+    RequestStatus.FINISHED_ERROR: "failed",
+}
+
+
+class TokenView(Sequence[int]):
+    """The tokens of ``token_ids`` from ``start`` on, without copying them; it grows as they do."""
+
+    def __init__(self, token_ids: Sequence[int], start: int) -> None:
+        self._token_ids = token_ids
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._token_ids) - self._start
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                return self._token_ids[self._start + start : self._start + max(start, stop)]
+            return [self[each] for each in range(start, stop, step)]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"token {index} of {len(self)}")
+        return self._token_ids[self._start + index % len(self)]
+
+
+class V1Sequence:
+    """The sequence of one request; a `sequence_hooks.transcript.Narrated`.
+
+    After a join, upstream's request counts everything before it as prompt. This is where its own prompt ends.
+
+    Args:
+        texts: The texts of its output tokens, if it has stop strings.
+    """
+
+    def __init__(self, request: Request, text_of: TextOf, texts: TokenTexts | None) -> None:
+        self.request = request
+        self.sampling_params = params_of(request)
+        """As requested. The request's own differ after a join."""
+
+        self.num_prompt_tokens = len(request.all_token_ids) - request.num_output_tokens
+        self.output_token_ids = TokenView(request.all_token_ids, self.num_prompt_tokens)
+        self.finish_reason: str | None = None
+        self.ended_with: RequestStatus | None = None
+        """Upstream's status at its end; None until then."""
+
+        self._text_of = text_of
+        self._texts = texts
+        self.stop: Stop | None = None
+        """The stop string that has ended its output."""
+
+        for token_id in self.output_token_ids if texts is not None else ():
+            self._sample(token_id)
+
+    @property
+    def request_id(self) -> str:
+        name: str = self.request.request_id
+        return name
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]:
+        token_ids: Sequence[int] = self.request.all_token_ids[: self.num_prompt_tokens]
+        return token_ids
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return num_written(self.request)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return _OUTCOMES.get(self.request.status)
+
+    @property
+    def text(self) -> str:
+        return self._text_of(self.output_token_ids)
+
+    def sampled(self, token_id: int) -> Stop | None:
+        """Take note of the token that upstream has just appended; return the stop string that has ended the output."""
+        self._sample(token_id)
+        return self.stop
+
+    def merged(self, token_ids: Sequence[int]) -> None:
+        """Take note of tokens that a join has just appended."""
+        if self._texts is not None:
+            self._texts.merge(token_ids)
+
+    def note_end(self) -> None:
+        """Take note of how upstream's request has ended."""
+        self.ended_with = self.request.status
+        self.finish_reason = str(RequestStatus.get_finished_reason(self.request.status))
+
+    def _sample(self, token_id: int) -> None:
+        if self._texts is not None and self.stop is None:
+            self.stop = self._texts.sample(token_id)
+
+
+V1Branch = Branch[V1Sequence]
+
+
+def params_of(request: Request) -> SamplingParams:
+    """The sampling parameters of a request that generates."""
+    params = request.sampling_params
+    assert params is not None, f"{request.request_id} is a request of a pooling model"
+    return params
+
+
+def num_written(request: Request) -> int:
+    """Tokens whose KV is written for certain. Upstream counts those of the steps in flight as computed already."""
+    count: int = request.num_computed_tokens - request.num_output_placeholders
+    return count

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text, tokens and logprobs of one sequence of a tree, which grow as the engine tells."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sequence_hooks.sequence import Outcome
+from sequence_hooks.v1.events import Ended, Texts
+from vllm.logprobs import Logprob
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDetokenizer
+from vllm.v1.engine.logprobs import LogprobsProcessor
+
+
+class TreeDetokenizer(IncrementalDetokenizer):
+    """Upstream's detokenizer of one sequence, for which the engine has looked for stop strings already."""
+
+    def __init__(self, detokenizer: IncrementalDetokenizer) -> None:
+        self._detokenizer = detokenizer
+        self._ended: Ended | None = None
+        if isinstance(detokenizer, BaseIncrementalDetokenizer):
+            detokenizer.stop = []
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """All output tokens so far."""
+        token_ids: list[int] = self._detokenizer.output_token_ids
+        return token_ids
+
+    @property
+    def output_text(self) -> str:
+        """The text of all output tokens so far; empty without a tokenizer."""
+        return getattr(self._detokenizer, "output_text", "")
+
+    def num_output_tokens(self) -> int:
+        """How many output tokens there are so far."""
+        count: int = self._detokenizer.num_output_tokens()
+        return count
+
+    def end_with(self, ended: Ended) -> None:
+        """Take note of how the next tokens end the output."""
+        self._ended = ended
+
+    def update(self, new_token_ids: list[int], stop_terminated: bool) -> None:
+        """Append sampled tokens. The text of what ended the output is left out, as its request asks."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            self._detokenizer.update(new_token_ids, stop_terminated)
+            return
+        is_stop_string = ended.text_end is not None
+        self._detokenizer.update(new_token_ids, ended.outcome == "stopped" and not is_stop_string)
+        if is_stop_string and isinstance(self._detokenizer, BaseIncrementalDetokenizer):
+            self._detokenizer.output_text = self.output_text[: ended.text_end]
+
+    def get_next_output_text(self, finished: bool, delta: bool) -> str:
+        """As upstream's."""
+        text: str = self._detokenizer.get_next_output_text(finished, delta)
+        return text
+
+
+class Narration:
+    """One sequence of a tree, as its caller is told about it; a `sequence_hooks.transcript.Narrated`."""
+
+    num_computed_tokens = 0
+    """Not known here."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling_params: Any,
+        detokenizer: TreeDetokenizer,
+        logprobs: LogprobsProcessor,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling_params = sampling_params
+        self.detokenizer = detokenizer
+        self.logprobs = logprobs
+        self.outcome: Outcome | None = None
+        self.finish_reason: str | None = None
+
+    @classmethod
+    def of_child(cls, request_id: str, prompt_token_ids: list[int], texts: Texts, tokenizer: Any) -> "Narration":
+        """A child that has sampled nothing yet."""
+        params = SamplingParams(
+            detokenize=texts.detokenize,
+            skip_special_tokens=texts.skip_special_tokens,
+            spaces_between_special_tokens=texts.spaces_between_special_tokens,
+            include_stop_str_in_output=texts.include_stop_str_in_output,
+            logprobs=texts.logprobs,
+            flat_logprobs=texts.flat_logprobs,
+        )
+        request = EngineCoreRequest(request_id, prompt_token_ids, None, params, None, 0.0, None, None, None)
+        tokenizer = tokenizer if texts.detokenize else None
+        detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request))
+        logprobs = LogprobsProcessor.from_new_request(tokenizer, request)
+        return cls(request_id, prompt_token_ids, params, detokenizer, logprobs)
+
+    @property
+    def output_token_ids(self) -> Sequence[int]:
+        return self.detokenizer.output_token_ids
+
+    @property
+    def text(self) -> str:
+        return self.detokenizer.output_text
+
+    def sample(self, output: EngineCoreOutput) -> None:
+        """Append what the engine says that a child has sampled."""
+        self.detokenizer.update(list(output.new_token_ids), False)
+        self.logprobs.update_from_output(output)
+
+    def merge(self, token_ids: list[int], entries: Iterable[dict[int, Logprob]]) -> None:
+        """Append what a join has appended.
+
+        Args:
+            entries: The logprobs of each token, read only if the sequence has logprobs.
+        """
+        self.detokenizer.update(token_ids, False)
+        if self.logprobs.logprobs is not None:
+            for entry in entries:
+                self.logprobs.logprobs.append(entry)
+
+    def entries(self, positions: Sequence[int]) -> list[dict[int, Logprob]] | None:
+        """The logprobs of the output tokens at ``positions``; None if it has none."""
+        own = self.logprobs.logprobs
+        return None if own is None else [own[position] for position in positions]
+
+    def entries_of_inserted(self, token_ids: Sequence[int]) -> list[dict[int, Logprob]]:
+        """The logprobs of tokens that no sequence sampled: each token alone, with 0.0."""
+        tokenizer = self.logprobs.tokenizer
+        texts = [None if tokenizer is None else tokenizer.decode([token_id]) for token_id in token_ids]
+        return [{token_id: Logprob(0.0, None, text)} for token_id, text in zip(token_ids, texts, strict=True)]

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's output processor, which also tells callers what happened to their trees."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import vllm.outputs as upstream
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.ids import check_request_id
+from sequence_hooks.limits import Limits, limits_of
+from sequence_hooks.transcript import output_of, tokens_of
+from sequence_hooks.v1.events import EVENTS, LEDGER, NUM_BEFORE, NUM_OUTPUTS, Ended, Event, Joined, decode
+from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
+from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
+from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
+
+
+class NarratedState(RequestState):
+    """Upstream's state of a request, with its tree."""
+
+    limits: Limits
+    branch: FrontBranch | None
+    merged: list[int]
+    """The tokens of joins that no output has told yet."""
+
+    def narrate(self, limits: Limits) -> None:
+        """Start without a tree."""
+        self.limits, self.branch, self.merged = limits, None, []
+
+    def make_request_output(self, new_token_ids: list[int], *args: Any, **kwargs: Any) -> Any:
+        """Upstream's output, whose new tokens include those of joins since the last one."""
+        new_token_ids, self.merged = [*self.merged, *new_token_ids], []
+        return super().make_request_output(new_token_ids, *args, **kwargs)
+
+    def _new_completion_output(
+        self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
+    ) -> CompletionOutput:
+        made = CompletionOutput(**vars(super()._new_completion_output(token_ids, finish_reason, stop_reason)))
+        branch = self.branch
+        if branch is not None and finish_reason is not None and branch.limits.hooks:
+            made.tree_tokens = tokens_of(branch)
+            made.children = tuple(output_of(child) for child in branch.children)
+            made.segments = branch.segments
+            made.joins = tuple(branch.joins)
+        return made
+
+    def _new_request_output(self, *args: Any, **kwargs: Any) -> RequestOutput:
+        made = super()._new_request_output(*args, **kwargs)
+        assert isinstance(made, upstream.RequestOutput)
+        return RequestOutput.of(made)
+
+
+class Narrator(OutputProcessor):
+    """Upstream's output processor for an engine with hooks. Upstream makes it; `adopt` turns it into this."""
+
+    _special_kwargs: SpecialKwargs
+    _replay: Replay
+
+    @classmethod
+    def adopt(cls, processor: OutputProcessor, special_kwargs: SpecialKwargs) -> "Narrator":
+        """Let an output processor that has no requests yet tell of trees."""
+        assert type(processor) is OutputProcessor and not processor.request_states
+        processor.__class__ = cls
+        assert isinstance(processor, cls)
+        processor.narrate(special_kwargs)
+        return processor
+
+    def narrate(self, special_kwargs: SpecialKwargs) -> None:
+        """Start without trees."""
+        self._special_kwargs, self._replay = special_kwargs, Replay(self.tokenizer)
+
+    def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
+        """As upstream.
+
+        Raises:
+            ValueError: the request's limits are invalid, or its id is one that a child could have.
+        """
+        limits = None
+        if request.sampling_params is not None:
+            check_request_id(request.external_req_id or request.request_id)
+            limits = limits_of(self._special_kwargs, request.sampling_params.extra_args)
+        super().add_request(request, *args, **kwargs)
+        state = self.request_states[request.request_id]
+        if limits is not None and type(state) is RequestState:
+            state.__class__ = NarratedState
+            assert isinstance(state, NarratedState)
+            state.narrate(limits)
+
+    def process_outputs(
+        self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
+    ) -> OutputProcessorOutput:
+        """Upstream's outputs, with trees. A step without events goes straight to upstream."""
+        if not engine_core_outputs or engine_core_outputs[0].request_id != LEDGER:
+            return self._process(engine_core_outputs, *args, **kwargs)
+        page = engine_core_outputs[0].kv_transfer_params
+        assert page is not None
+        events = decode(page[EVENTS])
+        before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
+        end = 1 + page[NUM_OUTPUTS]
+        self._happen(before)
+        self._prepare(during)
+        made = self._process(engine_core_outputs[1:end], *args, **kwargs)
+        self._happen(during)
+        ended = self._process(engine_core_outputs[end:], *args, **kwargs)
+        return OutputProcessorOutput(
+            [*made.request_outputs, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
+        )
+
+    def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
+        """As upstream."""
+        aborted: list[str] = super().abort_requests(request_ids, internal)
+        for request_id in aborted:
+            self._replay.forget(request_id)
+        return aborted
+
+    def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
+        """Give children's outputs to their trees, and the others to upstream."""
+        plain = [output for output in outputs if not self._sample(output)] if self._replay.has_trees else outputs
+        return super().process_outputs(plain, *args, **kwargs)
+
+    def _happen(self, events: list[Event]) -> None:
+        for event in events:
+            branch = self._replay.replay(event)
+            if isinstance(event, Joined) and branch is not None and branch.parent is None:
+                state = self.request_states[event.request_id]
+                assert isinstance(state, NarratedState)
+                state.merged += [token_id for span in event.spans for token_id in span.token_ids]
+
+    def _sample(self, output: EngineCoreOutput) -> bool:
+        """Append what a child has sampled; False if ``output`` is not a child's."""
+        branch = self._replay.branch_of(output.request_id)
+        if branch is None or branch.parent is None:
+            return False
+        branch.sequence.sample(output)
+        return True
+
+    def _prepare(self, events: list[Event]) -> None:
+        """Plant the trees that begin in this step, and say how the tokens of this step end their sequences."""
+        for event in events:
+            request_id = getattr(event, "parent", event.request_id)
+            state = self.request_states.get(request_id)
+            if isinstance(state, NarratedState) and state.branch is None:
+                self._plant(state)
+            branch = self._replay.branch_of(request_id)
+            if isinstance(event, Ended) and branch is not None and branch.phase == "live":
+                branch.sequence.detokenizer.end_with(event)
+
+    def _plant(self, state: NarratedState) -> None:
+        assert state.detokenizer is not None and state.logprobs_processor is not None
+        detokenizer = TreeDetokenizer(state.detokenizer)
+        state.detokenizer = detokenizer
+        prompt = state.prompt_token_ids or []
+        name = state.external_req_id
+        if state.parent_req is not None:
+            name = f"{state.request_index}_{name}"
+        root = Narration(name, prompt, None, detokenizer, state.logprobs_processor)
+        state.branch = self._replay.plant(state.request_id, root, state.limits)
+
+    def _finish_request(self, req_state: RequestState) -> None:
+        super()._finish_request(req_state)
+        self._replay.forget(req_state.request_id)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's outputs, with what the sequence hooks did."""
+
+from dataclasses import dataclass
+
+import vllm.outputs as upstream
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, TreeTokens
+
+
+@dataclass(repr=False)
+class CompletionOutput(upstream.CompletionOutput):
+    """Upstream's `CompletionOutput`, and what the sequence hooks did; all of it is empty if none fired.
+
+    It is set in the output in which the completion has finished. Positions count its output tokens.
+    """
+
+    children: tuple[ChildOutput, ...] = ()
+    """The completion's own children, in spawn order."""
+
+    segments: tuple[Segment, ...] = ()
+    """The origin of every output token, in order."""
+
+    joins: tuple[Join, ...] = ()
+    """The completion's joins with its children, in order."""
+
+    tree_tokens: TreeTokens | None = None
+    """How many tokens its children have sampled, and how many it got from joins."""
+
+
+class RequestOutput(upstream.RequestOutput):
+    """Upstream's `RequestOutput`, and what children have sampled, for a request that asks for it."""
+
+    child_deltas: tuple[ChildDelta, ...] = ()
+
+    @classmethod
+    def of(cls, output: upstream.RequestOutput) -> "RequestOutput":
+        """``output`` itself, as an output with hooks."""
+        output.__class__ = cls
+        assert isinstance(output, cls)
+        return output
+
+    def add(self, next_output: upstream.RequestOutput, aggregate: bool) -> None:
+        """Upstream's `add`, which knows none of these fields: a later output's tree replaces an earlier one's."""
+        super().add(next_output, aggregate)
+        trees = {each.index: each for each in next_output.outputs if isinstance(each, CompletionOutput)}
+        for completion in self.outputs:
+            later = trees.get(completion.index)
+            if later is not None and later is not completion and isinstance(completion, CompletionOutput):
+                completion.children, completion.segments = later.children, later.segments
+                completion.joins, completion.tree_tokens = later.joins, later.tree_tokens
+        if isinstance(next_output, RequestOutput):
+            self.child_deltas += next_output.child_deltas

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replays what the engine did to trees, so that the front end has the same ones.
+
+A `DependencyManager` of its own keeps the trees, and `sequence_hooks.transcript` tells of them as on every engine.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+from sequence_hooks.branch import Branch
+from sequence_hooks.handlers import Actions, Merged, TokenEvent, nothing
+from sequence_hooks.ids import child_id
+from sequence_hooks.limits import Limits
+from sequence_hooks.merge import Span
+from sequence_hooks.results import ChildOutput
+from sequence_hooks.rules import ChildPlan, Merge, segments
+from sequence_hooks.tree import DependencyManager
+from sequence_hooks.v1.events import Aborted, Blocked, Ended, Joined, Spawned, Told
+from sequence_hooks.v1.frontend.narration import Narration
+
+FrontBranch = Branch[Narration]
+
+
+class _Joined:
+    """In place of the handlers, which the engine has asked already."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions()
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return nothing(children)
+
+
+_HANDLER = _Joined()
+
+
+class Replay:
+    """The trees of a front end's requests.
+
+    Args:
+        tokenizer: The model's; None if the engine has none.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.trees: DependencyManager[Narration] = DependencyManager()
+        self._tokenizer = tokenizer
+        self._branches: dict[str, FrontBranch] = {}
+        """By the engine's ids. To its caller a request has the id that the caller gave it, and so have its children."""
+
+    def branch_of(self, request_id: str) -> FrontBranch | None:
+        """The branch of a sequence in a tree of an unfinished request."""
+        return self._branches.get(request_id)
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether any unfinished request has a tree."""
+        return bool(self._branches)
+
+    def plant(self, request_id: str, root: Narration, limits: Limits) -> FrontBranch:
+        """Make a request's own sequence the root of a tree; the engine calls it ``request_id``."""
+        branch = self._branches[request_id] = self.trees.plant(root, limits)
+        return branch
+
+    def forget(self, request_id: str) -> None:
+        """Forget the tree of a request that has finished or was aborted."""
+        root = self._branches.get(request_id)
+        if root is None:
+            return
+        tree = set(root.subtree())
+        self._branches = {name: branch for name, branch in self._branches.items() if branch not in tree}
+        for branch in tree:
+            if branch.phase != "finished":
+                self.trees.abort(branch)
+
+    def replay(self, event: Told) -> FrontBranch | None:
+        """Do to the trees what the engine did; return the branch that it happened to.
+
+        None if its request is no longer known: it was aborted while the engine's outputs were on their way.
+        """
+        known = event.parent if isinstance(event, Spawned) else event.request_id
+        branch = self._branches.get(known)
+        if branch is not None:
+            self._replay(event, branch)
+        return branch
+
+    @singledispatchmethod
+    def _replay(self, event: Told, branch: FrontBranch) -> None:
+        raise TypeError(f"{event} is not an event")
+
+    @_replay.register
+    def _(self, event: Spawned, parent: FrontBranch) -> None:
+        output = parent.sequence.output_token_ids[: event.position]
+        prompt = [*parent.sequence.prompt_token_ids, *output, *event.prefix_token_ids]
+        name = child_id(parent.request_id, event.number)
+        child = Narration.of_child(name, prompt, event.texts, self._tokenizer)
+        plan = ChildPlan(name, event.number, tuple(event.prefix_token_ids), event.position, _HANDLER)
+        self._branches[event.request_id] = self.trees.spawn(parent, plan, child)
+
+    @_replay.register
+    def _(self, event: Blocked, branch: FrontBranch) -> None:
+        self.trees.block(branch, "caller" if event.for_caller else "children")
+
+    @_replay.register
+    def _(self, event: Ended, branch: FrontBranch) -> None:
+        branch.sequence.outcome, branch.sequence.finish_reason = event.outcome, event.finish_reason
+        self.trees.end(branch, range(*event.ending))
+
+    @_replay.register
+    def _(self, event: Aborted, branch: FrontBranch) -> None:
+        branch.sequence.finish_reason = "abort"
+        self.trees.abort(branch)
+
+    @_replay.register
+    def _(self, event: Joined, branch: FrontBranch) -> None:
+        sequence = branch.sequence
+        start = len(sequence.output_token_ids)
+        spans = []
+        for told in event.spans:
+            child = None if told.child is None else self._branches[told.child]
+            spans.append(Span(told.token_ids, None if child is None else child.request_id, told.positions))
+            entries = None if child is None else child.sequence.entries(told.positions)
+            sequence.merge(told.token_ids, sequence.entries_of_inserted(told.token_ids) if entries is None else entries)
+        merge = Merge(
+            position=start,
+            spans=tuple(spans),
+            segments=tuple(segments(spans, start)),
+            num_cut=event.num_cut,
+            num_context=len(sequence.prompt_token_ids) + len(sequence.output_token_ids),
+            ends_at_length=event.ends_at_length,
+            error=event.error,
+        )
+        if branch.awaits_resume:
+            self.trees.resume(branch, ())
+        self.trees.join(branch, merge, event.num_prefill, 0)
+
+    @property
+    def awaiting(self) -> Iterator[FrontBranch]:
+        """The sequences that wait for a caller."""
+        return (branch for branch in self.trees.branches if branch.awaits_resume)

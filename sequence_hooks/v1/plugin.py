@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entry point: upstream calls `register` in each of its processes.
+
+Without hooks nothing else of this package is imported. It extends four functions of upstream, each of which is looked
+up by name, so that a release without one of them is noticed at once:
+
+| of upstream | why |
+| --- | --- |
+| ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
+| ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
+| ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the output processor there |
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+OPTION = "--special-kwargs"
+_OURS = "_is_extended_by_sequence_hooks"
+
+
+def register() -> None:
+    """Extend upstream in this process, once."""
+    # Only front ends have imported this module, and only they need it.
+    if "vllm.engine.arg_utils" not in sys.modules:
+        return
+    from vllm.engine.arg_utils import EngineArgs
+
+    _extend(EngineArgs, "add_cli_args", _with_option)
+    _extend(EngineArgs, "create_engine_config", _checked)
+
+
+def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
+    parser = upstream(parser)
+    from sequence_hooks.v1.options import SpecialKwargsAction
+
+    parser.add_argument(OPTION, action=SpecialKwargsAction)
+    return parser
+
+
+def _checked(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    config = upstream(*args, **kwargs)
+    additional = config.additional_config
+    if isinstance(additional, dict) and "special_kwargs" in additional:
+        from sequence_hooks.v1.checks import prepare
+
+        prepare(config)
+        _narrate()
+    return config
+
+
+def _narrate() -> None:
+    """Let engines with hooks that are made from now on tell their callers of trees."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    for engine in (LLMEngine, AsyncLLM):
+        _extend(engine, "__init__", _with_narrator)
+
+
+def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
+    upstream(engine, *args, **kwargs)
+    from sequence_hooks.v1.frontend.narrator import Narrator
+    from sequence_hooks.v1.settings import special_kwargs_of
+
+    special_kwargs = special_kwargs_of(engine.vllm_config)
+    if special_kwargs is not None:
+        Narrator.adopt(engine.output_processor, special_kwargs)
+
+
+def _extend(owner: type, name: str, extension: Callable[..., Any]) -> None:
+    """Replace a function of upstream's by ``extension``, which gets the original one as its first argument."""
+    given = owner.__dict__[name]
+    upstream = given.__func__ if isinstance(given, staticmethod) else given
+    if hasattr(upstream, _OURS):
+        return
+
+    @functools.wraps(upstream)
+    def extended(*args: Any, **kwargs: Any) -> Any:
+        return extension(upstream, *args, **kwargs)
+
+    setattr(extended, _OURS, True)
+    setattr(owner, name, staticmethod(extended) if isinstance(given, staticmethod) else extended)

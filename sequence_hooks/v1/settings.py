@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks of an engine, as upstream's configuration carries them to every process."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from sequence_hooks.config import SpecialKwargs
+from vllm.config import VllmConfig
+from vllm.sampling_params import SamplingParams
+
+KEY = "special_kwargs"
+"""The key in upstream's ``additional_config``."""
+
+SCHEDULER = "sequence_hooks.v1.core.scheduler.HookScheduler"
+
+
+def engine_args(special_kwargs: SpecialKwargs | Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """The arguments that switch sequence hooks on, for ``vllm.LLM``, ``EngineArgs`` or ``AsyncEngineArgs``.
+
+    Args:
+        more: Other arguments of the engine; ``additional_config`` is kept, with the hooks added.
+
+    Raises:
+        ValueError: a field of ``special_kwargs`` has an invalid value, or ``more`` names another scheduler.
+    """
+    checked = SpecialKwargs.of(special_kwargs)
+    assert checked is not None
+    if more.get("scheduler_cls") not in (None, SCHEDULER):
+        raise ValueError(
+            f"special_kwargs: scheduler_cls is {more['scheduler_cls']!r}, and sequence hooks need their own; leave it "
+            "out"
+        )
+    additional = {**(more.pop("additional_config", None) or {}), KEY: plain_fields(checked)}
+    return {**more, "scheduler_cls": SCHEDULER, "additional_config": additional}
+
+
+def special_kwargs_of(config: VllmConfig) -> SpecialKwargs | None:
+    """The hooks that ``config`` asks for; None if they are off.
+
+    Raises:
+        ValueError: a field has an invalid value.
+    """
+    additional = config.additional_config
+    return SpecialKwargs.of(additional.get(KEY)) if isinstance(additional, Mapping) else None
+
+
+def plain_fields(special_kwargs: SpecialKwargs) -> dict[str, Any]:
+    """The fields that differ from their defaults, as JSON can carry them."""
+    fields = {}
+    for field in dataclasses.fields(special_kwargs):
+        value = getattr(special_kwargs, field.name)
+        if value == field.default:
+            continue
+        if isinstance(value, SamplingParams):
+            # A complete object replaces all fields, so all of them are given.
+            value = {name: getattr(value, name) for name in value.__struct_fields__ if not name.startswith("_")}
+            del value["output_text_buffer_length"]
+        fields[field.name] = msgspec.to_builtins(value)
+    return fields
