@@ -31,8 +31,11 @@ def main() -> int:
 
 
 def name_as_vllm(site_packages: Path) -> None:
-    """Give the CPU wheel's version to a distribution named ``vllm``, which ``vllm serve`` asks for."""
-    version = distribution(WHEEL).version
+    """Give the CPU wheel's version to a distribution named ``vllm``, which ``vllm serve`` asks for.
+
+    Upstream tells from this version that it is built for the CPU.
+    """
+    version = f"{distribution(WHEEL).version}+cpu"
     folder = site_packages / f"vllm-{version}.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")

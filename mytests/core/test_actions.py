@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a handler returned, as plain values."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sequence_hooks.actions import as_token_id, plain_actions
+from sequence_hooks.handlers import Actions, Spawn
+
+
+class Own(Spawn):
+    """A user-defined subclass."""
+
+
+class Counted:
+    """Endless values, and how many of them were read."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.num_read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.num_read += 1
+            yield self.value
+
+
+def spawned(spawn: Any, most_prefix: int = 8) -> Spawn:
+    """The plain form of the one child that is spawned."""
+    (plain,) = plain_actions(Actions((spawn,)), 1, most_prefix).spawn
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([Spawn()], "on_token returned [Spawn(prefix_token_ids=(), sampling_params=None)]; return Actions"),
+        (Actions((7,)), "Actions.spawn has 7; give Spawn objects"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_not_actions_is_refused(given: Any, message: str) -> None:
+    """The error shows what was returned, and the way out."""
+    with pytest.raises(TypeError, match=re.escape(message)):
+        plain_actions(given, 1, 8)
+
+
+@pytest.mark.parametrize("prefix", [(), (3,), (3, 4)])
+def test_a_plain_child_is_not_copied(prefix: tuple[int, ...]) -> None:
+    """Its prefix is a tuple of ints already."""
+    spawn = Spawn(prefix, {"max_tokens": 3})
+    assert spawned(spawn) is spawn
+
+
+@pytest.mark.parametrize("spawn", [Spawn([3, 4], {"max_tokens": 3}), Own((3, 4), {"max_tokens": 3})])  # type: ignore[arg-type]
+def test_any_other_child_becomes_a_plain_one(spawn: Spawn) -> None:
+    """It keeps its prefix and its sampling parameters."""
+    plain = spawned(spawn)
+    assert (type(plain), plain) == (Spawn, Spawn((3, 4), {"max_tokens": 3}))
+
+
+@pytest.mark.parametrize(("most", "num_read"), [(-1, 1), (0, 1), (1, 2), (5, 6)])
+def test_a_prefix_is_read_up_to_one_more_than_there_is_room_for(most: int, num_read: int) -> None:
+    """So that one that is too long is noticed, and an endless one ends nothing."""
+    assert len(spawned(Spawn(prefix := Counted(3)), most).prefix_token_ids) == num_read  # type: ignore[arg-type]
+    assert prefix.num_read == num_read
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_children_are_read_up_to_one_more_than_are_allowed(most: int) -> None:
+    """The same holds for endless children."""
+    children = Counted(Spawn())
+    assert len(plain_actions(Actions(children), most, 8).spawn) == most + 1  # type: ignore[arg-type]
+    assert children.num_read == most + 1
+
+
+def test_a_truth_value_is_no_token_id() -> None:
+    """Python counts it as an integer."""
+    with pytest.raises(TypeError, match="True is not a token id"):
+        as_token_id(True)
