@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from sequence_hooks.integrity import IntegrityError
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
@@ -183,6 +183,15 @@ class TestIntegrity:
         engine.scheduler._move(group, SequenceStatus.BLOCKED)
         with pytest.raises(IntegrityError, match=r"\['r'\] are BLOCKED in the queues or in the trees, but not in both"):
             engine.scheduler.check_integrity()
+
+    def test_a_blocked_sequence_is_one_in_its_tree_too(self) -> None:
+        """So nothing is wrong while one waits."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add()
+        engine.step({"r": PROMISE})
+        engine.step({"r": SYNC})
+        assert engine.statuses()["r"] == "BLOCKED"
+        engine.scheduler.check_integrity()
 
     def test_a_block_that_nobody_holds_is_told(self) -> None:
         """It leaked."""
