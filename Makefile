@@ -19,7 +19,7 @@ INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/con
 PLUGIN := .venv-plugin
 PLUGIN_READY := $(PLUGIN)/.ready
 # The plug-in's tests and tools run here: beside the fork's vllm/ a stock one could not be imported.
-IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/plugin
+IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/plugin:$(CURDIR)/build/plugin/examples
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
@@ -28,7 +28,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
+.PHONY: help setup plugin demo demo-plugin test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -74,6 +74,10 @@ $(PLUGIN_READY): requirements/constraints-plugin.txt build_tools/plugin.py seque
 
 demo: setup ## forks and joins of a tiny model on a real engine
 	@$(BIN)/python examples/demo.py
+
+demo-plugin: plugin ## the same on a stock, current vLLM with the plug-in: in process, and over the server
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo.py
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_served.py
 
 test: setup test-plugin ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tiny fork-join model on the engine: its hooks, its sampling parameters, its answers."""
+"""The tiny fork-join model on the engine: its hooks, its sampling parameters, its answers.
+
+The engine is the fork's or, where a current vLLM is installed with the plug-in, that one.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,12 +15,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_USE_V1", "0")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 from forkjoin_task import CHILD, EOS, MERGE_SEPARATOR, PROMISE, SYNC, Mode
 from transformers import AutoTokenizer
 
+from sequence_hooks import SpecialKwargs
 from vllm import LLM, RequestOutput, SamplingParams
-from vllm.config import SpecialKwargs
+from vllm.engine.arg_utils import EngineArgs
+
+IS_FORK = hasattr(EngineArgs, "special_kwargs")
+"""Whether vLLM is the fork, which takes hooks as an argument of its own."""
 
 MODEL_FOLDER = Path(__file__).parent / "forkjoin-tiny"
 
@@ -47,7 +55,17 @@ def open_engine(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, **engi
         "max_model_len": 512,
         "disable_log_stats": True,
     }
-    return LLM(str(MODEL_FOLDER), special_kwargs=special_kwargs, **defaults | engine_args)
+    return LLM(str(MODEL_FOLDER), **_with_hooks(special_kwargs, defaults | engine_args))
+
+
+def _with_hooks(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    if IS_FORK:
+        return {"special_kwargs": special_kwargs, **arguments}
+    if special_kwargs is None:
+        return arguments
+    from sequence_hooks.v1 import engine_args
+
+    return engine_args(special_kwargs, **arguments)
 
 
 def answers(outputs: Sequence[RequestOutput]) -> list[str]:
