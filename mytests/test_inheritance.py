@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mytests.surgical import EOS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -158,3 +158,18 @@ class TestInheritance:
 
 
 SAMPLES = {"r_parallel_sample_0_child_0": "A", "r_parallel_sample_1_child_0": "BCDEFG"}
+
+
+class TestDeltas:
+    def test_a_delta_names_the_completion_of_its_sample(self) -> None:
+        """With n > 1 each sample has a tree of its own."""
+        engine = SurgicalEngine(HOOKS)
+        add_samples(engine, n=2, extra_args={"stream_children": True})
+        samples = [f"r_parallel_sample_{k}" for k in (0, 1)]
+        tokens = plan(**dict.fromkeys(samples, "!z"), **{f"{name}_child_0": "B" for name in samples})
+        told = []
+        while engine.scheduler.has_unfinished_seqs():
+            engine.step(tokens)
+            told += [(out.request_id, delta.index) for out in engine.handed_out for delta in out.child_deltas]
+        assert sorted(told) == [("r", 0)] * 2 + [("r", 1)] * 2
+        engine.assert_empty()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sequence_hooks.serving.trees import TreeStream, tree_of
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.multiprocessing.engine import MQLLMEngine
 from vllm.entrypoints.llm import LLM
-from vllm.entrypoints.openai.trees import TreeStream, tree_of
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import SamplingParams
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.results import ChildDelta, Segment, TreeTokens
+from sequence_hooks.serving.trees import TreeStream, add_trees
 from vllm.entrypoints.openai.protocol import (
     BatchRequestInput,
     ChatCompletionRequest,
@@ -17,7 +18,6 @@ from vllm.entrypoints.openai.protocol import (
     CompletionResponseChoice,
     UsageInfo,
 )
-from vllm.entrypoints.openai.trees import TreeStream, add_trees
 from vllm.outputs import COUNT_TREE, CompletionOutput, RequestOutput
 
 DELTA = ChildDelta("r_child_0", "r", 0, 2, "B", (66,), None)

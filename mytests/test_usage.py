@@ -12,8 +12,8 @@ import pytest
 from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.test_trees import completion, output
 from sequence_hooks.results import TreeTokens
+from sequence_hooks.serving.trees import TreeStream, add_trees
 from vllm.entrypoints.openai.protocol import CompletionResponse, CompletionResponseChoice, UsageInfo
-from vllm.entrypoints.openai.trees import TreeStream, add_trees
 from vllm.outputs import COUNT_TREE, CompletionOutput
 from vllm.sampling_params import RequestOutputKind
 

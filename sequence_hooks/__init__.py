@@ -7,6 +7,7 @@
 - `handlers`, `actions`, `plugins`: what a hook token does, built-in or user-defined;
 - `merge`, `transcript`, `results`: what a parent gets from its children, and what a caller is told;
 - `kv`: what an injection of KV copies and prefills, and which sequence gives up KV under pressure;
+- `serving`: what an OpenAI server's responses say about trees;
 - `trace`: recorded runs and the traces drawn from them, ``python -m sequence_hooks.trace``;
 - `integrity`: checks that trees, queues and blocks add up.
 

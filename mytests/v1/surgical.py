@@ -274,6 +274,7 @@ class SurgicalEngine:
         assert all(block.ref_cnt == 0 for block in scheduler.kv_cache_manager.block_pool.blocks if not block.is_null)
         assert not self.worker.tokens and not self.worker.tables
         assert not self.narrator.request_states and not self.narrator._replay.has_trees
+        assert not self.narrator._states and not self.narrator._untold
         assert not list(self.narrator._replay.trees.branches) and not self.narrator._replay.trees.has_unsettled
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
@@ -298,8 +299,9 @@ class SurgicalEngine:
         for output in processed.request_outputs:
             assert isinstance(output, RequestOutput)
             self.handed_out.append(output)
-            self.outputs[output.request_id] = output
             self.deltas += output.child_deltas
+            if output.outputs:
+                self.outputs[output.request_id] = output
 
     def _config(self) -> VllmConfig:
         config = copy(_base_config())

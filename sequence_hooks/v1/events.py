@@ -40,6 +40,9 @@ class Texts(msgspec.Struct, array_like=True, frozen=True):
     skip_special_tokens: bool
     spaces_between_special_tokens: bool
     include_stop_str_in_output: bool
+    num_held_back: int
+    """Characters at the end of its text that a delta does not tell yet: they may belong to a stop string."""
+
     logprobs: int | None
     flat_logprobs: bool
 

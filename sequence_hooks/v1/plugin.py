@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point: upstream calls `register` in each of its processes.
 
-Without hooks nothing else of this package is imported. It extends four functions of upstream, each of which is looked
+Without hooks nothing else of this package is imported. It extends these functions of upstream, each of which is looked
 up by name, so that a release without one of them is noticed at once:
 
 | of upstream | why |
@@ -9,6 +9,7 @@ up by name, so that a release without one of them is noticed at once:
 | ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the output processor there |
+| the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
 """
 
 import functools
@@ -59,6 +60,20 @@ def _narrate() -> None:
         _extend(engine, "__init__", _with_narrator)
 
 
+def _tell_clients() -> None:
+    """Let the OpenAI server of this process tell its clients of trees."""
+    from sequence_hooks.v1.frontend import served
+    from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+    from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+
+    _extend(OpenAIServingCompletion, "create_completion", served.asking_for_children)
+    _extend(OpenAIServingCompletion, "completion_stream_generator", served.completion_stream)
+    _extend(OpenAIServingCompletion, "request_output_to_completion_response", served.completion_response)
+    _extend(OpenAIServingChat, "create_chat_completion", served.asking_for_children)
+    _extend(OpenAIServingChat, "chat_completion_stream_generator", served.chat_stream)
+    _extend(OpenAIServingChat, "chat_completion_full_generator", served.chat_response)
+
+
 def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
     upstream(engine, *args, **kwargs)
     from sequence_hooks.v1.frontend.narrator import Narrator
@@ -67,6 +82,9 @@ def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwar
     special_kwargs = special_kwargs_of(engine.vllm_config)
     if special_kwargs is not None:
         Narrator.adopt(engine.output_processor, special_kwargs)
+        # A process that only generates has not imported the server.
+        if "vllm.entrypoints.openai" in sys.modules:
+            _tell_clients()
 
 
 def _extend(owner: type, name: str, extension: Callable[..., Any]) -> None:

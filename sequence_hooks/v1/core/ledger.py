@@ -82,6 +82,7 @@ def spawned(plan: ChildPlan, child: Request, parent: V1Branch) -> Spawned:
         params.skip_special_tokens,
         params.spaces_between_special_tokens,
         params.include_stop_str_in_output,
+        params.output_text_buffer_length,
         params.logprobs,
         params.flat_logprobs,
     )

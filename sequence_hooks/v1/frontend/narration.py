@@ -16,11 +16,13 @@ from vllm.v1.engine.logprobs import LogprobsProcessor
 class TreeDetokenizer(IncrementalDetokenizer):
     """Upstream's detokenizer of one sequence, for which the engine has looked for stop strings already."""
 
-    def __init__(self, detokenizer: IncrementalDetokenizer) -> None:
+    def __init__(self, detokenizer: IncrementalDetokenizer, num_held_back: int | None = None) -> None:
         self._detokenizer = detokenizer
         self._ended: Ended | None = None
         if isinstance(detokenizer, BaseIncrementalDetokenizer):
             detokenizer.stop = []
+            if num_held_back is not None:
+                detokenizer.stop_buffer_length = num_held_back
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -78,6 +80,7 @@ class Narration:
         self.sampling_params = sampling_params
         self.detokenizer = detokenizer
         self.logprobs = logprobs
+        self._num_told = 0
         self.outcome: Outcome | None = None
         self.finish_reason: str | None = None
 
@@ -94,7 +97,7 @@ class Narration:
         )
         request = EngineCoreRequest(request_id, prompt_token_ids, None, params, None, 0.0, None, None, None)
         tokenizer = tokenizer if texts.detokenize else None
-        detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request))
+        detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request), texts.num_held_back)
         logprobs = LogprobsProcessor.from_new_request(tokenizer, request)
         return cls(request_id, prompt_token_ids, params, detokenizer, logprobs)
 
@@ -105,6 +108,12 @@ class Narration:
     @property
     def text(self) -> str:
         return self.detokenizer.output_text
+
+    def take_delta(self) -> tuple[str, tuple[int, ...]]:
+        """The text and the tokens that no delta has told yet."""
+        token_ids = tuple(self.output_token_ids[self._num_told :])
+        self._num_told += len(token_ids)
+        return self.detokenizer.get_next_output_text(self.finish_reason is not None, True), token_ids
 
     def sample(self, output: EngineCoreOutput) -> None:
         """Append what the engine says that a child has sampled."""

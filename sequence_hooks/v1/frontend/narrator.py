@@ -8,6 +8,7 @@ import vllm.outputs as upstream
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.ids import check_request_id
 from sequence_hooks.limits import Limits, limits_of
+from sequence_hooks.results import ChildDelta
 from sequence_hooks.transcript import output_of, tokens_of
 from sequence_hooks.v1.events import EVENTS, LEDGER, NUM_BEFORE, NUM_OUTPUTS, Ended, Event, Joined, decode
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
@@ -33,6 +34,23 @@ class NarratedState(RequestState):
         """Upstream's output, whose new tokens include those of joins since the last one."""
         new_token_ids, self.merged = [*self.merged, *new_token_ids], []
         return super().make_request_output(new_token_ids, *args, **kwargs)
+
+    def delta_of(self, child: FrontBranch) -> RequestOutput:
+        """An output without completions that tells what a child has that no output has told yet."""
+        assert child.parent is not None and child.origin is not None
+        text, token_ids = child.sequence.take_delta()
+        delta = ChildDelta(
+            request_id=child.request_id,
+            parent_id=child.parent.request_id,
+            index=self.request_index,
+            spawn_position=child.origin.position,
+            text=text,
+            token_ids=token_ids,
+            finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
+        )
+        output = RequestOutput(self.external_req_id, None, self.prompt_token_ids, None, [], finished=False)
+        output.child_deltas = (delta,)
+        return output
 
     def _new_completion_output(
         self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -70,6 +88,11 @@ class Narrator(OutputProcessor):
     def narrate(self, special_kwargs: SpecialKwargs) -> None:
         """Start without trees."""
         self._special_kwargs, self._replay = special_kwargs, Replay(self.tokenizer)
+        self._states: dict[FrontBranch, NarratedState] = {}
+        """The states of requests by the roots of their trees."""
+
+        self._untold: dict[FrontBranch, None] = {}
+        """Children whose latest tokens their callers asked for."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream.
@@ -93,7 +116,9 @@ class Narrator(OutputProcessor):
     ) -> OutputProcessorOutput:
         """Upstream's outputs, with trees. A step without events goes straight to upstream."""
         if not engine_core_outputs or engine_core_outputs[0].request_id != LEDGER:
-            return self._process(engine_core_outputs, *args, **kwargs)
+            made = self._process(engine_core_outputs, *args, **kwargs)
+            made.request_outputs += self._tell_deltas()
+            return made
         page = engine_core_outputs[0].kv_transfer_params
         assert page is not None
         events = decode(page[EVENTS])
@@ -103,16 +128,17 @@ class Narrator(OutputProcessor):
         self._prepare(during)
         made = self._process(engine_core_outputs[1:end], *args, **kwargs)
         self._happen(during)
+        deltas = self._tell_deltas()
         ended = self._process(engine_core_outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
-            [*made.request_outputs, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
+            [*made.request_outputs, *deltas, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
         )
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
         """As upstream."""
         aborted: list[str] = super().abort_requests(request_ids, internal)
         for request_id in aborted:
-            self._replay.forget(request_id)
+            self._forget(request_id)
         return aborted
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
@@ -123,6 +149,8 @@ class Narrator(OutputProcessor):
     def _happen(self, events: list[Event]) -> None:
         for event in events:
             branch = self._replay.replay(event)
+            if isinstance(event, Ended) and branch is not None:
+                self._note_delta(branch)
             if isinstance(event, Joined) and branch is not None and branch.parent is None:
                 state = self.request_states[event.request_id]
                 assert isinstance(state, NarratedState)
@@ -134,7 +162,27 @@ class Narrator(OutputProcessor):
         if branch is None or branch.parent is None:
             return False
         branch.sequence.sample(output)
+        self._note_delta(branch)
         return True
+
+    def _note_delta(self, branch: FrontBranch) -> None:
+        if branch.parent is not None and branch.limits.stream_children:
+            self._untold[branch] = None
+
+    def _tell_deltas(self) -> list[upstream.RequestOutput]:
+        """An output for each child that has something new; those of asynchronous requests go to their queues."""
+        untold, self._untold = self._untold, {}
+        outputs: list[upstream.RequestOutput] = []
+        for branch in untold:
+            state = self._states.get(branch.root)
+            if state is None:
+                continue
+            output = state.delta_of(branch)
+            if state.queue is None:
+                outputs.append(output)
+            else:
+                state.queue.put(output)
+        return outputs
 
     def _prepare(self, events: list[Event]) -> None:
         """Plant the trees that begin in this step, and say how the tokens of this step end their sequences."""
@@ -157,7 +205,14 @@ class Narrator(OutputProcessor):
             name = f"{state.request_index}_{name}"
         root = Narration(name, prompt, None, detokenizer, state.logprobs_processor)
         state.branch = self._replay.plant(state.request_id, root, state.limits)
+        self._states[state.branch] = state
 
     def _finish_request(self, req_state: RequestState) -> None:
         super()._finish_request(req_state)
-        self._replay.forget(req_state.request_id)
+        self._forget(req_state.request_id)
+
+    def _forget(self, request_id: str) -> None:
+        root = self._replay.branch_of(request_id)
+        if root is not None:
+            del self._states[root]
+            self._replay.forget(request_id)

@@ -5,17 +5,17 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+from sequence_hooks.serving.trees import TreeStream, add_trees
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_chat as upstream
 from vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatCompletionResponse, ErrorResponse
-from vllm.entrypoints.openai.trees import TreeStream, add_trees
 from vllm.outputs import RequestOutput
 
 _CHUNK = "chat.completion.chunk"
 
 
 class OpenAIServingChat(upstream.OpenAIServingChat):
-    """Upstream's `OpenAIServingChat`; see `vllm.entrypoints.openai.trees`."""
+    """Upstream's `OpenAIServingChat`; see `sequence_hooks.serving.trees`."""
 
     async def chat_completion_stream_generator(
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any

@@ -5,15 +5,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from itertools import chain
 from typing import Any
 
+from sequence_hooks.serving.trees import TreeStream, add_trees
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_completion as upstream
 from vllm.entrypoints.openai.protocol import CompletionRequest, CompletionResponse
-from vllm.entrypoints.openai.trees import TreeStream, add_trees
 from vllm.outputs import RequestOutput
 
 
 class OpenAIServingCompletion(upstream.OpenAIServingCompletion):
-    """Upstream's `OpenAIServingCompletion`; see `vllm.entrypoints.openai.trees`."""
+    """Upstream's `OpenAIServingCompletion`; see `sequence_hooks.serving.trees`."""
 
     async def completion_stream_generator(
         self,

@@ -5,8 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
-from mytests.test_inheritance import add_samples
+from mytests.rules.engine import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from sequence_hooks.results import ChildDelta
 from vllm.sampling_params import RequestOutputKind
 
@@ -42,19 +41,6 @@ class TestDeltas:
         engine.run(tokens)
         engine.assert_empty()
 
-    def test_a_delta_names_the_completion_of_its_sample(self) -> None:
-        """With n > 1 each sample has a tree of its own."""
-        engine = SurgicalEngine(HOOKS)
-        add_samples(engine, n=2, extra_args=STREAMED)
-        samples = [f"r_parallel_sample_{k}" for k in (0, 1)]
-        tokens = plan(**dict.fromkeys(samples, "!z"), **{f"{name}_child_0": "B" for name in samples})
-        told = []
-        while engine.scheduler.has_unfinished_seqs():
-            engine.step(tokens)
-            told += [(out.request_id, delta.index) for out in engine.handed_out for delta in out.child_deltas]
-        assert sorted(told) == [("r", 0)] * 2 + [("r", 1)] * 2
-        engine.assert_empty()
-
     def test_what_a_child_gets_from_its_own_comes_at_once(self) -> None:
         """One delta has the merged text and the token after it."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, max_child_depth=2))
@@ -75,11 +61,12 @@ class TestDeltas:
         """Its stop reason comes with its finish reason, after its children's results."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(output_kind=RequestOutputKind.DELTA, stop_token_ids=[ord("q")])
-        engine.step(plan(r="!", r_child_0="BC"))
-        engine.step(plan(r="!q", r_child_0="BC"))
-        assert (engine.statuses()["r"], engine.outputs["r"].outputs[0].stop_reason) == ("BLOCKED", None)
-        engine.run(plan(r="!q", r_child_0="BC"))
+        script = plan(r="!q", r_child_0="BC")
+        engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
+        assert engine.outputs["r"].outputs[0].stop_reason is None
+        engine.run(script)
         assert finished(engine).stop_reason == ord("q")
+        engine.assert_empty()
 
     def test_the_parents_own_stream_is_its_own(self) -> None:
         """Its deltas begin after what it has sent, and its tree comes with the last one."""

@@ -6,7 +6,7 @@
 inserted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sequence_hooks.results import TreeTokens
@@ -30,7 +30,12 @@ def details(num_tokens: int, trees: Iterable[TreeTokens]) -> dict[str, dict[str,
     return {_DETAILS: {"sampled_tokens": sampled, "merged_tokens": merged, "inserted_tokens": inserted}}
 
 
-def add_details(usage: Any, completions: Iterable[Any]) -> None:
-    """Put the field into ``usage``, that of a response with ``completions``."""
+def add_details(usage: Any, completions: Iterable[Any], make: Callable[..., Any] = dict) -> None:
+    """Put the field into ``usage``, that of a response with ``completions``.
+
+    Args:
+        make: Makes the field's value, where the engine's server has a class for it.
+    """
     for name, value in details(usage.completion_tokens, trees_of(completions)).items():
-        setattr(usage, name, value)
+        before = getattr(usage, name, None)
+        setattr(usage, name, make(**({} if before is None else dict(before)), **value))

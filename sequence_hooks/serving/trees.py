@@ -2,31 +2,32 @@
 """What the server's responses say about a request's tree, in extra fields that other clients can ignore.
 
 A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in
-`vllm.outputs.CompletionOutput`. A stream has them in the chunk with the choice's finish reason. If the request asks
+the engine's ``CompletionOutput``. A stream has them in the chunk with the choice's finish reason. If the request asks
 for ``stream_children``, each `ChildDelta` is a chunk of its own, without choices and with the extra field ``child``.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sequence_hooks.results import TreeTokens
-from vllm.entrypoints.openai.usage import add_details, details, trees_of
-from vllm.outputs import CompletionOutput, RequestOutput
+from sequence_hooks.serving.usage import add_details, details, trees_of
 
-_Item = TypeVar("_Item", RequestOutput, tuple[int, RequestOutput])
+_Item = TypeVar("_Item")
+"""An engine's output of a request, or a pair of a prompt's index and an output."""
+
 _PREFIX = "data: "
 
 
-def has_tree(completion: CompletionOutput) -> bool:
+def has_tree(completion: Any) -> bool:
     """Whether a completion has finished, and met a hook. One of another class, as from a stand-in engine, has not."""
     return bool(getattr(completion, "segments", ()))
 
 
-def tree_of(completion: CompletionOutput) -> dict[str, Any]:
+def tree_of(completion: Any) -> dict[str, Any]:
     """The extra fields of a completion's choice; none if no hook fired."""
     if not has_tree(completion):
         return {}
@@ -34,10 +35,14 @@ def tree_of(completion: CompletionOutput) -> dict[str, Any]:
     return {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
 
 
-def add_trees(response: Any, completions: Iterable[CompletionOutput]) -> None:
-    """Put the extra fields into the choices of ``response``, which belong to ``completions`` in the same order."""
+def add_trees(response: Any, completions: Iterable[Any], make_details: Callable[..., Any] = dict) -> None:
+    """Put the extra fields into the choices of ``response``, which belong to ``completions`` in the same order.
+
+    Args:
+        make_details: See `add_details`.
+    """
     completions = list(completions)
-    add_details(response.usage, completions)
+    add_details(response.usage, completions, make_details)
     for choice, completion in zip(response.choices, completions, strict=True):
         for name, value in tree_of(completion).items():
             setattr(choice, name, value)
@@ -58,7 +63,7 @@ class TreeStream:
     async def watched(self, items: AsyncIterator[_Item]) -> AsyncIterator[_Item]:
         """``items``, which are outputs or pairs of a prompt's index and an output, for upstream's generator to read."""
         async for item in items:
-            prompt_index, output = item if isinstance(item, tuple) else (0, item)
+            prompt_index, output = cast(Any, item) if isinstance(item, tuple) else (0, cast(Any, item))
             first = prompt_index * self._num_samples
             for delta in getattr(output, "child_deltas", ()):
                 child = {**asdict(delta), "index": first + delta.index}
@@ -111,7 +116,8 @@ class TreeStream:
             # The usage of a choice so far, or of the whole request in a chunk without choices.
             indices = [choice["index"] for choice in choices] or self._tokens
             trees = [self._tokens[index] for index in indices if index in self._tokens]
-            usage.update(details(usage["completion_tokens"], trees))
+            for name, value in details(usage["completion_tokens"], trees).items():
+                usage[name] = {**(usage.get(name) or {}), **value}
         return _line(chunk)
 
 

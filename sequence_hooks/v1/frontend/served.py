@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's OpenAI server, whose choices carry their trees; see `sequence_hooks.serving`.
+
+Each function extends one method of upstream's handlers, and gets it as its first argument.
+"""
+
+import inspect
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from itertools import chain
+from typing import Any
+
+from sequence_hooks.serving.trees import TreeStream, add_trees
+from vllm.entrypoints.serve.engine.protocol import CompletionTokenUsageInfo
+
+STREAM_CHILDREN = "stream_children"
+
+
+async def asking_for_children(
+    upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """A request whose body has ``stream_children`` asks the engine for it, as one with that name in ``vllm_xargs``."""
+    wanted = (request.model_extra or {}).get(STREAM_CHILDREN)
+    if wanted is not None:
+        request.vllm_xargs = {**(request.vllm_xargs or {}), STREAM_CHILDREN: int(wanted)}
+    return await upstream(serving, request, *args, **kwargs)
+
+
+async def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
+    """Upstream's lines of a streamed completion, with trees."""
+    given = _named(upstream, args, kwargs)
+    chunk = {"object": "text_completion", "created": given["created_time"]}
+    async for line in _stream(upstream, given, chunk):
+        yield line
+
+
+async def chat_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
+    """Upstream's lines of a streamed chat completion, with trees."""
+    given = _named(upstream, args, kwargs)
+    async for line in _stream(upstream, given, {"object": "chat.completion.chunk", "created": int(time.time())}):
+        yield line
+
+
+def completion_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Upstream's response of a completion, with trees."""
+    given = _named(upstream, args, kwargs)
+    response = upstream(**given)
+    completions = chain.from_iterable(result.outputs for result in given["final_res_batch"])
+    add_trees(response, completions, CompletionTokenUsageInfo)
+    return response
+
+
+async def chat_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Upstream's response of a chat completion, with trees; an error as it is."""
+    given = _named(upstream, args, kwargs)
+    results: list[Any] = []
+    given["result_generator"] = _last(given["result_generator"], results)
+    response = await upstream(**given)
+    if hasattr(response, "choices"):
+        add_trees(response, results[0].outputs, CompletionTokenUsageInfo)
+    return response
+
+
+async def _stream(
+    upstream: Callable[..., Any], given: dict[str, Any], chunk: dict[str, Any]
+) -> AsyncGenerator[str, None]:
+    request = given["request"]
+    common = {"id": given["request_id"], **chunk, "model": given["model_name"]}
+    stream = TreeStream(common, request.n or 1)
+    made = upstream(**{**given, "result_generator": stream.watched(given["result_generator"])})
+    is_wanted = bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
+    async for line in stream.with_children(made) if is_wanted else stream.of_parent(made):
+        yield line
+
+
+async def _last(results: AsyncIterator[Any], kept: list[Any]) -> AsyncIterator[Any]:
+    """The ``results``, of which the last one is ``kept``."""
+    async for result in results:
+        kept[:] = [result]
+        yield result
+
+
+def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name, whatever their order in this release."""
+    return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
