@@ -10,13 +10,13 @@ IS_V1 = find_spec("vllm.v1.core.sched.async_scheduler") is not None
 
 if TYPE_CHECKING:
     # Both have the same interface; types are checked in the fork's environment.
-    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, num_sampled, plan
     from vllm.config import SpecialKwargs
 elif IS_V1:
-    from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+    from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, num_sampled, plan
     from sequence_hooks import SpecialKwargs
 else:
-    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, num_sampled, plan
     from vllm.config import SpecialKwargs
 
 Prompts = dict[str, list[int]]
@@ -36,5 +36,6 @@ __all__ = [
     "SurgicalEngine",
     "finished",
     "ids",
+    "num_sampled",
     "plan",
 ]

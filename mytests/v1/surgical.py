@@ -338,3 +338,8 @@ def plan(**texts: str) -> Callable[[Sampling], int]:
     See `token_of` for what a text may have.
     """
     return lambda sampling: token_of(texts[sampling.request_id], sampling.num_sampled)
+
+
+def num_sampled(sampling: Sampling) -> int:
+    """The number of output tokens that a sequence has sampled itself, at the time when it samples the next."""
+    return sampling.num_sampled

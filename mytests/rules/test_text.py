@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text, stop strings and streams across a merge, with upstream's own detokenizer on a byte-level tokenizer."""
+
+from typing import Any
+
+import pytest
+
+from mytests.rules.engine import PROMISE, SYNC, finished
+from mytests.rules.spoken import PROMPT, TOKENIZER, byte_ids, engine_with, spoken
+from vllm.sampling_params import RequestOutputKind
+
+
+def test_tokens_past_the_tokenizers_are_merged_without_text() -> None:
+    """A model's vocabulary is often padded, and the model may sample from the padding."""
+    engine = engine_with()
+    past = len(TOKENIZER) + 7
+    engine.add(prompt=PROMPT)
+    engine.run(spoken(r=[PROMISE, SYNC, "z"], r_child_0=["a", past, "bcd"]))
+    assert finished(engine).text == "abcdz"
+    assert past in finished(engine).token_ids
+    engine.assert_empty()
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("before", "child", "after"),
+        [
+            ("a", "é", "z"),
+            ("日", "本", "語"),
+            ("", "日".encode()[:2], "日".encode()[2:]),
+            ("日".encode()[:1], "日".encode()[1:], "!"),
+            ("x", b"\xf0\x9f", b"\x98\x80."),
+        ],
+        ids=["two-bytes", "three-bytes", "cut-by-the-child", "cut-by-the-parent", "cut-emoji"],
+    )
+    def test_text_is_the_decode_of_the_tokens(self, before: Any, child: Any, after: Any) -> None:
+        """Multi-byte characters may be at a merge's border, or split between two sequences."""
+        engine = engine_with()
+        engine.add(prompt=PROMPT)
+        engine.run(spoken(r=[before, PROMISE, SYNC, after], r_child_0=[child]))
+        token_ids = finished(engine).token_ids[:-1]
+        assert finished(engine).text == TOKENIZER.decode(token_ids, skip_special_tokens=True)
+        engine.assert_empty()
+
+
+class TestStopStrings:
+    def test_a_stop_string_begun_by_a_child_does_not_stop_its_parent(self) -> None:
+        """Otherwise merged characters would count as sampled ones."""
+        engine = engine_with()
+        engine.add(prompt=PROMPT, stop=["END"])
+        engine.run(spoken(r=["a", PROMISE, SYNC, "D", "bENDc"], r_child_0=["xEN"]))
+        assert finished(engine).text == "axENDb"
+        assert finished(engine).stop_reason == "END"
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(("include", "text"), [(False, "ax b"), (True, "ax stop b")])
+    def test_a_childs_stop_string_is_merged_if_it_is_part_of_its_text(self, include: bool, text: str) -> None:
+        """If it is not, its tokens are left out of the result, as its text is."""
+        engine = engine_with()
+        engine.add(prompt=PROMPT, stop=["stop"], include_stop_str_in_output=include)
+        engine.run(spoken(r=["a", PROMISE, SYNC, " b"], r_child_0=["x stop more"]))
+        (child,) = finished(engine).children
+        assert finished(engine).text == text.replace("ax b", "ax  b")
+        assert TOKENIZER.decode(child.result_token_ids) == child.text
+        engine.assert_empty()
+
+    def test_a_hook_token_before_a_stop_string_stays(self) -> None:
+        """It has no text, but it is the child's own."""
+        engine = engine_with()
+        engine.add(prompt=PROMPT, stop=["stop"])
+        engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["x", PROMISE, "stop"]))
+        (child,) = finished(engine).children
+        assert child.result_token_ids == (*byte_ids("x"), PROMISE)
+        engine.assert_empty()
+
+
+class TestStreams:
+    def run(self, kind: RequestOutputKind) -> list[Any]:
+        """The outputs of one request, in order."""
+        engine = engine_with()
+        engine.add(prompt=PROMPT, output_kind=kind)
+        script = spoken(r=["ab", PROMISE, "c", SYNC, "d"], r_child_0=["xyz"])
+        seen: list[Any] = []
+        while engine.has_unfinished():
+            engine.outputs.clear()
+            engine.step(script)
+            seen += (output.outputs[0] for output in engine.outputs.values())
+        engine.assert_empty()
+        return seen
+
+    def test_cumulative_outputs_grow(self) -> None:
+        """They pause while the request is BLOCKED; the first output after that has the merged text."""
+        texts = [output.text for output in self.run(RequestOutputKind.CUMULATIVE)]
+        assert texts == ["a", "ab", "ab", "abc", "abc", "abcxyzd", "abcxyzd"]
+
+    def test_deltas_add_up(self) -> None:
+        """Merged text and tokens come with the next sampled one, each with its logprobs."""
+        outputs = self.run(RequestOutputKind.DELTA)
+        assert [output.text for output in outputs] == ["a", "b", "", "c", "", "xyzd", ""]
+        assert [len(output.token_ids) for output in outputs] == [1, 1, 1, 1, 1, 4, 1]
+        assert [len(output.logprobs) for output in outputs] == [1, 1, 1, 1, 1, 4, 1]
+
+    def test_final_only_is_one_output(self) -> None:
+        """The only output has the tree."""
+        (output,) = self.run(RequestOutputKind.FINAL_ONLY)
+        assert output.text == "abcxyzd"
+        assert [child.text for child in output.children] == ["xyz"]
