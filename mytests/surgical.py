@@ -228,6 +228,14 @@ class SurgicalEngine:
         """Resume a request that waits for a caller."""
         self.processor.resume(request_id, given)
 
+    def awaiting(self) -> list[str]:
+        """The sequences that wait for a caller."""
+        return [branch.request_id for branch in self.processor.awaiting_resume()]
+
+    def is_waiting_for_callers(self) -> bool:
+        """Whether nothing can go on until a caller resumes a sequence."""
+        return self.scheduler.is_waiting_for_callers()
+
     def has_unfinished(self) -> bool:
         """Whether any request has not finished."""
         unfinished: bool = self.scheduler.has_unfinished_seqs()

@@ -13,7 +13,7 @@ from sequence_hooks.handlers import TokenHandler
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "TODO.md", ROOT / "mytests" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NODE = re.compile(r"(mytests/\w+\.py)((?:::\w+)+)")
+NODE = re.compile(r"`(mytests/(?:\w+/)*test_\w+\.py)((?:::\w+)+)`")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 

@@ -21,6 +21,7 @@ from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.outputs import RequestOutput
+from sequence_hooks.v1.frontend.resuming import awaiting, resumption
 from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -222,8 +223,16 @@ class SurgicalEngine:
 
     def resume(self, request_id: str, given: Any) -> None:
         """Resume a request that waits for a caller."""
-        token_ids = self.tokenizer.encode(given, add_special_tokens=False) if isinstance(given, str) else given
-        self.scheduler.resume(request_id, token_ids)
+        new = resumption(self.narrator, request_id, given, self.max_model_len, self.vocab_size)
+        self.scheduler.add_request(Request.from_engine_core_request(new, self._hasher))
+
+    def awaiting(self) -> list[str]:
+        """The requests that wait for a caller."""
+        return awaiting(self.narrator)
+
+    def is_waiting_for_callers(self) -> bool:
+        """Whether nothing can go on until a caller resumes a sequence."""
+        return bool(self.awaiting()) and not self.scheduler.has_requests()
 
     def has_unfinished(self) -> bool:
         """Whether any request has not finished, or a step is in flight."""

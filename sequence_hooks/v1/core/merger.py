@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.merge import inserted
+from sequence_hooks.resuming import checked_ids
 from sequence_hooks.rules import Merge, Room, join
 from sequence_hooks.told_once import ToldOnce
 from sequence_hooks.transcript import finished
@@ -33,18 +33,8 @@ class Merger:
         return self._model_len - len(branch.sequence.request.all_token_ids)
 
     def checked(self, branch: V1Branch, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """The ``token_ids`` that a caller gives to ``branch``, if it has room for them.
-
-        Raises:
-            ValueError: an id lies outside the vocabulary, or there are too many.
-        """
-        room = self.room(branch)
-        if len(token_ids) > room:
-            raise ValueError(
-                f"resume_sequence: text_or_token_ids has {len(token_ids)} tokens, and the sequence has room for "
-                f"{room}; give fewer"
-            )
-        return tuple(inserted(token_ids, self._vocab_size).token_ids)
+        """The ``token_ids`` that a caller gives to ``branch``; raises a `ValueError` if it has no room for them."""
+        return checked_ids(token_ids, self.room(branch), self._vocab_size)
 
     def merge(self, branch: V1Branch) -> Merge:
         """Append the results of the unjoined children, and what a caller gave; return what was appended."""

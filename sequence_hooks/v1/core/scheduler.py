@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.resuming import nobody_waits
 from sequence_hooks.rules import ready
-from sequence_hooks.shown import shortened
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.tree import DependencyManager
 from sequence_hooks.v1.core.decider import Decided
@@ -29,14 +29,17 @@ from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.pressure import Pressure
 from sequence_hooks.v1.core.requests import begin_session
-from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written
-from sequence_hooks.v1.events import Aborted, Blocked
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
+from sequence_hooks.v1.events import LEDGER, RESUME, Aborted, Blocked
+from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
+
+logger = init_logger(__name__)
 
 
 class HookScheduler(AsyncScheduler):
@@ -85,6 +88,18 @@ class HookScheduler(AsyncScheduler):
             self._ledger.write(outputs)
         return outputs
 
+    def add_request(self, request: Request) -> None:
+        """As upstream; a front end's resumption of a sequence is not queued."""
+        if request.request_id != LEDGER:
+            super().add_request(request)
+            return
+        name, token_ids = (params_of(request).extra_args or {})[RESUME]
+        try:
+            self.resume(name, token_ids)
+        except ValueError as error:
+            # The front end has checked it: the sequence was aborted meanwhile.
+            logger.debug("%s", error)
+
     def has_requests(self) -> bool:
         """As upstream, and while something is to be told. If all wait for a caller, the engine sleeps."""
         return super().has_requests() or bool(self._ledger) or self.trees.has_unsettled
@@ -111,11 +126,7 @@ class HookScheduler(AsyncScheduler):
         """
         branch = self._branches.get(request_id)
         if branch is None or not branch.awaits_resume:
-            waiting = [each.request_id for each in self._branches.values() if each.awaits_resume]
-            raise ValueError(
-                f"resume_sequence: request_id is {shortened(request_id)}, and no such sequence waits to be resumed; "
-                f"those that wait are {shortened(sorted(waiting))}"
-            )
+            raise nobody_waits(request_id, (each.request_id for each in self._branches.values() if each.awaits_resume))
         self.trees.resume(branch, self.hooks.merger.checked(branch, token_ids))
 
     def check_integrity(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's output processor, which also tells callers what happened to their trees."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import vllm.outputs as upstream
@@ -140,6 +140,14 @@ class Narrator(OutputProcessor):
         for request_id in aborted:
             self._forget(request_id)
         return aborted
+
+    def awaiting(self) -> Iterator[tuple[str, FrontBranch]]:
+        """The sequences that wait for their callers, each with the id that the engine knows it by."""
+        return self._replay.awaiting()
+
+    def resumed(self, branch: FrontBranch) -> None:
+        """Take note that a caller has resumed a sequence."""
+        self._replay.trees.resume(branch, ())
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""

@@ -134,7 +134,6 @@ class Replay:
             self.trees.resume(branch, ())
         self.trees.join(branch, merge, event.num_prefill, 0)
 
-    @property
-    def awaiting(self) -> Iterator[FrontBranch]:
-        """The sequences that wait for a caller."""
-        return (branch for branch in self.trees.branches if branch.awaits_resume)
+    def awaiting(self) -> Iterator[tuple[str, FrontBranch]]:
+        """The sequences that wait for a caller, by the engine's ids."""
+        return ((name, branch) for name, branch in self._branches.items() if branch.awaits_resume)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.handlers import TokenEvent, TokenHandler, make_handlers
 from sequence_hooks.plugins import FAULTS, told
+from sequence_hooks.resuming import checked_ids, encode_within, nobody_waits
 from sequence_hooks.rules import Decision, Refusal, Standing, apply, decide
 from sequence_hooks.shown import shortened
 from vllm.config import SchedulerConfig, SpecialKwargs
@@ -18,7 +19,7 @@ from vllm.engine.output_processor.merged_text import ending_of
 from vllm.engine.output_processor.merger import Merger
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.engine.resume import ResumeRoom, checked_ids, encode_within
+from vllm.engine.resume import ResumeRoom
 from vllm.engine.spawn import make_child
 from vllm.logger import init_logger
 from vllm.outputs import note_processed
@@ -153,10 +154,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     def _awaiting(self, request_id: str) -> V0Branch:
         waiting = {branch.request_id: branch for branch in self.awaiting_resume()}
         if request_id not in waiting:
-            raise ValueError(
-                f"resume_sequence: request_id is {shortened(request_id)}, and no such sequence waits to be resumed; "
-                f"those that wait are {shortened(sorted(waiting))}"
-            )
+            raise nobody_waits(request_id, waiting)
         return waiting[request_id]
 
     def _decide(self, handler: TokenHandler, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:

@@ -13,9 +13,9 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
+from sequence_hooks.resuming import longest_token
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import api_server as upstream
-from vllm.engine.resume import longest_token
 from vllm.entrypoints.openai.bodies import answer_briefly, json_error, read_body
 from vllm.logger import init_logger
 

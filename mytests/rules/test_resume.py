@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.results import Segment
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
@@ -26,16 +26,16 @@ class TestResume:
     def test_it_waits_without_an_end(self) -> None:
         """The request is unfinished, nothing is scheduled, and a caller is awaited."""
         engine = waiting_engine()
-        assert [branch.request_id for branch in engine.processor.awaiting_resume()] == ["r"]
-        assert engine.scheduler.is_waiting_for_callers()
+        assert engine.awaiting() == ["r"]
+        assert engine.is_waiting_for_callers()
         assert engine.step({}) == []
 
     @pytest.mark.parametrize(("given", "text"), [(None, "az"), ("tool", "atoolz"), ([ord("!")], "a!z"), ([], "az")])
     def test_it_goes_on_with_what_it_is_given(self, given: str | list[int] | None, text: str) -> None:
         """A caller gives a text, token ids, or nothing."""
         engine = waiting_engine()
-        engine.processor.resume("r", given)
-        assert not engine.scheduler.is_waiting_for_callers()
+        engine.resume("r", given)
+        assert not engine.is_waiting_for_callers()
         engine.run(plan(r="a.z"))
         assert finished(engine).text == text
         engine.assert_empty()
@@ -43,7 +43,7 @@ class TestResume:
     def test_what_it_is_given_stands_behind_its_childrens_results(self) -> None:
         """It is "inserted", since no sequence sampled it."""
         engine = waiting_engine("!.z", r_child_0="BC")
-        engine.processor.resume("r", "tool")
+        engine.resume("r", "tool")
         engine.run(plan(r="!.z"))
         assert finished(engine).text == "BCtoolz"
         assert finished(engine).segments[1:3] == (Segment(2, 4, "merged", "r_child_0"), Segment(4, 8, "inserted"))
@@ -55,7 +55,7 @@ class TestResume:
         engine.add()
         for _ in range(3):
             engine.step(script)
-        engine.processor.resume("r", "tool")
+        engine.resume("r", "tool")
         assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING"}
         engine.run(script)
         assert finished(engine).text == "BCDEFtoolz"
@@ -67,7 +67,7 @@ class TestResume:
         engine.add()
         for _ in range(8):
             engine.step(script)
-        engine.processor.resume("r_child_0", "tool")
+        engine.resume("r_child_0", "tool")
         engine.run(script)
         assert finished(engine).text == "yBtoolC"
         engine.assert_empty()
@@ -76,7 +76,7 @@ class TestResume:
         """Each sync token needs a call of its own."""
         engine = waiting_engine("a.b.c")
         for text in ("1", "2"):
-            engine.processor.resume("r", text)
+            engine.resume("r", text)
             for _ in range(3):
                 engine.step(plan(r="a.b.c"))
         engine.run(plan(r="a.b.c"))
@@ -94,7 +94,7 @@ class TestResume:
     def test_an_abort_ends_the_wait(self) -> None:
         """Nothing is left behind."""
         engine = waiting_engine()
-        engine.scheduler.abort_seq_group("r")
+        engine.abort("r")
         engine.run({})
         engine.assert_empty()
 
@@ -105,14 +105,14 @@ class TestErrors:
         """The error names the id, and those that wait."""
         engine = waiting_engine()
         with pytest.raises(ValueError, match=f"request_id is '{request_id}', .* those that wait are \\['r'\\]"):
-            engine.processor.resume(request_id, None)
+            engine.resume(request_id, None)
 
     def test_a_second_call_is_refused(self) -> None:
         """What the first call gave is not lost."""
         engine = waiting_engine()
-        engine.processor.resume("r", "one")
+        engine.resume("r", "one")
         with pytest.raises(ValueError, match=r"no such sequence waits .*those that wait are \[\]"):
-            engine.processor.resume("r", "two")
+            engine.resume("r", "two")
         engine.run(plan(r="a.z"))
         assert finished(engine).text == "aonez"
 
@@ -122,7 +122,7 @@ class TestErrors:
         engine = waiting_engine()
         engine.tokenizer.encode = bytes_of
         with pytest.raises(ValueError, match=r"text_or_token_ids is .*; give a text, or a list of token ids") as raised:
-            engine.processor.resume("r", given)
+            engine.resume("r", given)
         assert repr(given) in str(raised.value)
         assert_waits(engine)
 
@@ -131,14 +131,14 @@ class TestErrors:
         """The error is short, whatever is given."""
         engine = waiting_engine()
         with pytest.raises(ValueError, match="text_or_token_ids") as raised:
-            engine.processor.resume("r", given)
+            engine.resume("r", given)
         assert len(str(raised.value)) < 400
         assert_waits(engine)
 
     def test_no_long_id_is_repeated(self) -> None:
         """The error does not list all that wait, either."""
         with pytest.raises(ValueError, match=r"request_id is 'aaa") as raised:
-            waiting_engine().processor.resume("a" * 10**6, None)
+            waiting_engine().resume("a" * 10**6, None)
         assert len(str(raised.value)) < 400
 
 
@@ -149,7 +149,7 @@ class TestRoom:
     def test_what_fits_exactly_is_taken(self, given: str | list[int]) -> None:
         """The sequence then ends at the model's length."""
         engine = waiting_engine(max_model_len=20)
-        engine.processor.resume("r", given)
+        engine.resume("r", given)
         engine.run(plan(r="a.z"))
         assert (finished(engine).text, finished(engine).finish_reason) == ("a" + "b" * 12, "length")
         engine.assert_empty()
@@ -159,7 +159,7 @@ class TestRoom:
         """Nothing is cut and nothing is lost: the sequence keeps waiting."""
         engine = waiting_engine(max_model_len=20)
         with pytest.raises(ValueError, match=r"text_or_token_ids has 13 .* room for 12.*; give"):
-            engine.processor.resume("r", given)
+            engine.resume("r", given)
         assert_waits(engine)
 
     def test_a_text_that_cannot_fit_is_not_encoded(self) -> None:
@@ -174,9 +174,9 @@ class TestRoom:
 
         engine.tokenizer.encode = encode
         with pytest.raises(ValueError, match=r"has 37 characters, .* room for 12 tokens, which are 36 characters"):
-            engine.processor.resume("r", "b" * 37)
+            engine.resume("r", "b" * 37)
         assert_waits(engine)
-        engine.processor.resume("r", "b" * 36)
+        engine.resume("r", "b" * 36)
         assert encoded == ["b" * 36]
 
 
@@ -188,4 +188,4 @@ def bytes_of(text: str, add_special_tokens: bool) -> list[int]:
 def assert_waits(engine: SurgicalEngine) -> None:
     """Asserts that ``r`` waits as if there had been no call."""
     assert engine.statuses() == {"r": "BLOCKED"}
-    assert engine.scheduler.is_waiting_for_callers()
+    assert engine.is_waiting_for_callers()

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a caller may give to a sequence that waits for it: tokens that the sequence has room for."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from sequence_hooks.actions import as_token_id
+from sequence_hooks.merge import inserted
+from sequence_hooks.shown import shortened, shortened_error
+
+Given = str | Iterable[int] | None
+"""A text, token ids, or nothing."""
+
+
+@lru_cache(maxsize=16)
+def longest_token(tokenizer: Any) -> int:
+    """Characters of the tokenizer's longest token; a text has at least one token for that many characters."""
+    return max(map(len, tokenizer.get_vocab()))
+
+
+def encode_within(text: str, tokenizer: Any, room: int) -> list[int]:
+    """The token ids of ``text``, without special tokens.
+
+    Raises:
+        ValueError: the text is longer than ``room`` tokens can be, or cannot be encoded.
+    """
+    most = room * longest_token(tokenizer)
+    if len(text) > most:
+        raise ValueError(
+            f"resume_sequence: text_or_token_ids has {len(text)} characters, and the sequence has room for {room} "
+            f"tokens, which are {most} characters at most; give a shorter text"
+        )
+    try:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    except (TypeError, ValueError) as error:
+        raise _no_tokens(text, error) from None
+
+
+def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...]:
+    """``given``, which is token ids or None for nothing, as token ids of the model.
+
+    Raises:
+        ValueError: it is not a sequence of token ids, has one outside the vocabulary, or more than ``room``.
+    """
+    given = () if given is None else given
+    try:
+        num_given = len(given)
+        token_ids = tuple(map(as_token_id, given)) if num_given <= room else ()
+        inserted(token_ids, vocab_size)
+    except (TypeError, ValueError) as error:
+        raise _no_tokens(given, error) from None
+    if num_given > room:
+        raise ValueError(
+            f"resume_sequence: text_or_token_ids has {num_given} tokens, and the sequence has room for {room}; "
+            "give fewer"
+        )
+    return token_ids
+
+
+def _no_tokens(given: Any, error: Exception) -> ValueError:
+    return ValueError(
+        f"resume_sequence: text_or_token_ids is {shortened(given)}; give a text, or a list of token ids "
+        f"({shortened_error(error)})"
+    )
+
+
+def nobody_waits(request_id: str, waiting: Iterable[str]) -> ValueError:
+    """The error for the id of a sequence that does not wait, which names those that do."""
+    return ValueError(
+        f"resume_sequence: request_id is {shortened(request_id)}, and no such sequence waits to be resumed; "
+        f"those that wait are {shortened(sorted(waiting))}"
+    )
