@@ -17,4 +17,5 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ["VLLM_RPC_TIMEOUT"] = "600000"
 os.environ["VLLM_ENGINE_ITERATION_TIMEOUT_S"] = "600"
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+EXAMPLES = str(Path(__file__).parent.parent / "examples")
+sys.path.insert(0, EXAMPLES)

@@ -14,6 +14,18 @@
 An engine's sequence is a `sequence_hooks.sequence.HookedSequence`.
 """
 
-from sequence_hooks.config import SpecialKwargs as SpecialKwargs
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sequence_hooks.config import SpecialKwargs as SpecialKwargs
 
 __all__ = ["SpecialKwargs"]
+
+
+def __getattr__(name: str) -> Any:
+    # An engine without hooks loads the plug-in's entry point, and with it this module, but nothing else.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sequence_hooks import config
+
+    return getattr(config, name)

@@ -5,6 +5,18 @@
 tells their callers what happened. ``plugin`` is what upstream loads.
 """
 
-from sequence_hooks.v1.settings import engine_args
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sequence_hooks.v1.settings import engine_args as engine_args
 
 __all__ = ["engine_args"]
+
+
+def __getattr__(name: str) -> Any:
+    # See `sequence_hooks`: the entry point is in this package.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sequence_hooks.v1 import settings
+
+    return getattr(settings, name)

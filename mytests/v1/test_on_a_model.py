@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in on a real, stock engine with the tiny model: tokens, counters, and nothing left."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mytests.environment import EXAMPLES
+
+# The engine runs in this process, so that its scheduler can be looked at.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
+from forkjoin_task import MODES, held_out_prompts, is_correct
+
+from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.frontend.outputs import CompletionOutput
+
+NUM_PROMPTS = 40
+
+
+@pytest.fixture(scope="module", params=MODES)
+def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """An engine with the hooks of one mode."""
+    engine: Any = open_engine(hooks_for(request.param))
+    engine.mode = request.param
+    yield engine
+    engine.llm_engine.engine_core.shutdown()
+
+
+def scheduler_of(engine: Any) -> HookScheduler:
+    """The scheduler of an engine in this process."""
+    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+    assert isinstance(scheduler, HookScheduler)
+    return scheduler
+
+
+def test_the_model_joins_what_its_children_return(engine: Any) -> None:
+    """It answers every held-out prompt, and afterwards the engine holds nothing."""
+    prompts = held_out_prompts(NUM_PROMPTS, 7, engine.mode)
+    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
+    assert all(map(is_correct, prompts, answers(outputs)))
+    scheduler = scheduler_of(engine)
+    scheduler.check_integrity()
+    assert not scheduler.requests and not list(scheduler.blocked)
+    assert not engine.llm_engine.output_processor.request_states
+
+
+def test_a_resume_computes_what_was_merged_and_one_token(engine: Any) -> None:
+    """The parent's KV has stayed."""
+    prompts = held_out_prompts(NUM_PROMPTS, 8, engine.mode)
+    for output in engine.generate(prompts, GREEDY, use_tqdm=False):
+        (completion,) = output.outputs
+        assert isinstance(completion, CompletionOutput)
+        assert [join.num_prefill - join.num_merged for join in completion.joins] == [1] * len(completion.joins)
+
+
+def test_logprobs_tell_the_tokens(engine: Any) -> None:
+    """Each position has an entry of its token; those of separators are 0."""
+    params = GREEDY.clone()
+    params.logprobs = 1
+    (output,) = engine.generate(held_out_prompts(1, 9, engine.mode), params, use_tqdm=False)
+    (completion,) = output.outputs
+    entries = [
+        entry[token_id].logprob for entry, token_id in zip(completion.logprobs, completion.token_ids, strict=True)
+    ]
+    inserted = [p for s in completion.segments if s.origin == "inserted" for p in range(s.start, s.end)]
+    assert all((entries[position] == 0.0) == (position in inserted) for position in range(len(entries)))
+
+
+OFF = """
+import sys
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+EngineArgs(model="{model}", dtype="float32", enforce_eager=True).create_engine_config()
+print(sorted(name for name in sys.modules if name.startswith("sequence_hooks")))
+"""
+
+
+def test_without_hooks_an_entry_point_is_loaded() -> None:
+    """And nothing else of ours."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", OFF.format(model=f"{EXAMPLES}/forkjoin-tiny")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "['sequence_hooks', 'sequence_hooks.v1', 'sequence_hooks.v1.plugin']"
