@@ -313,7 +313,7 @@ class SurgicalEngine:
                 self.outputs[output.request_id] = output
 
     def _config(self) -> VllmConfig:
-        config = copy(_base_config())
+        config = copy(base_config())
         config.model_config = copy(config.model_config)
         config.scheduler_config = copy(config.scheduler_config)
         config.cache_config = copy(config.cache_config)
@@ -330,7 +330,8 @@ class SurgicalEngine:
 
 
 @cache
-def _base_config() -> VllmConfig:
+def base_config() -> VllmConfig:
+    """Upstream's configuration of the tiny model, without hooks; copy what you change."""
     return EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
 
 

@@ -17,7 +17,11 @@ def prepare(config: VllmConfig) -> None:
         ValueError: a field is invalid, or the engine cannot have hooks; the message names the field and the way out.
     """
     special_kwargs = special_kwargs_of(config)
-    assert special_kwargs is not None
+    if special_kwargs is None:
+        raise ValueError(
+            f"special_kwargs: scheduler_cls is {SCHEDULER!r}, and additional_config has no {KEY!r}; on a command line, "
+            "give --special-kwargs after --additional-config"
+        )
     check_engine(special_kwargs, config)
     model = config.model_config
     if needs_tokenizer(special_kwargs):

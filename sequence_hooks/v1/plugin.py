@@ -42,8 +42,9 @@ def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
 
 def _checked(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     config = upstream(*args, **kwargs)
-    additional = config.additional_config
-    if isinstance(additional, dict) and "special_kwargs" in additional:
+    scheduler, additional = config.scheduler_config.scheduler_cls, config.additional_config
+    is_ours = isinstance(scheduler, str) and scheduler.startswith("sequence_hooks.")
+    if is_ours or (isinstance(additional, dict) and "special_kwargs" in additional):
         from sequence_hooks.v1.checks import prepare
 
         prepare(config)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine cannot have together with hooks is refused when it starts, by name."""
+
+from copy import copy
+from typing import Any
+
+import pytest
+
+from mytests.characters import PROMISE, SYNC
+from mytests.v1.surgical import base_config
+from sequence_hooks import SpecialKwargs
+from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.settings import engine_args
+from vllm.config import VllmConfig
+
+HOOKS: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
+
+
+def config_with(fields: dict[str, Any], **changes: Any) -> VllmConfig:
+    """A configuration with hooks; ``changes`` are of its parts, as in ``cache_config__block_size=4``."""
+    config = copy(base_config())
+    arguments = engine_args(SpecialKwargs(**fields))
+    changes = {"scheduler_config__scheduler_cls": arguments["scheduler_cls"], **changes}
+    config.additional_config = arguments["additional_config"]
+    for name, value in changes.items():
+        part, _, field = name.partition("__")
+        if field:
+            changed = copy(getattr(config, part))
+            object.__setattr__(changed, field, value)
+            object.__setattr__(config, part, changed)
+        else:
+            object.__setattr__(config, part, value)
+    return config
+
+
+def test_tokens_are_given_to_all_processes_by_id() -> None:
+    """Only the front end looks them up."""
+    config = config_with({"promise_token": "<promise>", "sync_token": "<sync>"})
+    prepare(config)
+    assert config.additional_config == {"special_kwargs": {"promise_token_id": 3, "sync_token_id": 4}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scheduler_config__scheduler_cls": None}, "scheduler_cls=None; set it to"),
+        ({"cache_config__enable_prefix_caching": False}, "enable_prefix_caching=False; leave it on"),
+        ({"scheduler_config__enable_chunked_prefill": False}, "enable_chunked_prefill=False; leave it on"),
+        ({"speculative_config": object()}, "speculative_config='set'; leave it out"),
+        ({"kv_transfer_config": object()}, "kv_transfer_config='set'; leave it out"),
+        ({"model_config__runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
+        ({"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size=2; leave it at 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    """The error names the field, its value and the way out."""
+    with pytest.raises(ValueError, match=f"special_kwargs: sequence hooks cannot be had with {message}"):
+        prepare(config_with(HOOKS, **changes))
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "message"),
+    [
+        ({**HOOKS, "child_merge_strategy": "kv_inject"}, {}, "child_merge_strategy='kv_inject'; use 'concatenate'"),
+        ({"sync_token": "<sync>"}, {"model_config__skip_tokenizer_init": True}, "give its id"),
+        ({"sync_token": "two tokens"}, {}, "sync_token has 'two tokens', which is"),
+        ({"sync_token_id": 1000}, {}, "sync_token_id has 1000, which is not in the model's vocabulary"),
+    ],
+)
+def test_a_field_that_does_not_fit_the_engine_is_refused(
+    fields: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    """Before any process of the engine starts."""
+    with pytest.raises(ValueError, match=message):
+        prepare(config_with(fields, **changes))
+
+
+def test_a_scheduler_without_hooks_is_refused() -> None:
+    """On a command line, the additional configuration may have replaced them."""
+    config = config_with(HOOKS)
+    config.additional_config = {}
+    with pytest.raises(ValueError, match="give --special-kwargs after --additional-config"):
+        prepare(config)
