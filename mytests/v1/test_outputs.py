@@ -29,6 +29,7 @@ def test_the_tree_of_the_last_one_stays(aggregate: bool) -> None:
     output = output_of("a", (delta("A"),))
     output.add(output_of("b", (delta("B"),), segments=segments, tree_tokens=tokens), aggregate)
     (completion,) = output.outputs
+    assert isinstance(completion, CompletionOutput)
     assert completion.text == ("ab" if aggregate else "b")
     assert (completion.segments, completion.tree_tokens) == (segments, tokens)
     assert [each.text for each in output.child_deltas] == ["A", "B"]
