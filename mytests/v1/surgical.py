@@ -136,7 +136,7 @@ class SurgicalEngine:
         self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=True)
         self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or TOKENIZER, self.vocab_size))
         self.scheduler.use_v2_model_runner = self.runner == "v2"
-        self.worker = SimulatedWorker(self.block_size, self.prompts)
+        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1")
         processor = OutputProcessor(self.tokenizer, log_stats=False)
         self.narrator = Narrator.adopt(processor, self.special_kwargs)
         init_none_hash(sha256)

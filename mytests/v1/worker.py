@@ -32,6 +32,9 @@ class SimulatedWorker:
     prompts: dict[str, list[int]] | None = None
     """If given, the prompt of each request at its first step is kept here."""
 
+    learns_by_session: bool = False
+    """Whether a request that has a row may be given anew, as the "v1" runner learns of a session's next prompt."""
+
     kv: dict[int, dict[int, int]] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[int]] = field(default_factory=dict)
@@ -72,6 +75,8 @@ class SimulatedWorker:
                 self.prompts.setdefault(new.req_id, list(new.prompt_token_ids))
             if new.sampling_params.prompt_logprobs is not None:
                 self.asked_for_prompt_logprobs.append(new.req_id)
+            # A row that was not freed first would be one too many.
+            assert self.learns_by_session or new.req_id not in self.tokens, f"{new.req_id} has a row already"
             known = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
             self.tokens[new.req_id] = list(known)
             self.tables[new.req_id] = list(new.block_ids[0])

@@ -98,9 +98,12 @@ class Narrator(OutputProcessor):
         """As upstream.
 
         Raises:
-            ValueError: the request's limits are invalid, or its id is one that a child could have.
+            ValueError: the request's limits are invalid, its id is one that a child could have, or its prompt is
+                streamed.
         """
         limits = None
+        if request.resumable:
+            raise ValueError("special_kwargs: an engine with sequence hooks takes no streamed prompts; send it whole")
         if request.sampling_params is not None:
             check_request_id(request.external_req_id or request.request_id)
             limits = limits_of(self._special_kwargs, request.sampling_params.extra_args)

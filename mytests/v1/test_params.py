@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of children and of joined parents on V1."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mytests.characters import EOS
+from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks.v1.core.params import inherit
+from vllm.sampling_params import SamplingParams
+
+PARENT = SamplingParams(temperature=0.5, max_tokens=10, min_tokens=4, seed=3, stop=["END"], prompt_logprobs=1)
+
+
+def spawned(overrides: Any = None, **params: Any) -> tuple[SamplingParams, SamplingParams]:
+    """The parameters of a child, and those of its parent after their join, as upstream's requests have them."""
+    engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_sampling_params=overrides))
+    parent = engine.add(**params)
+    script = plan(r="a!b.cdefgh", r_child_0="ABCDEFG")
+    engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
+    child = engine.scheduler.requests["r_child_0"].sampling_params
+    engine.run_until(lambda: "r_child_0" not in engine.statuses() and engine.statuses().get("r") == "RUNNING", script)
+    joined = parent.sampling_params
+    engine.run(script)
+    assert finished(engine).children
+    engine.assert_empty()
+    assert child is not None and joined is not None
+    return child, joined
+
+
+def test_a_child_has_a_copy_of_its_parents() -> None:
+    """Without prompt logprobs, and with a seed of its own."""
+    child, _ = spawned(temperature=0.5, seed=3, prompt_logprobs=1, stop_token_ids=[7])
+    assert (child.temperature, child.stop_token_ids, child.prompt_logprobs) == (0.5, [7], None)
+    assert child.seed not in (None, 3)
+    assert child.eos_token_id == EOS
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"max_tokens": 2}, {"max_tokens": 2, "min_tokens": 2}),
+        ({"min_tokens": 20}, {"max_tokens": 20, "min_tokens": 20}),
+        ({"detokenize": False}, {"detokenize": False, "stop": []}),
+        ({"temperature": 0.001}, {"temperature": 0.01}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"temperature": 0.5}),
+        (SamplingParams(max_tokens=3, temperature=0.25), {"max_tokens": 3, "min_tokens": 0, "temperature": 0.25}),
+        (None, {"max_tokens": 10, "min_tokens": 4, "stop": ["END"]}),
+    ],
+    ids=str,
+)
+def test_what_contradicts_an_override_gives_way(
+    overrides: SamplingParams | Mapping[str, Any] | None, expected: dict[str, Any]
+) -> None:
+    """The override wins, and both together are valid."""
+    made = inherit(PARENT, overrides)
+    assert {name: getattr(made, name) for name in expected} == expected
+    assert made is not PARENT
+
+
+def test_a_stop_string_of_a_child_needs_its_text() -> None:
+    """Its parent's has none."""
+    params = SamplingParams(detokenize=False)
+    assert inherit(params, {"stop": ["END"]}).detokenize
+
+
+def test_an_overridden_child_ends_as_the_model_does() -> None:
+    """Upstream's front end adds the EOS to new requests; a child is not one of them."""
+    child, _ = spawned({"temperature": 0.75, "max_tokens": None})
+    assert (child.temperature, child.eos_token_id, child.max_tokens) == (0.75, EOS, 100)
+
+
+def test_after_a_join_limits_are_what_is_left_of_them() -> None:
+    """What it has sampled before counts as its prompt from then on; here four tokens."""
+    _, joined = spawned(max_tokens=10, min_tokens=6, seed=3, prompt_logprobs=1)
+    assert (joined.max_tokens, joined.min_tokens, joined.prompt_logprobs) == (6, 2, None)
+    assert joined.seed not in (None, 3)
+
+
+def test_seeds_repeat() -> None:
+    """The same request has the same tree."""
+    assert [params.seed for params in spawned(seed=3)] == [params.seed for params in spawned(seed=3)]
