@@ -72,6 +72,16 @@ def test_logprobs_tell_the_tokens(engine: Any) -> None:
     assert all((entries[position] == 0.0) == (position in inserted) for position in range(len(entries)))
 
 
+def test_with_ten_blocks_of_kv_everything_is_recomputed_and_right() -> None:
+    """No tree hangs, and BLOCKED parents have given up their KV."""
+    engine = open_engine(hooks_for("promise"), num_gpu_blocks_override=10, block_size=32, max_model_len=256)
+    prompts = held_out_prompts(NUM_PROMPTS, 10, "promise")
+    assert all(map(is_correct, prompts, answers(engine.generate(prompts, GREEDY, use_tqdm=False))))
+    scheduler = scheduler_of(engine)
+    assert scheduler.pressure.evictions["discard"] > NUM_PROMPTS
+    scheduler.check_integrity()
+
+
 OFF = """
 import sys
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs

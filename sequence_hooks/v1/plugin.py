@@ -8,7 +8,7 @@ up by name, so that a release without one of them is noticed at once:
 | --- | --- |
 | ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
-| ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the output processor there |
+| ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
 """
 
@@ -77,11 +77,13 @@ def _tell_clients() -> None:
 
 def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
     upstream(engine, *args, **kwargs)
+    from sequence_hooks.v1.frontend.admission import Admission
     from sequence_hooks.v1.frontend.narrator import Narrator
     from sequence_hooks.v1.settings import special_kwargs_of
 
     special_kwargs = special_kwargs_of(engine.vllm_config)
     if special_kwargs is not None:
+        Admission.adopt(engine.input_processor, special_kwargs)
         Narrator.adopt(engine.output_processor, special_kwargs)
         # A process that only generates has not imported the server.
         if "vllm.entrypoints.openai" in sys.modules:

@@ -6,7 +6,6 @@ from typing import Any
 
 import vllm.outputs as upstream
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.ids import check_request_id
 from sequence_hooks.limits import Limits, limits_of
 from sequence_hooks.results import ChildDelta
 from sequence_hooks.transcript import output_of, tokens_of
@@ -95,24 +94,14 @@ class Narrator(OutputProcessor):
         """Children whose latest tokens their callers asked for."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
-        """As upstream.
-
-        Raises:
-            ValueError: the request's limits are invalid, its id is one that a child could have, or its prompt is
-                streamed.
-        """
-        limits = None
-        if request.resumable:
-            raise ValueError("special_kwargs: an engine with sequence hooks takes no streamed prompts; send it whole")
-        if request.sampling_params is not None:
-            check_request_id(request.external_req_id or request.request_id)
-            limits = limits_of(self._special_kwargs, request.sampling_params.extra_args)
+        """As upstream; the request is one that `Admission` has let in."""
         super().add_request(request, *args, **kwargs)
         state = self.request_states[request.request_id]
-        if limits is not None and type(state) is RequestState:
+        if request.sampling_params is not None:
+            assert type(state) is RequestState
             state.__class__ = NarratedState
             assert isinstance(state, NarratedState)
-            state.narrate(limits)
+            state.narrate(limits_of(self._special_kwargs, request.sampling_params.extra_args))
 
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's input processor, which also refuses requests whose trees could not be had."""
+
+from typing import Any
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.ids import check_request_id
+from sequence_hooks.limits import limits_of
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.input_processor import InputProcessor
+
+
+class Admission(InputProcessor):
+    """Upstream's input processor for an engine with hooks. Upstream makes it; `adopt` turns it into this.
+
+    It raises what upstream raises for its clients' mistakes, so that a server answers 400.
+    """
+
+    _special_kwargs: SpecialKwargs
+
+    @classmethod
+    def adopt(cls, processor: InputProcessor, special_kwargs: SpecialKwargs) -> None:
+        """Let an input processor check requests."""
+        assert type(processor) is InputProcessor
+        processor.__class__ = cls
+        assert isinstance(processor, cls)
+        processor.check_for(special_kwargs)
+
+    def check_for(self, special_kwargs: SpecialKwargs) -> None:
+        """Check requests for an engine with these hooks."""
+        self._special_kwargs = special_kwargs
+
+    @staticmethod
+    def assign_request_id(request: EngineCoreRequest) -> None:
+        """As upstream; refuses an id that a child could have, and a prompt that is streamed."""
+        if request.sampling_params is not None:
+            try:
+                check_request_id(request.request_id)
+            except ValueError as error:
+                raise VLLMValidationError(str(error), parameter="request_id") from None
+        if request.resumable:
+            raise VLLMValidationError("with sequence hooks a prompt cannot be streamed; send it whole")
+        InputProcessor.assign_request_id(request)
+
+    def _validate_params(self, params: Any, *args: Any) -> Any:
+        if isinstance(params, SamplingParams):
+            try:
+                limits_of(self._special_kwargs, params.extra_args)
+            except ValueError as error:
+                raise VLLMValidationError(str(error), parameter="extra_args") from None
+        return super()._validate_params(params, *args)

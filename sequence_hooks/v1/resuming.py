@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``sync_resume="manual"`` on V1: which sequences wait for their callers, and how they go on."""
+
+from sequence_hooks.resuming import Given
+from sequence_hooks.v1.frontend import resuming
+from sequence_hooks.v1.frontend.narrator import Narrator
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.llm_engine import LLMEngine
+
+
+def sequences_awaiting_resume(engine: LLMEngine | AsyncLLM) -> list[str]:
+    """The request ids of the sequences that wait at a sync token for a caller.
+
+    Raises:
+        ValueError: the engine has no hooks.
+    """
+    return resuming.awaiting(_narrator(engine))
+
+
+def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given = None) -> None:
+    """Let a sequence that waits go on, with ``text_or_token_ids`` after its children's results.
+
+    Raises:
+        ValueError: no such sequence waits, or it has no room for what it is given. It keeps waiting.
+    """
+    engine.engine_core.add_request(_request(engine, request_id, text_or_token_ids))
+
+
+async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token_ids: Given = None) -> None:
+    """`resume_sequence` for an asynchronous engine."""
+    await engine.engine_core.add_request_async(_request(engine, request_id, text_or_token_ids))
+
+
+def _request(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:
+    model = engine.model_config
+    return resuming.resumption(_narrator(engine), request_id, given, model.max_model_len, model.get_vocab_size())
+
+
+def _narrator(engine: LLMEngine | AsyncLLM) -> Narrator:
+    if not isinstance(engine.output_processor, Narrator):
+        raise ValueError("resume_sequence: the engine has no sequence hooks; start it with special_kwargs")
+    return engine.output_processor
