@@ -21,6 +21,14 @@ PLUGIN_READY := $(PLUGIN)/.ready
 # The plug-in's tests and tools run here: beside the fork's vllm/ a stock one could not be imported.
 IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/plugin:$(CURDIR)/build/plugin/examples
 
+# The command that makes the virtual environment $(1) with the first Python that can be built on.
+define create
+for any in $(CANDIDATES) $(PYTHON); do \
+  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(1)' $(CANDIDATES) --python '$(PYTHON)'; fi; \
+done; \
+echo "error: none of these runs: $(CANDIDATES) $(PYTHON); install Python 3.11, or set PYTHON=/path/to/python3.11" >&2; exit 1
+endef
+
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
 
@@ -37,10 +45,7 @@ setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, buil
 
 $(READY): $(INPUTS)
 	@echo "== virtual environment $(VENV)"
-	@for any in $(CANDIDATES) $(PYTHON); do \
-	  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(VENV)' $(CANDIDATES) --python '$(PYTHON)'; fi; \
-	done; \
-	echo "error: none of these runs: $(CANDIDATES) $(PYTHON); install Python 3.11, or set PYTHON=/path/to/python3.11" >&2; exit 1
+	@$(call create,$(VENV))
 	@$(INSTALL) --upgrade -r requirements/build.txt
 	@$(BIN)/python -m build_tools.preflight
 	@echo "== PyTorch"
@@ -59,9 +64,9 @@ $(UPSTREAM): | $(READY)
 
 plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plug-in
 
-$(PLUGIN_READY): requirements/constraints-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml | $(READY)
+$(PLUGIN_READY): requirements/constraints-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
 	@echo "== virtual environment $(PLUGIN)"
-	@$(BIN)/python -m build_tools.start '$(PLUGIN)' $(BIN)/python
+	@$(call create,$(PLUGIN))
 	@$(PLUGIN)/bin/python -m build_tools.pip_install --constraint requirements/constraints-cpu.txt -r requirements/build.txt
 	@echo "== PyTorch"
 	@VLLM_TARGET_DEVICE=cpu $(PLUGIN)/bin/python -m build_tools.install_torch --index '$(TORCH_INDEX)'
