@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of a V1 engine with sequence hooks: upstream's, which also moves requests as the rules and trees say.
 
-A child is queued with a fork of its parent's blocks. A BLOCKED parent is in none of upstream's queues, so it counts
-against no limit of theirs; it keeps its blocks unless others need them:
-
     spawn              WAITING ──► RUNNING
     promise, sync      RUNNING ──► BLOCKED      its row in the worker's batch is freed
     its own end        RUNNING ──► BLOCKED      with children still unjoined
     children finished  BLOCKED ──► WAITING      KV kept: prefills what is new; KV given up: finds or recomputes it
                                ──► FINISHED_*   it had ended, or has no room left
 
-BLOCKED is ours: upstream's status of such a request is PREEMPTED, which has no finish reason.
+How a request is BLOCKED, and whose KV is given up meanwhile, is the business of `BlockingScheduler`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sequence_hooks.integrity import IntegrityError
@@ -21,19 +18,16 @@ from sequence_hooks.resuming import nobody_waits
 from sequence_hooks.rules import ready
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.tree import DependencyManager
+from sequence_hooks.v1.core.blocking import BlockingScheduler
 from sequence_hooks.v1.core.decider import Decided
-from sequence_hooks.v1.core.forks import Forks
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
 from sequence_hooks.v1.core.params import params_after_join
-from sequence_hooks.v1.core.pressure import Pressure
 from sequence_hooks.v1.core.requests import begin_session
-from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.events import LEDGER, RESUME, Aborted, Blocked
 from vllm.logger import init_logger
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
@@ -42,7 +36,7 @@ from vllm.v1.request import Request, RequestStatus
 logger = init_logger(__name__)
 
 
-class HookScheduler(AsyncScheduler):
+class HookScheduler(BlockingScheduler):
     """Upstream's scheduler with BLOCKED parents and children. It stays asynchronous where upstream's is."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -51,21 +45,9 @@ class HookScheduler(AsyncScheduler):
         self._branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
-        self._blocked: dict[str, Request] = {}
         self._ledger = Ledger()
-        self._forks = Forks(self.kv_cache_manager)
         self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
-        self.pressure = Pressure(
-            self.kv_cache_manager,
-            self._forks,
-            self.hooks.special_kwargs.blocked_kv_policy,
-            SILENT,
-            free=self._free_request_blocks,
-            set_aside=self._blocked.values,
-            queued=lambda: self.kv_holding_waiting,
-            may_take=self._may_take,
-            can_run=lambda: bool(self.running),
-        )
+        self.relieve_by(self.hooks.special_kwargs.blocked_kv_policy, SILENT)
 
     def attach(self, hooks: Hooks) -> None:
         """Use ``hooks``; must be called before the first request."""
@@ -111,6 +93,9 @@ class HookScheduler(AsyncScheduler):
         else:
             ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
         doomed = [self._branches[name] for name in ids if name in self._branches]
+        if not doomed:
+            untouched: list[Request] = super().finish_requests(ids, finished_status)
+            return untouched
         below = [branch.request_id for each in doomed for branch in each.subtree() if branch.phase != "finished"]
         # Children first: a parent that is aborted then has none left to abort.
         finished: list[Request] = []
@@ -139,11 +124,6 @@ class HookScheduler(AsyncScheduler):
             strays = f"{sorted(blocked ^ set(self._blocked))} are BLOCKED in the scheduler or in the trees, not in both"
             raise IntegrityError(f"{strays}\n{self.trees.report()}")
 
-    @property
-    def blocked(self) -> Iterator[Request]:
-        """The BLOCKED requests, in the order in which they were set aside."""
-        return iter(self._blocked.values())
-
     def branch_of(self, request_id: str) -> V1Branch | None:
         """The branch of an unfinished request; None if no hook has touched it."""
         return self._branches.get(request_id)
@@ -170,52 +150,12 @@ class HookScheduler(AsyncScheduler):
             stopped = self._carry_out(decided, branch)
         return new_token_ids, stopped
 
-    def _handle_stopped_request(self, request: Request) -> bool:
-        if request.request_id not in self._blocked:
-            finished: bool = super()._handle_stopped_request(request)
-            return finished
-        if request.is_finished():
-            # Upstream has ended it for another reason, after its token: a grammar that does not accept it.
-            return True
-        # What a step in flight samples for it is dropped, as upstream does for a session.
-        request.num_computed_tokens = num_written(request)
-        request.spec_token_ids = []
-        request.drop_stale_output = True
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
-        self.reset_preempted_req_ids.add(request.request_id)
-        return False
-
-    def _enqueue_waiting_request(self, request: Request) -> None:
-        if request.request_id not in self._blocked:
-            super()._enqueue_waiting_request(request)
-
-    def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
-        # A tree that has begun goes before new requests, in upstream's queue for requests that hold KV.
-        return request.request_id in self._branches or super()._holds_kv_blocks(request)
-
-    def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
-        fork = self._forks.of(request)
-        if fork is None:
-            return super()._get_local_prefix_cache_hit(request, *args)
-        blocks, num_tokens = fork
-        return blocks, num_tokens, 0, False
-
-    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        for request_id in self._forks.children & scheduler_output.num_scheduled_tokens.keys():
-            self._forks.release(request_id)
-        super()._update_after_schedule(scheduler_output)
-
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self._branches.get(request.request_id)
         if branch is not None:
             self._abort(branch)
         freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
         return freed
-
-    def _may_take(self, request: Request) -> bool:
-        """Whether a request may have KV that others will recompute: new ones wait instead."""
-        return request.status == RequestStatus.RUNNING or request.request_id in self._branches
 
     def _plant(self, request: Request) -> V1Branch:
         branch = self.trees.plant(self.hooks.sequence_of(request), self.hooks.limits_of(request))
@@ -252,9 +192,8 @@ class HookScheduler(AsyncScheduler):
         else:
             self._block(branch.sequence.request)
 
-    def _block(self, request: Request) -> None:
-        request.status = RequestStatus.PREEMPTED
-        self._blocked[request.request_id] = request
+    def _is_of_a_tree(self, request: Request) -> bool:
+        return request.request_id in self._branches
 
     def _settle(self) -> None:
         while self.trees.has_unsettled:
@@ -272,7 +211,7 @@ class HookScheduler(AsyncScheduler):
         num_prefill = 0 if ends else request.num_tokens - request.num_computed_tokens
         self.trees.join(branch, merge, num_prefill, 0)
         self._ledger.note(branch, joined(branch, merge, num_prefill))
-        del self._blocked[branch.request_id]
+        self._unblock(request)
         if branch.ended_as is not None:
             self._finish(branch)
             return
@@ -291,7 +230,7 @@ class HookScheduler(AsyncScheduler):
 
     def _abort(self, branch: V1Branch) -> None:
         del self._branches[branch.request_id]
-        self._blocked.pop(branch.request_id, None)
+        self._unblock(branch.sequence.request)
         self._forks.release(branch.request_id)
         self.trees.abort(branch)
         self._ledger.note(branch, Aborted(branch.request_id))
