@@ -10,6 +10,7 @@ from mytests.characters import PROMISE, SYNC
 from mytests.v1.surgical import base_config
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.releases import ANYWAY, check_release
 from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
 
@@ -73,6 +74,22 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
     """Before any process of the engine starts."""
     with pytest.raises(ValueError, match=message):
         prepare(config_with(fields, **changes))
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.1", "0.32.0+cpu", "0.32.0.dev3+g1234.cu130"])
+def test_a_tested_release_is_taken(version: str) -> None:
+    """Whatever it is built for."""
+    check_release(version)
+
+
+@pytest.mark.parametrize("version", ["0.3.2", "0.31.9", "0.320.0", "1.0"])
+def test_an_unknown_release_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names it, the tested ones, and the way to try it anyway."""
+    message = f"this is vLLM '{version}', and sequence hooks are tested with 0.32; .* SEQUENCE_HOOKS_ANY_VLLM=1"
+    with pytest.raises(ValueError, match=message):
+        check_release(version)
+    monkeypatch.setenv(ANYWAY, "1")
+    check_release(version)
 
 
 def test_a_scheduler_without_hooks_is_refused() -> None:

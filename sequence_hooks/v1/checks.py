@@ -3,8 +3,10 @@
 
 from typing import Any
 
+import vllm
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.v1.releases import check_release
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -16,6 +18,7 @@ def prepare(config: VllmConfig) -> None:
     Raises:
         ValueError: a field is invalid, or the engine cannot have hooks; the message names the field and the way out.
     """
+    check_release(vllm.__version__)
     special_kwargs = special_kwargs_of(config)
     if special_kwargs is None:
         raise ValueError(
