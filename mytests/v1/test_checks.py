@@ -13,6 +13,7 @@ from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.releases import ANYWAY, check_release
 from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
+from vllm.usage.usage_lib import UsageContext
 
 HOOKS: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
 
@@ -90,6 +91,14 @@ def test_an_unknown_release_is_refused(version: str, monkeypatch: pytest.MonkeyP
         check_release(version)
     monkeypatch.setenv(ANYWAY, "1")
     check_release(version)
+
+
+def test_llm_refuses_what_it_could_not_resume() -> None:
+    """Its `generate` would wait forever; other engines have callers that can resume."""
+    hooks = {**HOOKS, "sync_resume": "manual"}
+    prepare(config_with(hooks), UsageContext.ENGINE_CONTEXT)
+    with pytest.raises(ValueError, match="sync_resume is 'manual'; use 'auto'"):
+        prepare(config_with(hooks), UsageContext.LLM_CLASS)
 
 
 def test_a_scheduler_without_hooks_is_refused() -> None:

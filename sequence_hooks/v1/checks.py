@@ -4,16 +4,21 @@
 from typing import Any
 
 import vllm
+from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from sequence_hooks.v1.releases import check_release
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.usage.usage_lib import UsageContext
 
 
-def prepare(config: VllmConfig) -> None:
+def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> None:
     """Check the hooks of ``config``, and give their tokens by id, so that no other process has to look them up.
+
+    Args:
+        usage_context: What upstream makes the engine for.
 
     Raises:
         ValueError: a field is invalid, or the engine cannot have hooks; the message names the field and the way out.
@@ -25,6 +30,8 @@ def prepare(config: VllmConfig) -> None:
             f"special_kwargs: scheduler_cls is {SCHEDULER!r}, and additional_config has no {KEY!r}; on a command line, "
             "give --special-kwargs after --additional-config"
         )
+    if usage_context == UsageContext.LLM_CLASS and special_kwargs.sync_resume == "manual":
+        refuse(special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume")
     check_engine(special_kwargs, config)
     model = config.model_config
     if needs_tokenizer(special_kwargs):

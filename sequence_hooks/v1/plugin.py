@@ -40,14 +40,14 @@ def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
     return parser
 
 
-def _checked(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    config = upstream(*args, **kwargs)
+def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = None, *args: Any, **kwargs: Any) -> Any:
+    config = upstream(arguments, usage_context, *args, **kwargs)
     scheduler, additional = config.scheduler_config.scheduler_cls, config.additional_config
     is_ours = isinstance(scheduler, str) and scheduler.startswith("sequence_hooks.")
     if is_ours or (isinstance(additional, dict) and "special_kwargs" in additional):
         from sequence_hooks.v1.checks import prepare
 
-        prepare(config)
+        prepare(config, usage_context)
         _narrate()
     return config
 
