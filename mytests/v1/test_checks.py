@@ -5,15 +5,17 @@ from copy import copy
 from typing import Any
 
 import pytest
+import torch
 
 from mytests.characters import PROMISE, SYNC
 from mytests.v1.surgical import base_config
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.checks import check_kv_groups, prepare
 from sequence_hooks.v1.releases import ANYWAY, check_release
 from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
 HOOKS: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
 
@@ -91,6 +93,13 @@ def test_an_unknown_release_is_refused(version: str, monkeypatch: pytest.MonkeyP
         check_release(version)
     monkeypatch.setenv(ANYWAY, "1")
     check_release(version)
+
+
+def test_layers_without_full_attention_are_refused() -> None:
+    """A sliding window drops blocks that a child would share."""
+    spec = SlidingWindowSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=8)
+    with pytest.raises(ValueError, match="layers of the kind SlidingWindowSpec, .* need full attention in all layers"):
+        check_kv_groups(KVCacheConfig(8, [], [KVCacheGroupSpec(["layer"], spec)]))
 
 
 def test_llm_refuses_what_it_could_not_resume() -> None:

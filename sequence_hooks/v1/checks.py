@@ -12,6 +12,7 @@ from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwa
 from vllm.config import VllmConfig
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
 
 def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> None:
@@ -44,6 +45,17 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     check_vocabulary(special_kwargs, model.get_vocab_size())
     assert isinstance(config.additional_config, dict)
     config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
+
+
+def check_kv_groups(config: KVCacheConfig) -> None:
+    """Raise a `ValueError` for layers whose KV a child cannot share block by block."""
+    for group in config.kv_cache_groups:
+        if not isinstance(group.kv_cache_spec, FullAttentionSpec):
+            kind = type(group.kv_cache_spec).__name__
+            raise ValueError(
+                f"special_kwargs: the model has layers of the kind {kind}, and sequence hooks need full attention in "
+                "all layers, whose blocks a child can share; use another model"
+            )
 
 
 def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:

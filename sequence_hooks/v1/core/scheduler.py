@@ -18,6 +18,7 @@ from sequence_hooks.resuming import nobody_waits
 from sequence_hooks.rules import ready
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.tree import DependencyManager
+from sequence_hooks.v1.checks import check_kv_groups
 from sequence_hooks.v1.core.blocking import BlockingScheduler
 from sequence_hooks.v1.core.decider import Decided
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
@@ -41,6 +42,7 @@ class HookScheduler(BlockingScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        check_kv_groups(self.kv_cache_config)
         self.trees: DependencyManager[V1Sequence] = DependencyManager(SILENT)
         self._branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
