@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import sequence_hooks
 from sequence_hooks.actions import as_token_id
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Spawn, make_handlers
@@ -134,3 +135,10 @@ def test_an_error_has_a_line_whatever_it_is() -> None:
     """Its class at least."""
     assert told(KeyError("k")) == "KeyError: 'k'"
     assert told(Unprintable()) == "Unprintable"
+
+
+def test_the_package_has_what_it_exports_alone() -> None:
+    """It loads `SpecialKwargs` only when that is asked for."""
+    assert sequence_hooks.SpecialKwargs is SpecialKwargs
+    with pytest.raises(AttributeError, match="module 'sequence_hooks' has no attribute 'SpecialArgs'"):
+        sequence_hooks.SpecialArgs  # noqa: B018

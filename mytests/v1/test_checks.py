@@ -98,7 +98,7 @@ def test_an_unknown_release_is_refused(version: str, monkeypatch: pytest.MonkeyP
 def test_layers_without_full_attention_are_refused() -> None:
     """A sliding window drops blocks that a child would share."""
     spec = SlidingWindowSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=8)
-    with pytest.raises(ValueError, match="layers of the kind SlidingWindowSpec, .* need full attention in all layers"):
+    with pytest.raises(ValueError, match=r"layers of the kind SlidingWindowSpec, .* need full attention in all layers"):
         check_kv_groups(KVCacheConfig(8, [], [KVCacheGroupSpec(["layer"], spec)]))
 
 
