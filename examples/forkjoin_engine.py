@@ -15,7 +15,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_USE_V1", "0")
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 from forkjoin_task import CHILD, EOS, MERGE_SEPARATOR, PROMISE, SYNC, Mode
 from transformers import AutoTokenizer
@@ -26,6 +25,10 @@ from vllm.engine.arg_utils import EngineArgs
 
 IS_FORK = hasattr(EngineArgs, "special_kwargs")
 """Whether vLLM is the fork, which takes hooks as an argument of its own."""
+
+if not IS_FORK:
+    # The fork takes a list of cores for each worker; current releases bind threads to cores unless told not to.
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 MODEL_FOLDER = Path(__file__).parent / "forkjoin-tiny"
 
