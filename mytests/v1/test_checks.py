@@ -58,7 +58,7 @@ def test_tokens_are_given_to_all_processes_by_id() -> None:
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
     """The error names the field, its value and the way out."""
-    with pytest.raises(ValueError, match=f"special_kwargs: sequence hooks cannot be had with {message}"):
+    with pytest.raises(ValueError, match=f"special_kwargs: sequence hooks do not work with {message}"):
         prepare(config_with(HOOKS, **changes))
 
 
@@ -67,6 +67,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
     [
         ({**HOOKS, "child_merge_strategy": "kv_inject"}, {}, "child_merge_strategy='kv_inject'; use 'concatenate'"),
         ({"sync_token": "<sync>"}, {"model_config__skip_tokenizer_init": True}, "give its id"),
+        (HOOKS, {"model_config__skip_tokenizer_init": True}, r"merge_separator is '\\n'; set it to ''"),
         ({"sync_token": "two tokens"}, {}, "sync_token has 'two tokens', which is"),
         ({"sync_token_id": 1000}, {}, "sync_token_id has 1000, which is not in the model's vocabulary"),
     ],

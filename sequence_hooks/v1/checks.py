@@ -42,6 +42,8 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
                 "up in; give its id, or set skip_tokenizer_init=False"
             )
         special_kwargs = with_token_ids(special_kwargs, cached_tokenizer_from_config(model))
+    if model.skip_tokenizer_init and special_kwargs.merge_separator:
+        refuse(special_kwargs, "merge_separator", "set it to '', or skip_tokenizer_init=False: it needs a tokenizer")
     check_vocabulary(special_kwargs, model.get_vocab_size())
     assert isinstance(config.additional_config, dict)
     config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
@@ -80,4 +82,4 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     ]  # fmt: skip
     for is_refused, name, value, way_out in refused:
         if is_refused:
-            raise ValueError(f"special_kwargs: sequence hooks cannot be had with {name}={value!r}; {way_out}")
+            raise ValueError(f"special_kwargs: sequence hooks do not work with {name}={value!r}; {way_out}")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's input processor, which also refuses requests whose trees could not be had."""
+"""Upstream's input processor, which also refuses requests that sequence hooks cannot serve."""
 
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.ids import check_request_id
 from sequence_hooks.limits import limits_of
+from sequence_hooks.v1.events import LEDGER
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -34,7 +35,7 @@ class Admission(InputProcessor):
 
     @staticmethod
     def assign_request_id(request: EngineCoreRequest) -> None:
-        """As upstream; refuses an id that a child could have, and a prompt that is streamed."""
+        """As upstream; refuses an id that a child could have or that hooks use themselves, and a streamed prompt."""
         if request.sampling_params is not None:
             try:
                 check_request_id(request.request_id)
@@ -43,6 +44,10 @@ class Admission(InputProcessor):
         if request.resumable:
             raise VLLMValidationError("with sequence hooks a prompt cannot be streamed; send it whole")
         InputProcessor.assign_request_id(request)
+        if request.request_id == LEDGER:
+            raise VLLMValidationError(
+                f"request_id is {LEDGER!r}, which sequence hooks use themselves; choose another", parameter="request_id"
+            )
 
     def _validate_params(self, params: Any, *args: Any) -> Any:
         if isinstance(params, SamplingParams):

@@ -70,12 +70,16 @@ class Narration:
     def __init__(
         self,
         request_id: str,
+        engine_id: str,
         prompt_token_ids: Sequence[int],
         sampling_params: Any,
         detokenizer: TreeDetokenizer,
         logprobs: LogprobsProcessor,
     ) -> None:
         self.request_id = request_id
+        self.engine_id = engine_id
+        """The engine's own name for it; its caller knows it by its request id."""
+
         self.prompt_token_ids = prompt_token_ids
         self.sampling_params = sampling_params
         self.detokenizer = detokenizer
@@ -85,7 +89,9 @@ class Narration:
         self.finish_reason: str | None = None
 
     @classmethod
-    def of_child(cls, request_id: str, prompt_token_ids: list[int], texts: Texts, tokenizer: Any) -> "Narration":
+    def of_child(
+        cls, request_id: str, engine_id: str, prompt_token_ids: list[int], texts: Texts, tokenizer: Any
+    ) -> "Narration":
         """A child that has sampled nothing yet."""
         params = SamplingParams(
             detokenize=texts.detokenize,
@@ -99,7 +105,7 @@ class Narration:
         tokenizer = tokenizer if texts.detokenize else None
         detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request), texts.num_held_back)
         logprobs = LogprobsProcessor.from_new_request(tokenizer, request)
-        return cls(request_id, prompt_token_ids, params, detokenizer, logprobs)
+        return cls(request_id, engine_id, prompt_token_ids, params, detokenizer, logprobs)
 
     @property
     def output_token_ids(self) -> Sequence[int]:

@@ -133,8 +133,8 @@ class Narrator(OutputProcessor):
             self._forget(request_id)
         return aborted
 
-    def awaiting(self) -> Iterator[tuple[str, FrontBranch]]:
-        """The sequences that wait for their callers, each with the id that the engine knows it by."""
+    def awaiting(self) -> Iterator[FrontBranch]:
+        """The sequences that wait for their callers."""
         return self._replay.awaiting()
 
     def resumed(self, branch: FrontBranch) -> None:
@@ -203,8 +203,8 @@ class Narrator(OutputProcessor):
         name = state.external_req_id
         if state.parent_req is not None:
             name = f"{state.request_index}_{name}"
-        root = Narration(name, prompt, None, detokenizer, state.logprobs_processor)
-        state.branch = self._replay.plant(state.request_id, root, state.limits)
+        root = Narration(name, state.request_id, prompt, None, detokenizer, state.logprobs_processor)
+        state.branch = self._replay.plant(root, state.limits)
         self._states[state.branch] = state
 
     def _finish_request(self, req_state: RequestState) -> None:

@@ -57,9 +57,9 @@ class Replay:
         """Whether any unfinished request has a tree."""
         return bool(self._branches)
 
-    def plant(self, request_id: str, root: Narration, limits: Limits) -> FrontBranch:
-        """Make a request's own sequence the root of a tree; the engine calls it ``request_id``."""
-        branch = self._branches[request_id] = self.trees.plant(root, limits)
+    def plant(self, root: Narration, limits: Limits) -> FrontBranch:
+        """Make a request's own sequence the root of a tree."""
+        branch = self._branches[root.engine_id] = self.trees.plant(root, limits)
         return branch
 
     def forget(self, request_id: str) -> None:
@@ -67,9 +67,8 @@ class Replay:
         root = self._branches.get(request_id)
         if root is None:
             return
-        tree = set(root.subtree())
-        self._branches = {name: branch for name, branch in self._branches.items() if branch not in tree}
-        for branch in tree:
+        for branch in list(root.subtree()):
+            del self._branches[branch.sequence.engine_id]
             if branch.phase != "finished":
                 self.trees.abort(branch)
 
@@ -93,7 +92,7 @@ class Replay:
         output = parent.sequence.output_token_ids[: event.position]
         prompt = [*parent.sequence.prompt_token_ids, *output, *event.prefix_token_ids]
         name = child_id(parent.request_id, event.number)
-        child = Narration.of_child(name, prompt, event.texts, self._tokenizer)
+        child = Narration.of_child(name, event.request_id, prompt, event.texts, self._tokenizer)
         plan = ChildPlan(name, event.number, tuple(event.prefix_token_ids), event.position, _HANDLER)
         self._branches[event.request_id] = self.trees.spawn(parent, plan, child)
 
@@ -134,6 +133,6 @@ class Replay:
             self.trees.resume(branch, ())
         self.trees.join(branch, merge, event.num_prefill, 0)
 
-    def awaiting(self) -> Iterator[tuple[str, FrontBranch]]:
-        """The sequences that wait for a caller, by the engine's ids."""
-        return ((name, branch) for name, branch in self._branches.items() if branch.awaits_resume)
+    def awaiting(self) -> Iterator[FrontBranch]:
+        """The sequences that wait for a caller."""
+        return (branch for branch in self._branches.values() if branch.awaits_resume)

@@ -15,7 +15,7 @@ from vllm.v1.engine import EngineCoreRequest
 
 def awaiting(narrator: Narrator) -> list[str]:
     """The request ids of the sequences that wait for their callers."""
-    return [branch.request_id for _, branch in narrator.awaiting()]
+    return [branch.request_id for branch in narrator.awaiting()]
 
 
 def resumption(
@@ -26,10 +26,10 @@ def resumption(
     Raises:
         ValueError: no such sequence waits, or ``given`` is not what it could go on with.
     """
-    waiting = {branch.request_id: (name, branch) for name, branch in narrator.awaiting()}
+    waiting = {branch.request_id: branch for branch in narrator.awaiting()}
     if request_id not in waiting:
         raise nobody_waits(request_id, waiting)
-    engine_id, branch = waiting[request_id]
+    branch = waiting[request_id]
     num_context = len(branch.sequence.prompt_token_ids) + len(branch.sequence.output_token_ids)
     room = max_model_len - num_context
     token_ids: Any = encode_within(given, narrator.tokenizer, room) if isinstance(given, str) else given
@@ -39,7 +39,7 @@ def resumption(
         request_id=LEDGER,
         prompt_token_ids=[0],
         mm_features=None,
-        sampling_params=SamplingParams(max_tokens=1, extra_args={RESUME: [engine_id, list(token_ids)]}),
+        sampling_params=SamplingParams(max_tokens=1, extra_args={RESUME: [branch.sequence.engine_id, list(token_ids)]}),
         pooling_params=None,
         arrival_time=0.0,
         lora_request=None,

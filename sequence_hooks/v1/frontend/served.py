@@ -22,7 +22,8 @@ async def asking_for_children(
     """A request whose body has ``stream_children`` asks the engine for it, as one with that name in ``vllm_xargs``."""
     wanted = (request.model_extra or {}).get(STREAM_CHILDREN)
     if wanted is not None:
-        request.vllm_xargs = {**(request.vllm_xargs or {}), STREAM_CHILDREN: int(wanted)}
+        # As it is: the engine refuses a bad value, as it refuses one in ``vllm_xargs``.
+        request.vllm_xargs = {**(request.vllm_xargs or {}), STREAM_CHILDREN: wanted}
     return await upstream(serving, request, *args, **kwargs)
 
 

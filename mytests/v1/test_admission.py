@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that hooks cannot serve are refused as upstream refuses its clients' mistakes."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sequence_hooks.v1.frontend.admission import Admission
+from sequence_hooks.v1.frontend.served import asking_for_children
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+
+
+def request(request_id: str, resumable: bool = False) -> EngineCoreRequest:
+    """A request as upstream's input processor makes it."""
+    return EngineCoreRequest(request_id, [1], None, SamplingParams(), None, 0.0, None, None, None, resumable=resumable)
+
+
+@pytest.mark.parametrize("request_id", ["r_child_0", "r" * 1001, "\ud800", "sequence_hooks"])
+def test_an_id_that_hooks_cannot_use_is_refused(request_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where upstream is told not to make ids unique."""
+    monkeypatch.setenv("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")
+    with pytest.raises(VLLMValidationError, match="request_id is "):
+        Admission.assign_request_id(request(request_id))
+
+
+def test_a_streamed_prompt_is_refused() -> None:
+    """Its session would end at the tokens at which a tree waits."""
+    with pytest.raises(VLLMValidationError, match="a prompt cannot be streamed; send it whole"):
+        Admission.assign_request_id(request("r", resumable=True))
+
+
+@pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])
+def test_what_a_body_asks_for_reaches_the_check_of_limits(wanted: Any) -> None:
+    """It is neither converted nor dropped, so a bad value gets the same error as one in ``vllm_xargs``."""
+    body = SimpleNamespace(model_extra={"stream_children": wanted}, vllm_xargs={"of": "others"})
+
+    async def upstream(serving: object, given: Any) -> Any:
+        return given.vllm_xargs
+
+    assert asyncio.run(asking_for_children(upstream, None, body)) == {"of": "others", "stream_children": wanted}
