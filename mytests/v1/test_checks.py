@@ -10,7 +10,8 @@ import torch
 from mytests.characters import PROMISE, SYNC
 from mytests.v1.surgical import base_config
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.checks import check_kv_groups, prepare
+from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.releases import ANYWAY, check_release
 from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
@@ -94,6 +95,35 @@ def test_an_unknown_release_is_refused(version: str, monkeypatch: pytest.MonkeyP
         check_release(version)
     monkeypatch.setenv(ANYWAY, "1")
     check_release(version)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"temperature": float("nan")},
+        {"temperature": -1},
+        {"max_tokens": 2.5},
+        {"seed": "abc"},
+        {"temprature": 1.0},
+        {"n": 2},
+        {"logprobs": 1000},
+        {"stop_token_ids": [99999], "min_tokens": 2},
+        {"allowed_token_ids": [99999]},
+        {"logit_bias": {99999: 1.0}},
+        {"structured_outputs": {"regex": "((("}},
+    ],
+    ids=str,
+)
+def test_parameters_that_no_child_could_have_are_refused(overrides: dict[str, Any]) -> None:
+    """At start-up: the first fork would end the engine with them, or none would ever happen."""
+    with pytest.raises(ValueError, match=r"special_kwargs: child_sampling_params is .*; correct it: "):
+        prepare(config_with({**HOOKS, "child_sampling_params": overrides}))
+
+
+@pytest.mark.parametrize("overrides", [{"min_tokens": 50}, {"temperature": 0.5, "stop": ["a"]}, {"max_tokens": None}])
+def test_parameters_that_a_child_could_have_are_taken(overrides: dict[str, Any]) -> None:
+    """With those of some request."""
+    prepare(config_with({**HOOKS, "child_sampling_params": overrides}))
 
 
 def test_layers_without_full_attention_are_refused() -> None:

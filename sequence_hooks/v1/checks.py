@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of an engine's configuration at its start: what cannot work with sequence hooks is refused by name."""
 
+from functools import partial
 from typing import Any
 
 import vllm
 from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.plugins import FAULTS, told
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.releases import check_release
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
 
 def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> None:
@@ -45,19 +47,19 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     if model.skip_tokenizer_init and special_kwargs.merge_separator:
         refuse(special_kwargs, "merge_separator", "set it to '', or skip_tokenizer_init=False: it needs a tokenizer")
     check_vocabulary(special_kwargs, model.get_vocab_size())
+    if special_kwargs.child_sampling_params is not None:
+        check_child_params(special_kwargs, config)
     assert isinstance(config.additional_config, dict)
     config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
 
 
-def check_kv_groups(config: KVCacheConfig) -> None:
-    """Raise a `ValueError` for layers whose KV a child cannot share block by block."""
-    for group in config.kv_cache_groups:
-        if not isinstance(group.kv_cache_spec, FullAttentionSpec):
-            kind = type(group.kv_cache_spec).__name__
-            raise ValueError(
-                f"special_kwargs: the model has layers of the kind {kind}, and sequence hooks need full attention in "
-                "all layers, whose blocks a child can share; use another model"
-            )
+def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
+    """Raise a `ValueError` if no child could have the configured parameters."""
+    tokenizer = cached_tokenizer_from_config(config.model_config)
+    try:
+        check_child(special_kwargs.child_sampling_params, partial(verify_params, config=config, tokenizer=tokenizer))
+    except FAULTS as error:
+        refuse(special_kwargs, "child_sampling_params", f"correct it: {told(error)}")
 
 
 def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sequence_hooks.v1.core.sequence import num_written
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from vllm.v1.request import Request
 
 
@@ -83,3 +84,14 @@ class Forks:
     def children(self) -> KeysView[str]:
         """The request ids of the children that have forks."""
         return self._by_child.keys()
+
+
+def check_kv_groups(config: KVCacheConfig) -> None:
+    """Raise a `ValueError` for layers whose KV a child cannot share block by block."""
+    for group in config.kv_cache_groups:
+        if not isinstance(group.kv_cache_spec, FullAttentionSpec):
+            kind = type(group.kv_cache_spec).__name__
+            raise ValueError(
+                f"special_kwargs: the model has layers of the kind {kind}, and sequence hooks need full attention in "
+                "all layers, whose blocks a child can share; use another model"
+            )

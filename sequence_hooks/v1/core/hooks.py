@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sequence_hooks.config import BUILT_IN_MERGES, SpecialKwargs
@@ -11,7 +12,7 @@ from sequence_hooks.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.told_once import ToldOnce
 from sequence_hooks.v1.core.decider import Decider
 from sequence_hooks.v1.core.merger import Merger
-from sequence_hooks.v1.core.params import Completion
+from sequence_hooks.v1.core.params import Completion, verify_params
 from sequence_hooks.v1.core.sequence import V1Sequence, params_of
 from sequence_hooks.v1.core.texts import TokenTexts, has_stop_strings
 from sequence_hooks.v1.settings import special_kwargs_of
@@ -58,7 +59,8 @@ class Hooks:
         check_vocabulary(special_kwargs, vocab_size)
         told = ToldOnce()
         eos_token_id = None if tokenizer is None else tokenizer.eos_token_id
-        completion = Completion(tokenizer, eos_token_id, model.try_get_generation_config())
+        verify = partial(verify_params, config=config, tokenizer=tokenizer)
+        completion = Completion(tokenizer, eos_token_id, model.try_get_generation_config(), verify)
         limits = model.max_model_len, vocab_size
         decider = Decider(special_kwargs, completion, *limits, grammars, told)
         return cls(special_kwargs, tokenizer, decider, Merger(tokenizer, *limits, told))

@@ -2,13 +2,17 @@
 """Sampling parameters of a tree: those of a child, and those of a parent after a join."""
 
 import copy
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sequence_hooks.sampling import derive_seed
 from sequence_hooks.shown import shortened
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
+from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 Overrides = SamplingParams | Mapping[str, Any] | None
@@ -28,12 +32,15 @@ class Completion:
 
     eos_token_id: int | None
     generation_config: Mapping[str, Any]
+    verify: Callable[[SamplingParams], None]
+    """Raises an exception for parameters that would end the engine in a step."""
 
     def complete(self, params: SamplingParams) -> SamplingParams:
-        """Add the model's end-of-sequence tokens, and the token ids of bad words, to ``params``."""
+        """Add the model's end-of-sequence tokens, and the token ids of bad words, to ``params``, and verify them."""
         params.update_from_generation_config(dict(self.generation_config), self.eos_token_id)
         if self.tokenizer is not None:
             params.update_from_tokenizer(self.tokenizer)
+        self.verify(params)
         return params
 
 
@@ -83,6 +90,14 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
     return SamplingParams(**fields)
 
 
+def check_child(overrides: Overrides, verify: Callable[[SamplingParams], None]) -> None:
+    """Raise an exception for ``overrides`` that no child of any request can have."""
+    # Upstream's default of max_tokens would forbid a larger min_tokens.
+    params = inherit(SamplingParams(max_tokens=None), overrides)
+    check_one_child(params)
+    verify(params)
+
+
 def params_after_join(branch: V1Branch) -> SamplingParams:
     """The parameters with which a parent continues; what it has sampled and got before counts as its prompt.
 
@@ -101,9 +116,20 @@ def params_after_join(branch: V1Branch) -> SamplingParams:
     return params
 
 
+def verify_params(params: SamplingParams, config: VllmConfig, tokenizer: Any) -> None:
+    """Raise upstream's error for parameters that it would refuse if a request had them."""
+    parts = config.model_config, config.speculative_config, config.structured_outputs_config
+    params.verify(*parts, tokenizer)
+
+
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as `SamplingParams` takes them; JSON gives structured outputs as an object."""
     given = dict(fields)
+    # Upstream checks types only of what comes over HTTP.
+    msgspec.convert({"max_tokens": None, **given}, SamplingParams)
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}; give a finite number")
     if isinstance(given.get("structured_outputs"), Mapping):
         given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
     return given

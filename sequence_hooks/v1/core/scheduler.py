@@ -18,9 +18,9 @@ from sequence_hooks.resuming import nobody_waits
 from sequence_hooks.rules import ready
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.tree import DependencyManager
-from sequence_hooks.v1.checks import check_kv_groups
 from sequence_hooks.v1.core.blocking import BlockingScheduler
 from sequence_hooks.v1.core.decider import Decided
+from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
