@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sequence_hooks.sampling import derive_seed
+from sequence_hooks.sampling import derive_seed, reconcile
 from vllm.core.hooked_sequence import V0Branch
 from vllm.engine.child_overrides import check_one_child, sampling_fields
 from vllm.sampling_params import _MAX_TEMP, SamplingParams
@@ -79,18 +79,5 @@ def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[st
         fields["logits_processors"] = params.logits_processors
     elif "logits_processors" not in given:
         fields["logits_processors"] = None
-    _reconcile(fields, given)
+    reconcile(fields, given, _MAX_TEMP)
     return fields
-
-
-def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Adjust inherited fields to the ``given`` ones where both together would be refused."""
-    most, least = fields["max_tokens"], fields["min_tokens"]
-    if most is not None and least > most:
-        fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
-    if fields["stop"] and not fields["detokenize"]:
-        name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
-        fields[name] = value
-    if 0 < fields["temperature"] < _MAX_TEMP:
-        # Upstream would raise it too, but with a warning for each child.
-        fields["temperature"] = _MAX_TEMP

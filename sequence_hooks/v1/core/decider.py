@@ -3,22 +3,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenEvent, TokenHandler, make_handlers
-from sequence_hooks.plugins import FAULTS, told
+from sequence_hooks.hook_log import HookLog
+from sequence_hooks.plugins import FAULTS
 from sequence_hooks.rules import Decision, Effects, Refusal, Standing, apply, decide
-from sequence_hooks.told_once import ToldOnce
 from sequence_hooks.v1.core.params import Completion, child_params
 from sequence_hooks.v1.core.sequence import V1Branch
 from sequence_hooks.v1.core.spawn import make_child
-from vllm.logger import init_logger
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
-
-logger = init_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,16 +40,14 @@ class Decider:
         max_model_len: int,
         vocab_size: int | None,
         grammars: StructuredOutputManager,
-        told_once: ToldOnce,
+        log: HookLog,
     ) -> None:
         self.handlers: dict[int, TokenHandler] = make_handlers(special_kwargs, completion.tokenizer)
         self._completion = completion
         self._model_len = max_model_len
         self._vocab_size = vocab_size
         self._grammars = grammars
-        self._told = told_once
-        self._failed_tokens: set[int] = set()
-        """Hook tokens whose handlers have failed."""
+        self._log = log
 
     def decide(self, token_id: int, branch: V1Branch) -> Decided | None:
         """What to do about a hook token that is not yet in the output; None if it counts as an ordinary one."""
@@ -68,7 +62,7 @@ class Decider:
         )
         decision = decide(self.handlers[token_id], event, self._standing(branch))
         if isinstance(decision, Refusal):
-            self._tell_of_refusal(branch.request_id, token_id, decision)
+            self._log.refused(branch.request_id, token_id, decision)
             return None
         spawns = enumerate(decision.actions.spawn, len(branch.children))
         try:
@@ -77,7 +71,7 @@ class Decider:
                 tuple(child_params(branch, spawn.sampling_params, k, self._completion) for k, spawn in spawns),
             )
         except FAULTS as error:
-            self._tell_of_fault(branch.request_id, token_id, error)
+            self._log.failed(branch.request_id, token_id, error)
             return None
 
     def effects(self, decided: Decided, branch: V1Branch) -> tuple[Effects, Sequence[Request]] | None:
@@ -89,7 +83,7 @@ class Decider:
             # All are made before the tree learns of the first.
             return effects, [make_child(branch, plan, params, self._grammars) for plan, params in planned]
         except Exception as error:
-            self._tell_of_fault(branch.request_id, decided.decision.token_id, error)
+            self._log.failed(branch.request_id, decided.decision.token_id, error)
             return None
 
     def _standing(self, branch: V1Branch) -> Standing:
@@ -103,19 +97,3 @@ class Decider:
             room=self._model_len - len(branch.sequence.request.all_token_ids) - 1,
             vocab_size=self._vocab_size,
         )
-
-    def _tell_of_refusal(self, name: str, token_id: int, refusal: Refusal) -> None:
-        if refusal.error is not None:
-            self._tell_of_fault(name, token_id, refusal.error)
-        elif refusal.lacks_room and self._told.is_first(name):
-            logger.warning("%s: no room for a child in the model's length", name)
-
-    def _tell_of_fault(self, name: str, token_id: int, error: BaseException) -> None:
-        """Log a fault, with its traceback the first time that the token's hook fails."""
-        if self._told.is_first(name):
-            info: Any = None if token_id in self._failed_tokens else error
-            self._failed_tokens.add(token_id)
-            what = told(error)
-            logger.error(
-                "%s: token %d spawns and blocks nothing, its hook failed: %s", name, token_id, what, exc_info=info
-            )

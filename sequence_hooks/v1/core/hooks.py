@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from sequence_hooks.config import BUILT_IN_MERGES, SpecialKwargs
+from sequence_hooks.hook_log import HookLog
 from sequence_hooks.limits import Limits, limits_of
 from sequence_hooks.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.told_once import ToldOnce
@@ -17,9 +18,12 @@ from sequence_hooks.v1.core.sequence import V1Sequence, params_of
 from sequence_hooks.v1.core.texts import TokenTexts, has_stop_strings
 from sequence_hooks.v1.settings import special_kwargs_of
 from vllm.config import VllmConfig
+from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+logger = init_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,13 @@ class Hooks:
         special_kwargs = with_token_ids(special_kwargs, tokenizer)
         vocab_size = vocab_size or model.get_vocab_size()
         check_vocabulary(special_kwargs, vocab_size)
-        told = ToldOnce()
+        log = HookLog(logger, ToldOnce())
         eos_token_id = None if tokenizer is None else tokenizer.eos_token_id
         verify = partial(verify_params, config=config, tokenizer=tokenizer)
         completion = Completion(tokenizer, eos_token_id, model.try_get_generation_config(), verify)
         limits = model.max_model_len, vocab_size
-        decider = Decider(special_kwargs, completion, *limits, grammars, told)
-        return cls(special_kwargs, tokenizer, decider, Merger(tokenizer, *limits, told))
+        decider = Decider(special_kwargs, completion, *limits, grammars, log)
+        return cls(special_kwargs, tokenizer, decider, Merger(tokenizer, *limits, log))
 
     def limits_of(self, request: Request) -> Limits:
         """How far the request's tree may grow."""

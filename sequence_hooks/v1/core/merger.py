@@ -4,14 +4,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from sequence_hooks.hook_log import HookLog
 from sequence_hooks.resuming import checked_ids
 from sequence_hooks.rules import Merge, Room, join
-from sequence_hooks.told_once import ToldOnce
 from sequence_hooks.transcript import finished
 from sequence_hooks.v1.core.sequence import V1Branch
-from vllm.logger import init_logger
-
-logger = init_logger(__name__)
 
 
 class Merger:
@@ -22,11 +19,11 @@ class Merger:
         max_model_len: The most tokens that a context may have.
     """
 
-    def __init__(self, tokenizer: Any, max_model_len: int, vocab_size: int | None, told: ToldOnce) -> None:
+    def __init__(self, tokenizer: Any, max_model_len: int, vocab_size: int | None, log: HookLog) -> None:
         self._tokenizer = tokenizer
         self._model_len = max_model_len
         self._vocab_size = vocab_size
-        self._told = told
+        self._log = log
 
     def room(self, branch: V1Branch) -> int:
         """How many more tokens the context of a branch may have."""
@@ -41,7 +38,7 @@ class Merger:
         request = branch.sequence.request
         room = Room(len(branch.sequence.output_token_ids), len(request.all_token_ids), self.room(branch))
         merge = join(finished(branch.unjoined), branch.resumed_with, room, self._encode, self._vocab_size)
-        self._tell(branch.request_id, merge)
+        self._log.joined(branch.request_id, merge)
         for span in merge.spans:
             request.append_output_token_ids(list(span.token_ids))
             branch.sequence.merged(span.token_ids)
@@ -50,9 +47,3 @@ class Merger:
     def _encode(self, text: str) -> Sequence[int]:
         token_ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return token_ids
-
-    def _tell(self, name: str, merge: Merge) -> None:
-        if merge.num_cut and self._told.is_first(name):
-            logger.warning("%s: %d merged tokens are cut to fit the model's length", name, merge.num_cut)
-        if merge.error is not None and self._told.is_first(name):
-            logger.error("%s: a join function failed, and nothing is merged for its children: %s", name, merge.error)

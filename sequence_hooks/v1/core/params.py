@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.sampling import derive_seed
+from sequence_hooks.sampling import derive_seed, reconcile
 from sequence_hooks.shown import shortened
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from vllm.config import VllmConfig
@@ -86,7 +86,7 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
     given = sampling_fields(overrides)
     names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in _DERIVED]
     fields = {name: copy.deepcopy(getattr(params, name)) for name in names} | given
-    _reconcile(fields, given)
+    reconcile(fields, given, LEAST_TEMPERATURE)
     return SamplingParams(**fields)
 
 
@@ -139,15 +139,3 @@ def check_one_child(params: SamplingParams) -> None:
     """Raise a `ValueError` for parameters that no child of any model can have."""
     if params.n != 1:
         raise ValueError(f"n is {shortened(params.n)}; leave n at 1, and use children_per_promise")
-
-
-def _reconcile(fields: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Adjust inherited fields to the ``given`` ones where both together would be refused."""
-    most, least = fields["max_tokens"], fields["min_tokens"]
-    if most is not None and least > most:
-        fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
-    if fields["stop"] and not fields["detokenize"]:
-        name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
-        fields[name] = value
-    if 0 < fields["temperature"] < LEAST_TEMPERATURE:
-        fields["temperature"] = LEAST_TEMPERATURE

@@ -3,9 +3,9 @@
 
 from collections.abc import Sequence as Ids
 
+from sequence_hooks.hook_log import HookLog
 from sequence_hooks.merge import Span
 from sequence_hooks.rules import Merge, Room, join
-from sequence_hooks.told_once import ToldOnce
 from sequence_hooks.transcript import finished
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import MergedSequenceData
@@ -30,7 +30,7 @@ class Merger:
     def __init__(self, stop_checker: HookStopChecker, detokenizer: Detokenizer | None, vocab_size: int | None) -> None:
         self.detokenizer = detokenizer
         self._stop_checker = stop_checker
-        self._told: ToldOnce = stop_checker.told
+        self._log = HookLog(logger, stop_checker.told)
         self._vocab_size = vocab_size
 
     def merge(self, branch: V0Branch) -> Merge:
@@ -39,7 +39,7 @@ class Merger:
         room = Room(seq.get_output_len(), seq.get_len(), self.max_len(branch) - seq.get_len())
         children = finished(branch.unjoined)
         merge = join(children, branch.resumed_with, room, lambda text: self._encode(branch, text), self._vocab_size)
-        self._tell(branch.request_id, merge)
+        self._log.joined(branch.request_id, merge)
         self._append(branch, merge)
         return merge
 
@@ -62,12 +62,6 @@ class Merger:
         tokenizer = self._stop_checker.get_tokenizer_for_seq(branch.sequence.seq)
         token_ids: Ids[int] = tokenizer.encode(text, add_special_tokens=False)
         return token_ids
-
-    def _tell(self, name: str, merge: Merge) -> None:
-        if merge.num_cut and self._told.is_first(name):
-            logger.warning("%s: %d merged tokens are cut to fit the model's length", name, merge.num_cut)
-        if merge.error is not None and self._told.is_first(name):
-            logger.error("%s: a join function failed, and nothing is merged for its children: %s", name, merge.error)
 
 
 def _logprobs(branch: V0Branch, span: Span) -> SampleLogprobs:

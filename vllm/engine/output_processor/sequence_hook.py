@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.handlers import TokenEvent, TokenHandler, make_handlers
-from sequence_hooks.plugins import FAULTS, told
+from sequence_hooks.hook_log import HookLog
+from sequence_hooks.plugins import FAULTS
 from sequence_hooks.resuming import checked_ids, encode_within, nobody_waits
 from sequence_hooks.rules import Decision, Refusal, Standing, apply, decide
 from sequence_hooks.shown import shortened
@@ -81,9 +82,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self.handlers = make_handlers(special_kwargs, facts.tokenizer)
         self.merger = Merger(stop_checker, detokenizer, facts.vocab_size)
         self._facts = facts
-        self._told = stop_checker.told
-        self._failed_tokens: set[int] = set()
-        """Hook tokens whose handlers have failed."""
+        self._log = HookLog(logger, stop_checker.told)
 
         for each in scheduler:
             each.attach(self.merger, special_kwargs)
@@ -174,7 +173,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         )
         decision = decide(handler, event, self._standing(branch, num_before))
         if isinstance(decision, Refusal):
-            self._tell_of_refusal(branch.request_id, token_id, decision)
+            self._log.refused(branch.request_id, token_id, decision)
             return None
         spawns = enumerate(decision.actions.spawn, len(branch.children))
         try:
@@ -183,7 +182,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 for number, spawn in spawns
             )
         except FAULTS as error:
-            self._tell_of_fault(branch.request_id, token_id, error)
+            self._log.failed(branch.request_id, token_id, error)
             return None
         return _Spawning(decision, params)
 
@@ -209,7 +208,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             # All are made before the scheduler learns of the first.
             children = [make_child(branch, plan, next(self.seq_counter), params) for plan, params in planned]
         except Exception as error:
-            self._tell_of_fault(branch.request_id, decision.token_id, error)
+            self._log.failed(branch.request_id, decision.token_id, error)
             return
         scheduler.spawn(branch, effects, children)
         if effects.blocks_until is not None:
@@ -219,20 +218,3 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if len(self.scheduler) == 1:
             return self.scheduler[0]
         return next(each for each in self.scheduler if seq_group in each.running or seq_group in each.blocked)
-
-    def _tell_of_refusal(self, name: str, token_id: int, refusal: Refusal) -> None:
-        if refusal.error is not None:
-            self._tell_of_fault(name, token_id, refusal.error)
-        # The client chose the length of its prompt, so one line is enough.
-        elif refusal.lacks_room and self._told.is_first(name):
-            logger.warning("%s: no room for a child in the model's length", name)
-
-    def _tell_of_fault(self, name: str, token_id: int, error: BaseException) -> None:
-        """Log a fault, with its traceback the first time that the token's hook fails."""
-        if self._told.is_first(name):
-            info = None if token_id in self._failed_tokens else error
-            self._failed_tokens.add(token_id)
-            what = told(error)
-            logger.error(
-                "%s: token %d spawns and blocks nothing, its hook failed: %s", name, token_id, what, exc_info=info
-            )

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator reads in the log when a request does not get all it could: at most one line per request."""
+
+from logging import Logger
+
+from sequence_hooks.plugins import told
+from sequence_hooks.rules import Merge, Refusal
+from sequence_hooks.told_once import ToldOnce
+
+
+class HookLog:
+    """Logs refused hook tokens, faults of handlers, and joins that lack something.
+
+    Args:
+        logger: The engine's.
+    """
+
+    def __init__(self, logger: Logger, told_once: ToldOnce) -> None:
+        self._logger = logger
+        self._told = told_once
+        self._failed_tokens: set[int] = set()
+        """Hook tokens whose handlers have failed."""
+
+    def refused(self, request_id: str, token_id: int, refusal: Refusal) -> None:
+        """A hook token of a sequence counts as an ordinary one."""
+        logger = self._logger
+        if refusal.error is not None:
+            self.failed(request_id, token_id, refusal.error)
+        # The client chose the length of its prompt, so one line is enough.
+        elif refusal.lacks_room and self._told.is_first(request_id):
+            logger.warning("%s: no room for a child in the model's length", request_id)
+
+    def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
+        """The hook of a token has failed; its traceback is logged the first time that it does."""
+        logger = self._logger
+        if self._told.is_first(request_id):
+            info = None if token_id in self._failed_tokens else error
+            self._failed_tokens.add(token_id)
+            logger.error(
+                "%s: token %d spawns and blocks nothing, its hook failed: %s",
+                request_id,
+                token_id,
+                told(error),
+                exc_info=info,
+            )
+
+    def joined(self, request_id: str, merge: Merge) -> None:
+        """A sequence was joined; nothing is logged if nothing is missing."""
+        logger = self._logger
+        if merge.num_cut and self._told.is_first(request_id):
+            logger.warning("%s: %d merged tokens are cut to fit the model's length", request_id, merge.num_cut)
+        if merge.error is not None and self._told.is_first(request_id):
+            logger.error(
+                "%s: a join function failed, and nothing is merged for its children: %s", request_id, merge.error
+            )
