@@ -117,6 +117,13 @@ class Branch(Generic[S]):
         return len(self.sequence.output_token_ids) - sum(segment.end - segment.start for segment in self.merged)
 
     @property
+    def sampled_token_ids(self) -> list[int]:
+        """The output tokens that it has sampled itself."""
+        token_ids = self.sequence.output_token_ids
+        sampled = (each for each in self.segments if each.origin == "sampled")
+        return [token_id for each in sampled for token_id in token_ids[each.start : each.end]]
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """Its output as segments, in order; every output token is in exactly one."""
         return _fill_with_sampled(self.merged, len(self.sequence.output_token_ids))

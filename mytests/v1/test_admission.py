@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.frontend.admission import Admission
 from sequence_hooks.v1.frontend.served import asking_for_children
+from sequence_hooks.v1.worker.earlier import EARLIER
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -31,6 +33,14 @@ def test_a_streamed_prompt_is_refused() -> None:
     """Its session would end at the tokens at which a tree waits."""
     with pytest.raises(VLLMValidationError, match="a prompt cannot be streamed; send it whole"):
         Admission.assign_request_id(request("r", resumable=True))
+
+
+def test_what_hooks_tell_the_worker_cannot_come_from_a_user() -> None:
+    """Whatever it is, the worker would believe it."""
+    admission = Admission.__new__(Admission)
+    admission.check_for(SpecialKwargs(promise_token_id=1, sync_token_id=2))
+    with pytest.raises(VLLMValidationError, match=f"extra_args has '{EARLIER}', which .*; leave it out"):
+        admission._validate_params(SamplingParams(extra_args={EARLIER: "abc"}))
 
 
 @pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])

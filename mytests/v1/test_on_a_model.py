@@ -19,6 +19,7 @@ from forkjoin_task import MODES, held_out_prompts, is_correct
 
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
+from sequence_hooks.v1.worker.rows import EarlierTokens
 
 NUM_PROMPTS = 40
 
@@ -48,6 +49,13 @@ def test_the_model_joins_what_its_children_return(engine: Any) -> None:
     scheduler.check_integrity()
     assert not scheduler.requests and not list(scheduler.blocked)
     assert not engine.llm_engine.output_processor.request_states
+
+
+def test_the_sampler_is_extended(engine: Any) -> None:
+    """Once; `test_earlier.py` says what for."""
+    worker = engine.llm_engine.model_executor.driver_worker.worker
+    kinds = [type(each) for each in worker.model_runner.input_batch.logitsprocs.all]
+    assert kinds.count(EarlierTokens) == 1
 
 
 def test_a_resume_computes_what_was_merged_and_one_token(engine: Any) -> None:

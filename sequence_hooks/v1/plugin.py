@@ -9,6 +9,7 @@ up by name, so that a release without one of them is noticed at once:
 | ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
+| ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
 """
 
@@ -23,13 +24,14 @@ _OURS = "_is_extended_by_sequence_hooks"
 
 def register() -> None:
     """Extend upstream in this process, once."""
-    # Only front ends have imported this module, and only they need it.
-    if "vllm.engine.arg_utils" not in sys.modules:
-        return
-    from vllm.engine.arg_utils import EngineArgs
+    # Front ends have imported the one, processes of workers the other.
+    if "vllm.engine.arg_utils" in sys.modules:
+        from vllm.engine.arg_utils import EngineArgs
 
-    _extend(EngineArgs, "add_cli_args", _with_option)
-    _extend(EngineArgs, "create_engine_config", _checked)
+        _extend(EngineArgs, "add_cli_args", _with_option)
+        _extend(EngineArgs, "create_engine_config", _checked)
+    if "vllm.v1.worker.worker_base" in sys.modules:
+        _extend_workers()
 
 
 def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
@@ -49,7 +51,24 @@ def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = 
 
         prepare(config, usage_context)
         _narrate()
+        # The worker may run in this process.
+        _extend_workers()
     return config
+
+
+def _extend_workers() -> None:
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    _extend(WorkerWrapperBase, "initialize_from_config", _with_sampled_tokens)
+
+
+def _with_sampled_tokens(upstream: Callable[..., Any], wrapper: Any, *args: Any, **kwargs: Any) -> None:
+    upstream(wrapper, *args, **kwargs)
+    additional = wrapper.vllm_config.additional_config
+    if isinstance(additional, dict) and "special_kwargs" in additional:
+        from sequence_hooks.v1.worker.attach import attach
+
+        attach(wrapper.worker.model_runner)
 
 
 def _narrate() -> None:

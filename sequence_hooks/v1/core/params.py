@@ -12,6 +12,7 @@ import msgspec
 from sequence_hooks.sampling import derive_seed, reconcile
 from sequence_hooks.shown import shortened
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
+from sequence_hooks.v1.worker.earlier import with_earlier
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
@@ -113,6 +114,7 @@ def params_after_join(branch: V1Branch) -> SamplingParams:
     params.min_tokens = max(0, own.min_tokens - branch.num_sampled)
     if own.seed is not None:
         params.seed = derive_seed(own.seed, "join", len(branch.joins) - 1)
+    with_earlier(params, branch.sampled_token_ids)
     return params
 
 

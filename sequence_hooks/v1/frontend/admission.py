@@ -7,6 +7,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.ids import check_request_id
 from sequence_hooks.limits import limits_of
 from sequence_hooks.v1.events import LEDGER
+from sequence_hooks.v1.worker.earlier import EARLIER
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -51,6 +52,11 @@ class Admission(InputProcessor):
 
     def _validate_params(self, params: Any, *args: Any) -> Any:
         if isinstance(params, SamplingParams):
+            if EARLIER in (params.extra_args or {}):
+                raise VLLMValidationError(
+                    f"extra_args has {EARLIER!r}, which sequence hooks use themselves; leave it out",
+                    parameter="extra_args",
+                )
             try:
                 limits_of(self._special_kwargs, params.extra_args)
             except ValueError as error:

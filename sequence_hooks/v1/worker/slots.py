@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's second model runner, which keeps the counts of sampled tokens on the device, by slot."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from sequence_hooks.v1.worker.earlier import earlier_of, has_penalties, straddling
+from vllm.sampling_params import SamplingParams
+
+
+class EarlierCounts:
+    """One of that runner's logits processors; it must come after upstream's own.
+
+    Args:
+        requests: Upstream's state of requests: ``all_token_ids`` [slots, length], ``prompt_len`` and ``total_len``
+            [slots].
+        output_counts: Upstream's counts of sampled tokens, [slots, vocabulary].
+    """
+
+    def __init__(self, requests: Any, output_counts: torch.Tensor) -> None:
+        self._requests = requests
+        self._output_counts = output_counts
+        self._uncounted: dict[int, list[int]] = {}
+        self._words: dict[int, list[tuple[torch.Tensor, int]]] = {}
+
+    def add_request(self, slot: int, params: SamplingParams) -> bool:
+        """Take note of a request that gets ``slot``; whether it has anything to do with it."""
+        earlier = earlier_of(params)
+        self._uncounted.pop(slot, None)
+        self._words.pop(slot, None)
+        if earlier and has_penalties(params):
+            self._uncounted[slot] = earlier
+        device = self._output_counts.device
+        words = [(torch.tensor(missing, device=device), last) for missing, last in straddling(params, earlier)]
+        if words:
+            self._words[slot] = words
+        return bool(earlier)
+
+    def apply_staged_writes(self) -> None:
+        """Add to the counts, which upstream has just made of what was sampled since the join."""
+        for slot, earlier in self._uncounted.items():
+            counts = Counter(earlier)
+            ids = torch.tensor(list(counts), device=self._output_counts.device)
+            self._output_counts[slot, ids] += torch.tensor(list(counts.values())).to(self._output_counts)
+        self._uncounted.clear()
+
+    def apply(self, logits: torch.Tensor, context: Any) -> torch.Tensor:
+        """Forbid the ends of bad words in ``logits``, of shape [rows, vocabulary], in place."""
+        rows = enumerate(context.idx_mapping_np.tolist()) if self._words else ()
+        for row, slot in rows:
+            for missing, last in self._words.get(slot, ()):
+                is_next = self._is_sampled(slot, missing)
+                logits[row, last] = torch.where(is_next, float("-inf"), logits[row, last])
+        return logits
+
+    def _is_sampled(self, slot: int, missing: torch.Tensor) -> torch.Tensor:
+        """Whether just ``missing`` was sampled since the join; on the device, so that nobody waits for it."""
+        start = self._requests.prompt_len.gpu[slot]
+        places = start + torch.arange(len(missing), device=missing.device)
+        is_as_long = self._requests.total_len.gpu[slot] - start == len(missing)
+        token_ids = self._requests.all_token_ids.gpu[slot]
+        is_next: torch.Tensor = is_as_long & (token_ids[places.clamp(max=len(token_ids) - 1)] == missing).all()
+        return is_next
