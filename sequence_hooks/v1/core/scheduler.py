@@ -213,6 +213,8 @@ class HookScheduler(BlockingScheduler):
         num_prefill = 0 if ends else request.num_tokens - request.num_computed_tokens
         self.trees.join(branch, merge, num_prefill, 0)
         self._ledger.note(branch, joined(branch, merge, num_prefill))
+        for below in branch.take_forgettable():
+            below.sequence.let_go()
         self._unblock(request)
         if branch.ended_as is not None:
             self._finish(branch)

@@ -60,12 +60,13 @@ class V1Sequence:
     """
 
     def __init__(self, request: Request, text_of: TextOf, texts: TokenTexts | None) -> None:
-        self.request = request
+        self._request: Request | None = request
+        self.request_id: str = request.request_id
         self.sampling_params = params_of(request)
         """As requested. The request's own differ after a join."""
 
         self.num_prompt_tokens = len(request.all_token_ids) - request.num_output_tokens
-        self.output_token_ids = TokenView(request.all_token_ids, self.num_prompt_tokens)
+        self.output_token_ids: Sequence[int] = TokenView(request.all_token_ids, self.num_prompt_tokens)
         self.finish_reason: str | None = None
         self.ended_with: RequestStatus | None = None
         """Upstream's status at its end; None until then."""
@@ -79,9 +80,11 @@ class V1Sequence:
             self._sample(token_id)
 
     @property
-    def request_id(self) -> str:
-        name: str = self.request.request_id
-        return name
+    def request(self) -> Request:
+        """Upstream's request; raises a `LookupError` if it was let go."""
+        if self._request is None:
+            raise LookupError(f"{self.request_id} has been joined, and its context is not kept")
+        return self._request
 
     @property
     def prompt_token_ids(self) -> Sequence[int]:
@@ -114,6 +117,11 @@ class V1Sequence:
         """Take note of how upstream's request has ended."""
         self.ended_with = self.request.status
         self.finish_reason = str(RequestStatus.get_finished_reason(self.request.status))
+
+    def let_go(self) -> None:
+        """Keep nothing but the output of a joined child: a tree lives as long as its request."""
+        self.output_token_ids = tuple(self.output_token_ids)
+        self._request = self._texts = None
 
     def _sample(self, token_id: int) -> None:
         if self._texts is not None and self.stop is None:

@@ -55,10 +55,21 @@ class TreeDetokenizer(IncrementalDetokenizer):
         if is_stop_string and isinstance(self._detokenizer, BaseIncrementalDetokenizer):
             self._detokenizer.output_text = self.output_text[: ended.text_end]
 
+    def let_go(self) -> None:
+        """Keep the text and the tokens alone."""
+        self._detokenizer = _Told(self.output_text, list(self.output_token_ids))
+
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
         """As upstream's."""
         text: str = self._detokenizer.get_next_output_text(finished, delta)
         return text
+
+
+class _Told(IncrementalDetokenizer):
+    """The text and tokens of a finished child, without what made the one of the other."""
+
+    def __init__(self, text: str, token_ids: list[int]) -> None:
+        self.output_text, self.token_ids = text, token_ids
 
 
 class Narration:
@@ -125,6 +136,12 @@ class Narration:
         """Append what the engine says that a child has sampled."""
         self.detokenizer.update(list(output.new_token_ids), False)
         self.logprobs.update_from_output(output)
+
+    def let_go(self) -> None:
+        """Keep nothing but the output of a child that was joined, and whose last delta was told."""
+        self.prompt_token_ids = ()
+        self.detokenizer.let_go()
+        self.logprobs.logprobs = None
 
     def merge(self, token_ids: list[int], entries: Iterable[dict[int, Logprob]]) -> None:
         """Append what a join has appended.

@@ -121,6 +121,7 @@ class Narrator(OutputProcessor):
         made = self._process(engine_core_outputs[1:end], *args, **kwargs)
         self._happen(during)
         deltas = self._tell_deltas()
+        self._let_go(events)
         ended = self._process(engine_core_outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
             [*made.request_outputs, *deltas, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
@@ -155,6 +156,13 @@ class Narrator(OutputProcessor):
                 state = self.request_states[event.request_id]
                 assert isinstance(state, NarratedState)
                 state.merged += [token_id for span in event.spans for token_id in span.token_ids]
+
+    def _let_go(self, events: list[Event]) -> None:
+        """Drop what is not needed of children that were joined."""
+        for event in events:
+            branch = self._replay.branch_of(event.request_id) if isinstance(event, Joined) else None
+            for below in branch.take_forgettable() if branch is not None else ():
+                below.sequence.let_go()
 
     def _sample(self, output: EngineCoreOutput) -> bool:
         """Append what a child has sampled; False if ``output`` is not a child's."""
