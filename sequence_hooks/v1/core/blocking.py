@@ -48,6 +48,13 @@ class BlockingScheduler(AsyncScheduler):
         """The BLOCKED requests, in the order in which they were set aside."""
         return iter(self._blocked.values())
 
+    def reset_prefix_cache(self, reset_running_requests: bool = False, *args: Any, **kwargs: Any) -> bool:
+        """As upstream: if running requests give up their KV, so do those that are set aside."""
+        if reset_running_requests:
+            self.pressure.give_up_all()
+        is_reset: bool = super().reset_prefix_cache(reset_running_requests, *args, **kwargs)
+        return is_reset
+
     def _is_of_a_tree(self, request: Request) -> bool:
         """Whether a hook has touched a request, or it is a child."""
         raise NotImplementedError

@@ -67,6 +67,14 @@ class Pressure:
             blocks = self._allocate(request, *args, **kwargs)
         return blocks
 
+    def give_up_all(self) -> None:
+        """Let all that do not run give up their KV: it is not valid any more."""
+        for request in [*self._set_aside(), *self._queued()]:
+            if request.num_computed_tokens:
+                self._give_up(request)
+        for child in list(self._forks.children):
+            self._forks.release(child)
+
     def _relieve(self, request: Request) -> bool:
         """Let one holder give up KV for ``request``; False if none has any that it has to give up."""
         is_last_resort = not self._can_run()
@@ -86,7 +94,10 @@ class Pressure:
         option = choose(reversed(holdings), self._policy, self._manager.block_pool.num_gpu_blocks, _COSTS)
         if option is None:
             return False
-        victim = option.holder
+        self._give_up(option.holder)
+        return True
+
+    def _give_up(self, victim: Request) -> None:
         self.evictions["discard"] += 1
         self.num_recomputed += victim.num_computed_tokens
         self._observer.note(
@@ -94,7 +105,6 @@ class Pressure:
         )
         self._free(victim)
         victim.num_computed_tokens = 0
-        return True
 
     def _holding(self, request: Request) -> Holding[Request]:
         managers = self._manager.coordinator.single_type_managers

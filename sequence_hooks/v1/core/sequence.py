@@ -41,10 +41,7 @@ class TokenView(Sequence[int]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step == 1:
-                return self._token_ids[self._start + start : self._start + max(start, stop)]
-            return [self[each] for each in range(start, stop, step)]
+            return self._token_ids[self._start :][index]
         if not -len(self) <= index < len(self):
             raise IndexError(f"token {index} of {len(self)}")
         return self._token_ids[self._start + index % len(self)]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rare meetings of hooks with what upstream's scheduler does: preemption, grammars, resets of its cache, aborts."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+
+from mytests.characters import PROMISE
+from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.v1.core.hooks import Hooks
+from sequence_hooks.v1.frontend.resuming import resumption
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODES = [(False, "v1"), (True, "v1"), (True, "v2")]
+
+
+def in_mode(mode: tuple[bool, str], hooks: Any = SYNC_HOOKS, **sizes: int) -> SurgicalEngine:
+    """An engine that is asynchronous or not, with one of upstream's model runners."""
+    return SurgicalEngine(hooks, is_async=mode[0], runner=mode[1], **sizes)  # type: ignore[arg-type]
+
+
+def test_a_promise_of_a_sequence_that_was_preempted_meanwhile() -> None:
+    """Its token was in flight when it lost its KV, so its child shares nothing, and computes all of it."""
+    engine = SurgicalEngine(SYNC_HOOKS, num_blocks=5, max_num_seqs=4, is_async=True, max_model_len=32)
+    engine.add("a", prompt="pppp")
+    engine.add("r", prompt="qqqq")
+    script = plan(a="abcdefgh", r="xxxx!.z", r_child_0="B")
+    engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
+    assert engine.num_preemptions() == 1 and not engine.scheduler._forks.children
+    engine.run(script)
+    assert (finished(engine, "r").text, finished(engine, "a").text) == ("xxxxBz", "abcdefgh")
+    engine.assert_empty()
+
+
+def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs, and both are joined and need blocks: one in the queue computes its context anew."""
+    hooks = dataclasses.replace(HOOKS, blocked_kv_policy="preserve")
+    engine = SurgicalEngine(hooks, num_blocks=6, max_num_seqs=4, max_model_len=40)
+    engine.add("a", prompt="pppppp")
+    engine.add("r", prompt="q" * 15)
+    free, victims = engine.scheduler._free_request_blocks, []
+
+    def note(victim: Request) -> None:
+        victims.append(engine.statuses()[victim.request_id])
+        free(victim)
+
+    monkeypatch.setattr(engine.scheduler.pressure, "_free", note)
+    engine.run(plan(a="!abc", r="x!.z", r_child_0="B", a_child_0="CC"))
+    assert victims == ["BLOCKED", "WAITING"]
+    assert (finished(engine, "r").text, finished(engine, "a").text) == ("xBz", "CCabc")
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_kv_survives_a_reset_of_upstreams_cache(mode: tuple[bool, str]) -> None:
+    """With new weights, say: whoever runs, is BLOCKED or has a fork computes its context anew, and nothing is lost."""
+    engine = in_mode(mode, max_num_seqs=2)
+    engine.add()
+    engine.add("s")
+    script = plan(r="a!!.b", r_child_0="CC", r_child_1="DD", s="uvwxyzuvwxyz")
+    engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
+    assert engine.scheduler._forks.children
+    engine.worker.kv.clear()
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert not engine.scheduler._forks.children and engine.num_free_blocks() == engine.num_blocks
+    engine.run(script)
+    assert (finished(engine, "r").text, finished(engine, "s").text) == ("aCC\nDDb", "uvwxyzuvwxyz")
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_promise_that_a_grammar_does_not_accept_ends_its_request(
+    mode: tuple[bool, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upstream asks the grammar after the token: the parent is BLOCKED already, and its child spawned."""
+    engine = in_mode(mode, HOOKS)
+    engine.add()
+
+    def accepts(request: Request, token_ids: list[int]) -> bool:
+        return PROMISE not in token_ids
+
+    monkeypatch.setattr(engine.scheduler.structured_output_manager, "accept_tokens", accepts)
+    engine.run(plan(r="a!b", r_child_0="C"))
+    assert finished(engine).finish_reason == "error"
+    engine.assert_empty()
+
+
+def test_a_childs_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for it as any request does."""
+    compiled = []
+
+    def grammar_init(manager: StructuredOutputManager, request: Request) -> None:
+        compiled.append(request.request_id)
+
+    monkeypatch.setattr(StructuredOutputManager, "grammar_init", grammar_init)
+    monkeypatch.setattr(SamplingParams, "verify", lambda params, *engine: None)
+    engine = SurgicalEngine(dataclasses.replace(HOOKS, child_sampling_params={"structured_outputs": {"choice": ["C"]}}))
+    engine.add()
+    script = plan(r="a!b", r_child_0="C")
+    engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
+    assert compiled == ["r_child_0"]
+    assert engine.statuses()["r_child_0"] == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
+    engine.abort("r")
+    engine.assert_empty()
+
+
+def test_a_resumption_that_comes_after_an_abort_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """The front end had checked it; the client was gone when it reached the core."""
+    engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
+    engine.add()
+    engine.run_until(lambda: engine.awaiting() == ["r"], plan(r="a.b"))
+    late = resumption(engine.narrator, "r", [7], engine.max_model_len, engine.vocab_size)
+    engine.abort("r")
+    with caplog.at_level(logging.DEBUG, "vllm"):
+        engine.scheduler.add_request(Request.from_engine_core_request(late, engine._hasher))
+    assert not engine.scheduler.requests
+    engine.assert_empty()
+
+
+def test_strays_are_found() -> None:
+    """A request that is in no queue, and one that is BLOCKED for the scheduler alone."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    engine.add()
+    engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", plan(r="a!.b", r_child_0="CCC"))
+    parent = engine.scheduler._blocked.pop("r")
+    with pytest.raises(IntegrityError, match=r"\['r'\] are in a queue or in the map of requests, not in both"):
+        engine.scheduler.check_integrity()
+    engine.scheduler._blocked["r"] = parent
+    child = engine.scheduler.running.pop()
+    engine.scheduler._blocked[child.request_id] = child
+    with pytest.raises(IntegrityError, match=r"\['r_child_0'\] are BLOCKED in the scheduler or in the trees"):
+        engine.scheduler.check_integrity()
+    del engine.scheduler._blocked[child.request_id]
+    engine.scheduler.running.append(child)
+    engine.run(plan(r="a!.b", r_child_0="CCC"))
+    engine.assert_empty()
+
+
+def test_the_scheduler_needs_hooks() -> None:
+    """It is for nothing else."""
+    engine = SurgicalEngine()
+    config = engine._config()
+    config.additional_config = {}
+    with pytest.raises(ValueError, match="this scheduler is for sequence hooks, and none are configured"):
+        Hooks.of(config, StructuredOutputManager(config))
