@@ -4,16 +4,16 @@
 A `DependencyManager` of its own keeps the trees, and `sequence_hooks.transcript` tells of them as on every engine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import singledispatchmethod
 from typing import Any
 
 from sequence_hooks.branch import Branch
-from sequence_hooks.handlers import Actions, Merged, TokenEvent, nothing
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import SyncHandler
 from sequence_hooks.ids import child_id
 from sequence_hooks.limits import Limits
 from sequence_hooks.merge import Span
-from sequence_hooks.results import ChildOutput
 from sequence_hooks.rules import ChildPlan, Merge, segments
 from sequence_hooks.tree import DependencyManager
 from sequence_hooks.v1.events import Aborted, Blocked, Ended, Joined, Spawned, Told
@@ -22,17 +22,8 @@ from sequence_hooks.v1.frontend.narration import Narration
 FrontBranch = Branch[Narration]
 
 
-class _Joined:
-    """In place of the handlers, which the engine has asked already."""
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions()
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return nothing(children)
-
-
-_HANDLER = _Joined()
+_ASKED = SyncHandler(SpecialKwargs(sync_token_id=0))
+"""In place of the handlers, which the engine has asked already."""
 
 
 class Replay:
@@ -93,7 +84,7 @@ class Replay:
         prompt = [*parent.sequence.prompt_token_ids, *output, *event.prefix_token_ids]
         name = child_id(parent.request_id, event.number)
         child = Narration.of_child(name, event.request_id, prompt, event.texts, self._tokenizer)
-        plan = ChildPlan(name, event.number, tuple(event.prefix_token_ids), event.position, _HANDLER)
+        plan = ChildPlan(name, event.number, tuple(event.prefix_token_ids), event.position, _ASKED)
         self._branches[event.request_id] = self.trees.spawn(parent, plan, child)
 
     @_replay.register
