@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug-in on upstream's asynchronous engine, with the engine core in a process of its own."""
+"""The plug-in on upstream's asynchronous engine, with the engine core and its workers in processes of their own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -20,11 +20,20 @@ from vllm.v1.engine.async_llm import AsyncLLM
 Work = Callable[[AsyncLLM], Coroutine[Any, Any, None]]
 
 
-def run(work: Work, **fields: Any) -> None:
-    """Do ``work`` with an engine, whose core runs in another process."""
+ALONE: Mapping[str, int] = {}
+PARALLEL = [ALONE, {"tensor_parallel_size": 2}, {"data_parallel_size": 2}]
+
+
+def run(work: Work, parallel: Mapping[str, int] = ALONE, **fields: Any) -> None:
+    """Do ``work`` with an engine, whose core runs in another process.
+
+    Args:
+        parallel: More arguments of the engine.
+        fields: Those of its hooks.
+    """
 
     async def with_engine() -> None:
-        arguments = engine_args(hooks_for("sync", **fields), dtype="float32", enforce_eager=True, max_model_len=512)
+        arguments = engine_args(hooks_for("sync", **fields), dtype="float32", enforce_eager=True, max_model_len=512, **parallel)
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(MODEL_FOLDER), **arguments))
         try:
             await asyncio.wait_for(work(engine), 240)
@@ -49,7 +58,8 @@ async def deltas(engine: AsyncLLM, request_id: str, prompt: str) -> AsyncIterato
         yield output
 
 
-def test_streams_of_trees_beside_aborted_ones() -> None:
+@pytest.mark.parametrize("parallel", PARALLEL, ids=str)
+def test_streams_of_trees_beside_aborted_ones(parallel: Mapping[str, int]) -> None:
     """Each tells all its tokens; a caller that goes away ends its whole tree, and nobody else's."""
 
     async def work(engine: AsyncLLM) -> None:
@@ -76,7 +86,7 @@ def test_streams_of_trees_beside_aborted_ones() -> None:
                 assert is_correct(prompts[number], text.removesuffix(EOS))
                 assert {child.rsplit("_child_", 1)[0] for child in children} == {f"r{number}"}
 
-    run(work)
+    run(work, parallel)
 
 
 def test_a_caller_resumes_a_sequence_that_waits() -> None:
