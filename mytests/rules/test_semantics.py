@@ -50,8 +50,9 @@ class TestTheEndsOfAChild:
             ({"stop_token_ids": [ord("#")]}, "AB#", "stop", "ABz"),
             ({"stop": ["##"]}, "AB##", "stop", "ABz"),
             ({"max_tokens": 4}, "ABCDEFG", "length", "ABCDz"),
+            ({"max_tokens": 3}, "AB", "stop", "ABz"),
         ],
-        ids=["eos", "stop-token", "stop-string", "max-tokens"],
+        ids=["eos", "stop-token", "stop-string", "max-tokens", "eos-as-the-last-token"],
     )
     def test_its_result_is_what_it_sampled_before_its_end(
         self, params: dict[str, Any], script: str, reason: str, text: str

@@ -264,6 +264,10 @@ class SurgicalEngine:
             for name, request in self.scheduler.requests.items()
         }
 
+    def num_blocked(self) -> int:
+        """The number of requests that are BLOCKED."""
+        return list(self.statuses().values()).count("BLOCKED")
+
     def num_free_blocks(self) -> int:
         """The number of blocks that no request holds."""
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

@@ -33,7 +33,9 @@ def run(work: Work, parallel: Mapping[str, int] = ALONE, **fields: Any) -> None:
     """
 
     async def with_engine() -> None:
-        arguments = engine_args(hooks_for("sync", **fields), dtype="float32", enforce_eager=True, max_model_len=512, **parallel)
+        arguments = engine_args(
+            hooks_for("sync", **fields), dtype="float32", enforce_eager=True, max_model_len=512, **parallel
+        )
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(MODEL_FOLDER), **arguments))
         try:
             await asyncio.wait_for(work(engine), 240)
