@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m sequence_hooks.selfcheck``: a right engine passes; faults that are planted are reported."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from forkjoin_engine import MODEL_FOLDER
+
+from mytests.environment import EXAMPLES
+from sequence_hooks.v1.core.forks import Forks
+from sequence_hooks.v1.selfcheck import checks, oracle, side
+from sequence_hooks.v1.selfcheck.command import report
+from sequence_hooks.v1.selfcheck.findings import Seen, Stretch, Verdict
+from sequence_hooks.v1.selfcheck.options import parse
+from vllm.logprobs import Logprob
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.request import Request
+
+OPTIONS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--block-size", "32"]
+OPTIONS += ["--gpu-memory-utilization", "0.2", "--num-gpu-blocks-override", "200"]
+
+
+def command(*options: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command as a user does, on the tiny model."""
+    whole = [sys.executable, "-m", "sequence_hooks.selfcheck", f"{EXAMPLES}/forkjoin-tiny", *OPTIONS, *options]
+    return subprocess.run(whole, capture_output=True, text=True, check=False)
+
+
+class TestTolerance:
+    """A stretch of two tokens, 1 and 2, after which a stock engine finds 3 a little or much likelier than 1."""
+
+    STRETCH = Stretch("r", context=[0], token_ids=[1, 2], logprobs=[-1.0, -1.0])
+
+    def compared(self, advantage: float, logprob: float = -1.0) -> tuple[Any, Verdict]:
+        """What is left to compare, and the verdict."""
+        entry = {3: Logprob(logprob + advantage), 1: Logprob(logprob)}
+        verdict = Verdict()
+        sampled = SimpleNamespace(token_ids=[3, 4], logprobs=[entry, {}])
+        return oracle.compare((self.STRETCH, 0), sampled, 0.1, verdict), verdict
+
+    def test_after_a_tie_the_rest_is_compared_anew(self) -> None:
+        """The tie itself counts as the same."""
+        assert self.compared(0.05) == ((self.STRETCH, 1), Verdict(num_tokens=1, num_ties=1))
+
+    def test_a_likelier_token_is_a_difference(self) -> None:
+        """With both tokens, and by how much."""
+        rest, verdict = self.compared(0.5)
+        assert rest is None
+        assert verdict.differences == [
+            "r, token 1 after a context of 1: 1 with hooks; without, 3, which is likelier by 0.5"
+        ]
+
+    def test_another_logprob_is_a_difference(self) -> None:
+        """Even if the token is the same: a model may always choose one token."""
+        rest, verdict = self.compared(0.0, logprob=-1.5)
+        assert rest is None
+        assert verdict.differences == ["r, token 1 after a context of 1: the logprob of 1 is off by 0.5"]
+
+
+class TestCommand:
+    def test_a_right_engine_passes_all_checks(self) -> None:
+        """One line for each, after one that describes the engine."""
+        done = command()
+        assert done.returncode == 0, done.stderr
+        lines = [line.split() for line in done.stdout.splitlines()[3:-1]]
+        assert [line[:2] for line in lines] == [[check.__name__, "ok"] for check in checks.CHECKS]
+
+    def test_an_engine_that_hooks_refuse(self) -> None:
+        """Status 2, and the reason."""
+        done = command("--no-enable-prefix-caching")
+        assert done.returncode == 2
+        assert "error: special_kwargs: sequence hooks do not work with enable_prefix_caching=False" in done.stderr
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (["--special-kwargs", '{"promise_token_id": 3}'], "leave --special-kwargs and --scheduler-cls out"),
+            (["--data-parallel-size", "2"], "--data-parallel-size is 2; leave it out"),
+        ],
+    )
+    def test_options_that_it_refuses(self, options: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+        """Before any engine is started."""
+        with pytest.raises(SystemExit) as raised:
+            parse([str(MODEL_FOLDER), *options])
+        assert raised.value.code == 2
+        assert reason in capsys.readouterr().err
+
+
+def share_a_wrong_block(patch: pytest.MonkeyPatch) -> None:
+    """Let children start with another last block than their parent's."""
+    of = Forks.of
+
+    def wrong(forks: Forks, request: Request) -> Any:
+        fork = of(forks, request)
+        stray = forks._manager.block_pool.blocks[-1]
+        return fork and (KVCacheBlocks(tuple([*group[:-1], stray] for group in fork[0].blocks)), fork[1])
+
+    patch.setattr(Forks, "of", wrong)
+
+
+def keep_forks(patch: pytest.MonkeyPatch) -> None:
+    """Never give back a fork's references."""
+    patch.setattr(Forks, "release", lambda forks, request_id: False)
+
+
+FAULTS = [
+    (share_a_wrong_block, "fork", "_child_0, token 1 after a context of"),
+    (keep_forks, "fork", "blocks are not free"),
+]
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the engine's core where faults are planted."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+
+@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.parametrize(("plant", "name", "told"), FAULTS)
+def test_a_planted_fault_is_reported(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    name: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the check that it breaks, the place, and exit status 1."""
+    options = [str(MODEL_FOLDER), *OPTIONS]
+    with monkeypatch.context() as patch:
+        plant(patch)
+        side.hooks(parse(options), tmp_path)
+    side.stock(parse(options), tmp_path)
+    seen = msgspec.json.decode((tmp_path / side.SEEN).read_bytes(), type=Seen)
+    verdicts = msgspec.json.decode((tmp_path / side.VERDICTS).read_bytes(), type=side.Verdicts)
+    assert report(seen, verdicts) == 1
+    said = capsys.readouterr().out
+    assert f"{name:<9} DIFFERS" in said
+    assert told in said

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks: what is done to an engine with hooks, and what it claims."""
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+
+from sequence_hooks.plugins import told
+from sequence_hooks.results import ChildOutput, Join
+from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
+from sequence_hooks.v1.selfcheck.findings import Finding
+from sequence_hooks.v1.selfcheck.stretches import stretches_of
+from sequence_hooks.v1.selfcheck.trees import LONGEST_PROMPT, Trees
+
+Check = Callable[[Trees], Finding]
+BLOCKS = (0.5, 1, 1.5, LONGEST_PROMPT)
+"""The lengths of prompts, in blocks: a fork then shares full blocks, and one that is partly full."""
+
+POINTS = (1, 3, 5, 7, 10, 13, 16, 19, 22, 26, 32)
+"""The steps after which requests are aborted."""
+
+
+def fork(trees: Trees) -> Finding:
+    """Children start with their parent's KV, while it goes on."""
+    _together(trees, "fork")
+    return _finding(trees, "fork", "children read their parent's KV", num_children=2)
+
+
+def join(trees: Trees) -> Finding:
+    """A parent that kept its KV computes only what is new to it."""
+    _together(trees, "again")
+    outputs = list(trees.outputs.values())
+    faults = [
+        f"{name}: {each.num_prefill} tokens were computed at a resume, with {each.num_merged} merged"
+        for name, each in _joins(outputs)
+        if each.num_prefill != each.num_merged + 1
+    ]
+    claim = "a resume computes the merged tokens and one more"
+    return _finding(trees, "join", claim, num_children=3, faults=faults)
+
+
+def nested(trees: Trees) -> Finding:
+    """Children that fork and join too."""
+    _together(trees, "nested")
+    return _finding(trees, "nested", "children have children", num_children=2)
+
+
+def several(trees: Trees) -> Finding:
+    """Trees of different kinds, of which each starts two steps after the last one."""
+    names = [f"{kind}.{number}" for number in range(3) for kind in ("fork", "nested", "plain", "again")]
+    for number, name in enumerate(names):
+        trees.add(name, BLOCKS[number % len(BLOCKS)])
+        trees.step()
+        trees.step()
+    trees.run()
+    return _finding(trees, "several", "trees do not disturb each other, nor requests without any")
+
+
+def pressure(trees: Trees) -> Finding:
+    """More trees than there is KV cache for: waiting parents give up their KV, and recompute it."""
+    before = trees.scheduler.pressure.num_recomputed
+    with trees.scarce():
+        for number in range(8):
+            trees.add(f"again.{number}", BLOCKS[number % len(BLOCKS)])
+        trees.run()
+    num_recomputed = trees.scheduler.pressure.num_recomputed - before
+    faults = [] if num_recomputed else ["no sequence has given up KV, so this says nothing"]
+    seen = f"{num_recomputed} tokens of KV given up"
+    return _finding(trees, "pressure", "KV that was given up is recomputed", num_children=3, faults=faults, seen=seen)
+
+
+def aborts(trees: Trees) -> Finding:
+    """Of three trees two are aborted, one of them later; then all of three."""
+    faults: list[str] = []
+    for point in POINTS:
+        names = [f"{kind}.{point}" for kind in ("fork", "nested", "again")]
+        for name in names:
+            trees.add(name, 1.5)
+        for _ in range(point):
+            trees.step()
+        trees.abort(names[:1])
+        trees.step()
+        faults += trees.imbalance()
+        trees.abort(names[1:2])
+        trees.run()
+        faults += trees.leftovers()
+    return _finding(trees, "aborts", "an aborted tree leaves nothing", faults=faults, seen=f"at {len(POINTS)} points")
+
+
+CHECKS: tuple[Check, ...] = (fork, join, nested, several, pressure, aborts)
+
+
+def findings_of(trees: Trees) -> Iterator[Finding]:
+    """Do all checks; the last one is the first that ends with an error."""
+    for check in CHECKS:
+        try:
+            yield check(trees)
+        except Exception as error:
+            traceback.print_exc()
+            yield Finding(check.__name__, "ends without an error", "", [], [told(error)])
+            return
+
+
+def _together(trees: Trees, script: str) -> None:
+    """One tree for each length of prompt, all at once."""
+    for number, num_blocks in enumerate(BLOCKS):
+        trees.add(f"{script}.{number}", num_blocks)
+    trees.run()
+
+
+def _finding(
+    trees: Trees,
+    name: str,
+    claim: str,
+    num_children: int | None = None,
+    faults: Iterable[str] = (),
+    seen: str = "",
+) -> Finding:
+    """What the requests that have finished tell; nothing may be left of them.
+
+    Args:
+        num_children: How many children each request must have; None if they differ.
+    """
+    outputs = trees.take_outputs()
+    found = list(faults)
+    for output in outputs:
+        number = len(_completion(output).children)
+        if num_children not in (None, number):
+            found.append(f"{output.request_id} has {number} children, and should have {num_children}")
+    found += trees.leftovers()
+    stretches = [stretch for output in outputs for stretch in stretches_of(output)]
+    return Finding(name, claim, seen, stretches, found)
+
+
+def _joins(outputs: Iterable[RequestOutput]) -> Iterator[tuple[str, Join]]:
+    """All joins that were followed by another token, with the names of their sequences."""
+    for output in outputs:
+        completion = _completion(output)
+        for each in completion.joins:
+            yield output.request_id, each
+        for child in completion.children:
+            yield from _joins_of(child)
+
+
+def _joins_of(child: ChildOutput) -> Iterator[tuple[str, Join]]:
+    for each in child.joins:
+        yield child.request_id, each
+    for below in child.children:
+        yield from _joins_of(below)
+
+
+def _completion(output: RequestOutput) -> CompletionOutput:
+    (completion,) = output.outputs
+    assert isinstance(completion, CompletionOutput)
+    return completion

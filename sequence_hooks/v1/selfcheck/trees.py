@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine with hooks in this process, whose trees follow scripts, and whose scheduler can be looked at."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from sequence_hooks import SpecialKwargs
+from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.frontend.outputs import RequestOutput
+from sequence_hooks.v1.selfcheck.prompts import Prompts
+from sequence_hooks.v1.selfcheck.script import MOST_TOKENS, EveryToken, script_of
+from sequence_hooks.v1.settings import engine_args
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.engine.core_client import InprocClient
+from vllm.v1.engine.llm_engine import LLMEngine
+
+HOOKS = SpecialKwargs(
+    handlers={0: "sequence_hooks.v1.selfcheck.script.Scripted"}, max_child_depth=2, max_children=4, merge_separator=""
+)
+"""The handler is named for one token; `EveryToken` asks it about all."""
+
+SHORTEST_PROMPT = 7
+LONGEST_PROMPT = 2
+"""In blocks."""
+
+MOST_STEPS = 5000
+"""After which we assume a hang; no check takes a tenth of it."""
+
+
+class Trees:
+    """See the module's docstring.
+
+    Raises:
+        ValueError: hooks refuse the engine, or it has too little room for a tree.
+    """
+
+    def __init__(self, arguments: EngineArgs) -> None:
+        for name, value in engine_args(HOOKS, additional_config=arguments.additional_config).items():
+            setattr(arguments, name, value)
+        self.engine = LLMEngine.from_engine_args(arguments)
+        client = self.engine.engine_core
+        assert isinstance(client, InprocClient), "the engine's core runs in this process"
+        self._core = client.engine_core
+        scheduler = self._core.scheduler
+        assert isinstance(scheduler, HookScheduler)
+        self.scheduler = scheduler
+        hooks = scheduler.hooks
+        (handler,) = hooks.decider.handlers.values()
+        hooks.decider.handlers = EveryToken(handler)
+        scheduler.attach(hooks)
+        self.block_size = scheduler.block_size
+        model = self.engine.model_config
+        self._prompts = Prompts(self.engine.get_tokenizer(), model.get_vocab_size())
+        self._most = model.max_model_len - MOST_TOKENS
+        if self._most < SHORTEST_PROMPT:
+            raise ValueError(
+                f"max_model_len is {model.max_model_len}; the checks need at least {SHORTEST_PROMPT + MOST_TOKENS}"
+            )
+        self.outputs: dict[str, RequestOutput] = {}
+
+    def describe(self) -> str:
+        """The engine in a few words."""
+        config = self.engine.vllm_config
+        runner = "V2" if config.use_v2_model_runner else "V1"
+        schedule = "asynchronous" if config.scheduler_config.async_scheduling else "synchronous"
+        blocks = f"{self._pool.num_gpu_blocks} blocks of {self.block_size} tokens"
+        return f"{config.model_config.dtype}, {runner} model runner, {schedule} scheduling, {blocks}"
+
+    def prompt(self, num_blocks: float) -> list[int]:
+        """A new prompt that fills about so many blocks, `LONGEST_PROMPT` at most; the last one not wholly."""
+        length = int(num_blocks * self.block_size) - 3
+        return self._prompts.take(min(max(length, SHORTEST_PROMPT), self._most))
+
+    def add(self, request_id: str, num_blocks: float = 1) -> None:
+        """Start a request that follows the script that it is named after."""
+        most = script_of(request_id).num_sampled
+        params = SamplingParams(temperature=0, max_tokens=most, ignore_eos=True, logprobs=0, detokenize=False)
+        self.engine.add_request(request_id, {"prompt_token_ids": self.prompt(num_blocks)}, params)
+
+    def step(self) -> None:
+        """One step of the engine."""
+        for output in self.engine.step():
+            if output.finished:
+                assert isinstance(output, RequestOutput)
+                self.outputs[output.request_id] = output
+
+    def run(self) -> None:
+        """Step until all requests have finished, and no step is in flight.
+
+        Raises:
+            RuntimeError: they do not finish.
+        """
+        for _ in range(MOST_STEPS):
+            if not self.engine.has_unfinished_requests() and not self._core.batch_queue:
+                return
+            self.step()
+        raise RuntimeError(f"{sorted(self.scheduler.requests)} have not finished after {MOST_STEPS} steps")
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Abort requests, as a client does that goes away."""
+        self.engine.abort_request(list(request_ids))
+
+    def take_outputs(self) -> list[RequestOutput]:
+        """The outputs of the requests that have finished since the last call."""
+        taken, self.outputs = list(self.outputs.values()), {}
+        return taken
+
+    @contextmanager
+    def scarce(self) -> Iterator[None]:
+        """Leave so few blocks of KV cache that a tree has room, and not two; the engine must be empty."""
+        num_left = LONGEST_PROMPT + 2 * -(-MOST_TOKENS // self.block_size) + 1
+        self.engine.reset_prefix_cache()
+        taken = self._pool.get_new_blocks(self._pool.get_num_free_blocks() - num_left)
+        try:
+            yield
+        finally:
+            self._pool.free_blocks(taken)
+
+    def leftovers(self) -> list[str]:
+        """What an engine without requests still holds, and must not."""
+        left = [f"the scheduler still has {name}" for name in self.scheduler.requests]
+        left += [f"{request.request_id} is still BLOCKED" for request in self.scheduler.blocked]
+        # The first block is upstream's null block, which nobody can have.
+        num_missing = self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks()
+        if num_missing:
+            left.append(f"{num_missing} blocks are not free")
+        return left + self.imbalance()
+
+    def imbalance(self) -> list[str]:
+        """The counts of queues, trees and blocks that do not add up."""
+        try:
+            self.scheduler.check_integrity()
+        except IntegrityError as error:
+            return [str(error)]
+        return []
+
+    @property
+    def _pool(self) -> BlockPool:
+        return self.scheduler.kv_cache_manager.block_pool
