@@ -36,7 +36,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -83,6 +83,11 @@ demo: setup ## forks and joins of a tiny model on a real engine
 demo-plugin: plugin ## the same on a stock, current vLLM with the plug-in: in process, and over the server
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo.py
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_served.py
+
+agreement: setup plugin ## the fork's and the plug-in's trees, token for token, on 500 prompts a mode
+	@$(BIN)/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/fork.json
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/plugin.json
+	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json
 
 test: setup test-plugin ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov

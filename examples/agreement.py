@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do the fork and the plug-in do the same? Whole trees, token for token, on the held-out prompts of both modes.
+
+Usage: `python examples/agreement.py answer ANSWERS.json [--count 500]`, once with each vLLM, then
+`python examples/agreement.py compare ONE.json OTHER.json`; `make agreement` does all of it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from forkjoin_engine import GREEDY, hooks_for, open_engine
+from forkjoin_task import MODES, held_out_prompts
+
+from sequence_hooks.results import ChildOutput, Join, Segment
+from vllm import RequestOutput
+
+SEED = 1
+Record = dict[str, Any]
+"""Plain values; positions and counts are tokens."""
+
+
+def main() -> int:
+    """Exit status: 1 if two files of answers differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    answer = commands.add_parser("answer")
+    answer.add_argument("file", type=Path)
+    answer.add_argument("--count", type=int, default=500, help="held-out prompts a mode")
+    commands.add_parser("compare").add_argument("files", type=Path, nargs=2)
+    arguments = parser.parse_args()
+    if arguments.command == "answer":
+        arguments.file.parent.mkdir(parents=True, exist_ok=True)
+        arguments.file.write_text(json.dumps(answers_of_both_modes(arguments.count)))
+        return 0
+    return report(*(json.loads(file.read_text()) for file in arguments.files))
+
+
+def answers_of_both_modes(count: int) -> dict[str, list[Record]]:
+    """What this environment's vLLM answers to ``count`` prompts of each mode."""
+    records: dict[str, list[Record]] = {}
+    for mode in MODES:
+        engine = open_engine(hooks_for(mode))
+        outputs = engine.generate(held_out_prompts(count, SEED, mode), GREEDY, use_tqdm=False)
+        records[mode] = [record_of(output) for output in outputs]
+    return records
+
+
+def record_of(output: RequestOutput) -> Record:
+    """A finished request with its tree."""
+    (completion,) = output.outputs
+    return {
+        "prompt": output.prompt,
+        "tokens": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        **_tree(completion.children, completion.segments, completion.joins),
+    }
+
+
+def _tree(children: Sequence[ChildOutput], segments: Sequence[Segment], joins: Sequence[Join]) -> Record:
+    return {
+        "children": [_child(each) for each in children],
+        "segments": [[each.start, each.end, each.origin, each.child] for each in segments],
+        "joins": [vars(each) for each in joins],
+    }
+
+
+def _child(child: ChildOutput) -> Record:
+    return {
+        "position": child.spawn_position,
+        "prefix": list(child.prefix_token_ids),
+        "tokens": list(child.token_ids),
+        "result": list(child.result_token_ids),
+        "finish_reason": child.finish_reason,
+        **_tree(child.children, child.segments, child.joins),
+    }
+
+
+def report(one: dict[str, list[Record]], other: dict[str, list[Record]]) -> int:
+    """Print a line for each mode, and its first difference; return the exit status."""
+    differs = one.keys() != other.keys()
+    for mode in (mode for mode in one if mode in other):
+        pairs = list(zip_longest(one[mode], other[mode]))
+        places = [(number, next(differences(left, right), None)) for number, (left, right) in enumerate(pairs)]
+        different = [(number, place) for number, place in places if place is not None]
+        print(f'block_on="{mode}": {len(pairs)} prompts, {len(pairs) - len(different)} identical; {_counts(one[mode])}')
+        if different:
+            print("first difference: prompt {}, {}".format(*different[0]))
+        differs = differs or bool(different)
+    return int(differs)
+
+
+def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
+    """Where two plain values differ, and how."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for name in one:
+            yield from differences(one[name], other[name], f"{place}.{name}" if place else name)
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{place}[{index}]")
+    elif one != other:
+        yield f"{place or 'answer'}: {one} and {other}"
+
+
+def _counts(records: Sequence[Record]) -> str:
+    tokens = sum(len(record["tokens"]) for record in records)
+    children = [child for record in records for child in record["children"]]
+    joins = [join for record in records for join in record["joins"]]
+    return f"{tokens} output tokens, {len(children)} children, {len(joins)} joins"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
