@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import EOS, HOOKS, IS_V1, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.rules.engine import CHILD, EOS, HOOKS, IS_V1, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
@@ -189,6 +189,16 @@ class TestMemory:
         engine.run(plan(**scripts), max_steps=600)
         assert {engine.outputs[name].outputs[0].text for name in names} == {"B" * 20 + "z"}
         assert max(r.num_prefill for n in names for r in engine.outputs[n].outputs[0].joins) > 22
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("prompt_length", range(18, 24))
+    def test_a_child_that_fits_only_without_its_parents_blocks(self, prompt_length: int) -> None:
+        """Its context, with the prefix, fills the whole KV cache."""
+        hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(CHILD,) * (25 - prompt_length))
+        engine = SurgicalEngine(hooks, block_size=4, num_blocks=7, max_model_len=28)
+        engine.add(prompt="p" * prompt_length)
+        engine.run(plan(r="!z", r_child_0="B"))
+        assert engine.outputs["r"].outputs[0].text == "Bz"
         engine.assert_empty()
 
     def test_preempted_parents_and_children_are_recomputed(self) -> None:

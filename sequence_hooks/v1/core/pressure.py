@@ -86,8 +86,12 @@ class Pressure:
             return False
         if self._give_up_one(each for each in self._queued() if each is not request):
             return True
-        # The request may be a child that is admitted right now, so its own fork is used while it is released.
-        return self._forks.release_last_but(request.request_id)
+        if self._forks.release_last_but(request.request_id):
+            return True
+        # A child's own fork keeps its parent from giving up those blocks. This attempt is made with them and fails; the
+        # next one finds in the prefix cache what is left of them.
+        self._forks.release(request.request_id)
+        return False
 
     def _give_up_one(self, holders: Iterable[Request]) -> bool:
         holdings = [self._holding(each) for each in holders if each.num_computed_tokens]
