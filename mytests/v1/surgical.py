@@ -118,6 +118,9 @@ class SurgicalEngine:
     runner: str = field(default_factory=lambda: Mode.runner)
     """Which of upstream's model runners the worker behaves like."""
 
+    chunk_size: int = 128
+    """How many outputs the front end takes at once; upstream's asynchronous one does so."""
+
     prompts: dict[str, list[int]] | None = None
     """If given, the prompt of each sequence that is scheduled is kept here."""
 
@@ -307,14 +310,16 @@ class SurgicalEngine:
 
     def _hand_out(self, outputs: EngineCoreOutputs) -> None:
         outputs = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(outputs))
-        processed = self.narrator.process_outputs(outputs.outputs, outputs.timestamp, None)
-        self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
-        for output in processed.request_outputs:
-            assert isinstance(output, RequestOutput)
-            self.handed_out.append(output)
-            self.deltas += output.child_deltas
-            if output.outputs:
-                self.outputs[output.request_id] = output
+        for start in range(0, len(outputs.outputs), self.chunk_size):
+            chunk = outputs.outputs[start : start + self.chunk_size]
+            processed = self.narrator.process_outputs(chunk, outputs.timestamp, None)
+            self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
+            for output in processed.request_outputs:
+                assert isinstance(output, RequestOutput)
+                self.handed_out.append(output)
+                self.deltas += output.child_deltas
+                if output.outputs:
+                    self.outputs[output.request_id] = output
 
     def _config(self) -> VllmConfig:
         config = copy(base_config())

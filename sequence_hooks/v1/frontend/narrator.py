@@ -2,6 +2,7 @@
 """Upstream's output processor, which also tells callers what happened to their trees."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import vllm.outputs as upstream
@@ -69,6 +70,15 @@ class NarratedState(RequestState):
         return RequestOutput.of(made)
 
 
+@dataclass
+class _Page:
+    """Events that happen after the outputs which follow them."""
+
+    events: list[Event]
+    num_outputs: int
+    """How many of these outputs are still to come."""
+
+
 class Narrator(OutputProcessor):
     """Upstream's output processor for an engine with hooks. Upstream makes it; `adopt` turns it into this."""
 
@@ -90,8 +100,13 @@ class Narrator(OutputProcessor):
         self._states: dict[FrontBranch, NarratedState] = {}
         """The states of requests by the roots of their trees."""
 
+        self._joined: list[FrontBranch] = []
+        """Branches whose joined children may be let go of."""
+
         self._untold: dict[FrontBranch, None] = {}
         """Children whose latest tokens their callers asked for."""
+
+        self._page: _Page | None = None
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `Admission` has let in."""
@@ -106,23 +121,29 @@ class Narrator(OutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Upstream's outputs, with trees. A step without events goes straight to upstream."""
-        if not engine_core_outputs or engine_core_outputs[0].request_id != LEDGER:
-            made = self._process(engine_core_outputs, *args, **kwargs)
+        """Upstream's outputs, with trees. A step without events goes straight to upstream.
+
+        Of a large step, upstream's asynchronous engine hands the outputs over in several calls.
+        """
+        outputs = engine_core_outputs
+        if outputs and outputs[0].request_id == LEDGER:
+            self._open(outputs[0])
+            outputs = outputs[1:]
+        page = self._page
+        if page is None:
+            made = self._process(outputs, *args, **kwargs)
             made.request_outputs += self._tell_deltas()
             return made
-        page = engine_core_outputs[0].kv_transfer_params
-        assert page is not None
-        events = decode(page[EVENTS])
-        before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
-        end = 1 + page[NUM_OUTPUTS]
-        self._happen(before)
-        self._prepare(during)
-        made = self._process(engine_core_outputs[1:end], *args, **kwargs)
-        self._happen(during)
+        end = min(len(outputs), page.num_outputs)
+        page.num_outputs -= end
+        made = self._process(outputs[:end], *args, **kwargs)
+        if page.num_outputs:
+            return made
+        self._page = None
+        self._happen(page.events)
         deltas = self._tell_deltas()
-        self._let_go(events)
-        ended = self._process(engine_core_outputs[end:], *args, **kwargs)
+        self._let_go()
+        ended = self._process(outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
             [*made.request_outputs, *deltas, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
         )
@@ -142,6 +163,16 @@ class Narrator(OutputProcessor):
         """Take note that a caller has resumed a sequence."""
         self._replay.trees.resume(branch, ())
 
+    def _open(self, told: EngineCoreOutput) -> None:
+        """Begin a step with events: of those with its tokens, only the plants and the ends are needed before them."""
+        page = told.kv_transfer_params
+        assert page is not None and self._page is None
+        events = decode(page[EVENTS])
+        before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
+        self._happen(before)
+        self._prepare(during)
+        self._page = _Page(during, page[NUM_OUTPUTS])
+
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""
         plain = [output for output in outputs if not self._sample(output)] if self._replay.has_trees else outputs
@@ -152,16 +183,19 @@ class Narrator(OutputProcessor):
             branch = self._replay.replay(event)
             if isinstance(event, Ended) and branch is not None:
                 self._note_delta(branch)
-            if isinstance(event, Joined) and branch is not None and branch.parent is None:
+            if not isinstance(event, Joined) or branch is None:
+                continue
+            self._joined.append(branch)
+            if branch.parent is None:
                 state = self.request_states[event.request_id]
                 assert isinstance(state, NarratedState)
                 state.merged += [token_id for span in event.spans for token_id in span.token_ids]
 
-    def _let_go(self, events: list[Event]) -> None:
-        """Drop what is not needed of children that were joined."""
-        for event in events:
-            branch = self._replay.branch_of(event.request_id) if isinstance(event, Joined) else None
-            for below in branch.take_forgettable() if branch is not None else ():
+    def _let_go(self) -> None:
+        """Drop what is not needed of children that were joined, now that their last deltas are told."""
+        joined, self._joined = self._joined, []
+        for branch in joined:
+            for below in branch.take_forgettable():
                 below.sequence.let_go()
 
     def _sample(self, output: EngineCoreOutput) -> bool:
