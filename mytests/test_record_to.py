@@ -14,12 +14,12 @@ from forkjoin_engine import MODEL_FOLDER
 from mytests.recorded import TickingScheduler, engine_recorded_to, fork_and_join
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.trace import events, recorder
+from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.recorder import Recorder
 from vllm.config import SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.arg_utils import EngineArgs
-from vllm.engine.record import begin_recording
 from vllm.utils import resolve_obj_by_qualname
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")

@@ -10,7 +10,7 @@ from mytests.recorded import engine_recorded_to, fork_and_join, under_pressure
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import Recording, read
-from vllm.core.run_notes import Counts
+from sequence_hooks.trace.steps import Counts
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
 COUNTS = Counts(num_used_blocks=1, num_unshared_blocks=2, num_blocked=3, num_waiting=7)

@@ -2,6 +2,7 @@
 """What an engine cannot have together with hooks is refused when it starts, by name."""
 
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,38 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
     """Before any process of the engine starts."""
     with pytest.raises(ValueError, match=message):
         prepare(config_with(fields, **changes))
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "message"),
+    [
+        ({"sync_resume": "manual"}, {"parallel_config___api_process_count": 2}, "sync_resume is 'manual'; use --api-"),
+        ({"sync_resume": "manual"}, {"parallel_config__data_parallel_size": 2}, "sync_resume is 'manual'; use --api-"),
+        ({"record_to": "run.jsonl"}, {"parallel_config__data_parallel_size": 2}, "record_to is 'run.jsonl'; leave it"),
+    ],
+)
+def test_what_needs_one_server_or_one_core_is_refused(
+    fields: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    """A server knows only its own clients' trees, and a recording is one core's."""
+    with pytest.raises(ValueError, match=message):
+        prepare(config_with({**HOOKS, **fields}, **changes))
+
+
+def test_another_front_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would leave out what joins append, and say nothing."""
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(ValueError, match="VLLM_USE_RUST_FRONTEND=1; unset it"):
+        prepare(config_with(HOOKS))
+
+
+@pytest.mark.parametrize(("count", "rank", "begins"), [(1, 0, True), (2, -1, True), (2, 0, False), (2, 1, False)])
+def test_who_starts_the_core_begins_its_recording(count: int, rank: int, begins: bool, tmp_path: Path) -> None:
+    """Servers that join it later must not empty the file."""
+    path = tmp_path / "run.jsonl"
+    changes = {"parallel_config___api_process_count": count, "parallel_config___api_process_rank": rank}
+    prepare(config_with({**HOOKS, "record_to": str(path)}, **changes))
+    assert path.exists() is begins
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1", "0.32.0+cpu", "0.32.0.dev3+g1234.cu130"])

@@ -9,7 +9,9 @@ from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.plugins import FAULTS, told
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.v1.core.params import check_child, verify_params
+from sequence_hooks.v1.processes import check_processes, starts_cores
 from sequence_hooks.v1.releases import check_release
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
@@ -36,6 +38,7 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     if usage_context == UsageContext.LLM_CLASS and special_kwargs.sync_resume == "manual":
         refuse(special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume")
     check_engine(special_kwargs, config)
+    check_processes(special_kwargs, config)
     model = config.model_config
     if needs_tokenizer(special_kwargs):
         if model.skip_tokenizer_init:
@@ -51,6 +54,8 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
         check_child_params(special_kwargs, config)
     assert isinstance(config.additional_config, dict)
     config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
+    if special_kwargs.record_to is not None and starts_cores(config):
+        begin_recording(special_kwargs, model.model)
 
 
 def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 from sequence_hooks.integrity import IntegrityError, check_queues
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import SILENT, Observer
+from sequence_hooks.trace.steps import Counts
 from vllm.core.group_queue import GroupQueue
-from vllm.core.run_notes import Counts, RunNotes
+from vllm.core.run_notes import RunNotes
 from vllm.core.scheduler import Scheduler
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.core.transitions import check_transition

@@ -2,25 +2,13 @@
 """What a scheduler tells its observer about requests, steps and ends; the trees report their own events."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sequence_hooks.kv.pressure import Means
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import Observer
+from sequence_hooks.trace.steps import Counts, StepNotes
 from vllm.core.hooked_sequence import branch_of_seq
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Counts of blocks and of sequences at the start of a step."""
-
-    num_used_blocks: int
-    num_unshared_blocks: int
-    """Blocks that all sequences together would hold if they shared none."""
-
-    num_blocked: int
-    num_waiting: int
 
 
 class RunNotes:
@@ -31,8 +19,7 @@ class RunNotes:
         self._live: dict[int, SequenceGroup] = {}
         """The groups whose end is not noted yet, by sequence id."""
 
-        self._is_idle = True
-        """Whether the latest noted step had nothing scheduled."""
+        self._steps = StepNotes(observer)
 
     @property
     def is_recording(self) -> bool:
@@ -88,17 +75,5 @@ class RunNotes:
     ) -> None:
         """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended."""
         entries = [(metadata, group.request_id) for metadata, group in scheduled]
-        # While a sequence waits for a caller, the engine runs empty steps again and again.
-        if self._is_idle and not entries:
-            return
-        self._is_idle = not entries
-        self._observer.note(
-            events.Step,
-            at=start,
-            prefill=[(name, metadata.token_chunk_size) for metadata, name in entries if metadata.is_prompt],
-            decode=[name for metadata, name in entries if not metadata.is_prompt],
-            num_used_blocks=counts.num_used_blocks,
-            num_unshared_blocks=counts.num_unshared_blocks,
-            num_blocked=counts.num_blocked,
-            num_waiting=counts.num_waiting,
-        )
+        prefill = [(name, metadata.token_chunk_size) for metadata, name in entries if metadata.is_prompt]
+        self._steps.note(start, prefill, [name for metadata, name in entries if not metadata.is_prompt], counts)

@@ -7,10 +7,10 @@ import vllm.envs as envs
 from sequence_hooks.idle import idle_warning
 from sequence_hooks.shown import shortened
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.trace.beginning import begin_recording
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.child_checks import check_child_params
-from vllm.engine.record import begin_recording
 from vllm.logger import init_logger
 from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
 from vllm.utils import resolve_obj_by_qualname

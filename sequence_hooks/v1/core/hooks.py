@@ -80,7 +80,14 @@ class Hooks:
         if has_stop_strings(params) and self.tokenizer is not None:
             num_prompt = len(request.all_token_ids) - request.num_output_tokens
             texts = TokenTexts(self.tokenizer, params, request.all_token_ids[:num_prompt])
-        return V1Sequence(request, self._decode if self._reads_texts else _no_text, texts)
+        return V1Sequence(request, self._result if self._reads_texts else _no_text, texts)
+
+    def decode(self, token_ids: Sequence[int], skips_special_tokens: bool) -> str:
+        """The text of tokens; empty if the engine has no tokenizer."""
+        if self.tokenizer is None:
+            return ""
+        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=skips_special_tokens)
+        return text
 
     @property
     def _reads_texts(self) -> bool:
@@ -88,9 +95,8 @@ class Hooks:
         is_built_in = self.special_kwargs.child_merge_strategy in BUILT_IN_MERGES
         return not is_built_in or bool(self.special_kwargs.named_handlers)
 
-    def _decode(self, token_ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return text
+    def _result(self, token_ids: Sequence[int]) -> str:
+        return self.decode(token_ids, True)
 
 
 def ending_of(sequence: V1Sequence, token_id: int) -> range | None:

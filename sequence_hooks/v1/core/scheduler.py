@@ -17,14 +17,15 @@ from sequence_hooks.integrity import IntegrityError
 from sequence_hooks.resuming import nobody_waits
 from sequence_hooks.rules import ready
 from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree import DependencyManager
-from sequence_hooks.v1.core.blocking import BlockingScheduler
 from sequence_hooks.v1.core.decider import Decided
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
 from sequence_hooks.v1.core.params import params_after_join
+from sequence_hooks.v1.core.recording import RecordingScheduler
 from sequence_hooks.v1.core.requests import begin_session
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.events import LEDGER, RESUME, Aborted, Blocked
@@ -37,19 +38,22 @@ from vllm.v1.request import Request, RequestStatus
 logger = init_logger(__name__)
 
 
-class HookScheduler(BlockingScheduler):
+class HookScheduler(RecordingScheduler):
     """Upstream's scheduler with BLOCKED parents and children. It stays asynchronous where upstream's is."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_kv_groups(self.kv_cache_config)
-        self.trees: DependencyManager[V1Sequence] = DependencyManager(SILENT)
         self._branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
         self._ledger = Ledger()
         self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
-        self.relieve_by(self.hooks.special_kwargs.blocked_kv_policy, SILENT)
+        special_kwargs = self.hooks.special_kwargs
+        observer = SILENT if special_kwargs.record_to is None else Recorder(special_kwargs.record_to)
+        self.trees: DependencyManager[V1Sequence] = DependencyManager(observer)
+        self.observe(observer, lambda *tokens: self.hooks.decode(*tokens))
+        self.relieve_by(special_kwargs.blocked_kv_policy, observer)
 
     def attach(self, hooks: Hooks) -> None:
         """Use ``hooks``; must be called before the first request."""
@@ -68,6 +72,7 @@ class HookScheduler(BlockingScheduler):
         self._ledger.begin_step()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._settle()
+        self.note_if_idle()
         if self._ledger:
             self._ledger.write(outputs)
         return outputs
