@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256"]
@@ -31,21 +32,27 @@ def until(is_reached: Callable[[], Found]) -> Found:
 
 
 @contextlib.contextmanager
-def server(*arguments: str, use_v1: str) -> Iterator[str]:
-    """The address of an OpenAI-compatible server, which runs until the block ends."""
+def server(*arguments: str, use_v1: str, log: Path | None = None, **environment: str) -> Iterator[str]:
+    """The address of an OpenAI-compatible server, which runs until the block ends.
+
+    Args:
+        log: Where its output goes; nowhere if None.
+        environment: Further environment variables.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, *arguments, "--host", "127.0.0.1", "--port", str(port), *MODEL_ARGS, EAGER]
-    environment = os.environ | {"VLLM_USE_V1": use_v1}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    variables = os.environ | {"VLLM_USE_V1": use_v1} | environment
     address = f"http://127.0.0.1:{port}"
-    try:
-        _wait_until_healthy(address, process)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=PATIENCE_SECONDS)
+    with open(log or os.devnull, "wb") as output:
+        process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            _wait_until_healthy(address, process)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(timeout=PATIENCE_SECONDS)
 
 
 def _wait_until_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:

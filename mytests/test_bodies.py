@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from vllm.entrypoints.openai import api_server
 from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.openai.protocol import CompletionRequest
 from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
 from vllm.entrypoints.openai.serving_tokenization import OpenAIServingTokenization
@@ -146,6 +147,6 @@ def test_only_a_bodys_errors_are_a_clients(app: Any) -> None:
     assert "prompt" in refusal(app, "/invocations", {"a": 1})
     handle = app.exception_handlers[ValidationError]
     with pytest.raises(ValidationError) as raised:
-        api_server.ResumeRequest.model_validate({})
+        CompletionRequest.model_validate({})
     with pytest.raises(ValidationError):
         asyncio.run(handle(SimpleNamespace(scope={}), raised.value))

@@ -10,6 +10,7 @@ import pytest
 
 from sequence_hooks.results import ChildDelta, Segment, TreeTokens
 from sequence_hooks.serving.trees import TreeStream, add_trees
+from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import (
     BatchRequestInput,
     ChatCompletionRequest,
@@ -18,7 +19,7 @@ from vllm.entrypoints.openai.protocol import (
     CompletionResponseChoice,
     UsageInfo,
 )
-from vllm.outputs import COUNT_TREE, CompletionOutput, RequestOutput
+from vllm.outputs import CompletionOutput, RequestOutput
 
 DELTA = ChildDelta("r_child_0", "r", 0, 2, "B", (66,), None)
 

@@ -13,8 +13,9 @@ from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.test_trees import completion, output
 from sequence_hooks.results import TreeTokens
 from sequence_hooks.serving.trees import TreeStream, add_trees
+from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import CompletionResponse, CompletionResponseChoice, UsageInfo
-from vllm.outputs import COUNT_TREE, CompletionOutput
+from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind
 
 NESTED = dataclasses.replace(HOOKS, max_child_depth=2)

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller may give to a sequence that waits for it: tokens that the sequence has room for."""
+"""What a caller may give to a sequence that waits for it: tokens that the sequence has room for.
 
+A text is encoded on the caller's side, not between two steps of the engine, and not at all if it is too long to ever
+fit.
+"""
+
+import asyncio
+import copy
 from collections.abc import Iterable
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from typing import Any
 
 from sequence_hooks.actions import as_token_id
@@ -35,6 +42,25 @@ def encode_within(text: str, tokenizer: Any, room: int) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
     except (TypeError, ValueError) as error:
         raise _no_tokens(text, error) from None
+
+
+async def encode_in_thread(text: str, tokenizer: Any, room: int) -> list[int]:
+    """`encode_within` in a thread, so that the event loop goes on."""
+    encode = partial(_encode_with_copy, text, tokenizer, room)
+    return await asyncio.get_running_loop().run_in_executor(_encoder, encode)
+
+
+_encoder = ThreadPoolExecutor(1, thread_name_prefix="resume_sequence")
+
+
+def _encode_with_copy(text: str, tokenizer: Any, room: int) -> list[int]:
+    # While a tokenizer encodes in one thread, truncating with it in another one raises an error.
+    return encode_within(text, _copy_of(tokenizer), room)
+
+
+@lru_cache(maxsize=16)
+def _copy_of(tokenizer: Any) -> Any:
+    return copy.deepcopy(tokenizer)
 
 
 def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...]:

@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, TreeTokens
+from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.transcript import output_of, tokens_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
-
-COUNT_TREE = "count_tree"
-"""The name in ``extra_args`` that has a tree counted while it grows; see `CompletionOutput.tree_tokens`."""
 
 
 @dataclass

@@ -9,8 +9,9 @@ import pytest
 
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.frontend.admission import Admission
-from sequence_hooks.v1.frontend.served import asking_for_children
+from sequence_hooks.v1.frontend.served import asking_for_trees
 from sequence_hooks.v1.worker.earlier import EARLIER
+from vllm.entrypoints.generate.base.protocol import StreamOptions
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -19,6 +20,17 @@ from vllm.v1.engine import EngineCoreRequest
 def request(request_id: str, resumable: bool = False) -> EngineCoreRequest:
     """A request as upstream's input processor makes it."""
     return EngineCoreRequest(request_id, [1], None, SamplingParams(), None, 0.0, None, None, None, resumable=resumable)
+
+
+def asked_by(is_forced: bool = False, **fields: Any) -> Any:
+    """What a streamed body with these fields asks the engine for, on a server that may force usage on its clients."""
+    body = {"model_extra": None, "vllm_xargs": None, "stream": True, "stream_options": None, **fields}
+
+    async def upstream(serving: object, given: Any) -> Any:
+        return given.vllm_xargs
+
+    serving = SimpleNamespace(enable_force_include_usage=is_forced)
+    return asyncio.run(asking_for_trees(upstream, serving, SimpleNamespace(**body)))
 
 
 @pytest.mark.parametrize("request_id", ["r_child_0", "r" * 1001, "\ud800", "sequence_hooks"])
@@ -46,9 +58,19 @@ def test_what_hooks_tell_the_worker_cannot_come_from_a_user() -> None:
 @pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])
 def test_what_a_body_asks_for_reaches_the_check_of_limits(wanted: Any) -> None:
     """It is neither converted nor dropped, so a bad value gets the same error as one in ``vllm_xargs``."""
-    body = SimpleNamespace(model_extra={"stream_children": wanted}, vllm_xargs={"of": "others"})
+    asked = asked_by(model_extra={"stream_children": wanted}, vllm_xargs={"of": "others"})
+    assert asked == {"of": "others", "stream_children": wanted}
 
-    async def upstream(serving: object, given: Any) -> Any:
-        return given.vllm_xargs
 
-    assert asyncio.run(asking_for_children(upstream, None, body)) == {"of": "others", "stream_children": wanted}
+@pytest.mark.parametrize(
+    ("options", "is_forced", "asked"),
+    [
+        (None, False, None),
+        (StreamOptions(include_usage=True), False, None),
+        (StreamOptions(include_usage=True, continuous_usage_stats=True), False, {"count_tree": True}),
+        (None, True, {"count_tree": True}),
+    ],
+)
+def test_continuous_usage_has_trees_counted(options: Any, is_forced: bool, asked: Any) -> None:
+    """Other requests are spared the walk over their trees."""
+    assert asked_by(stream_options=options, is_forced=is_forced) == asked

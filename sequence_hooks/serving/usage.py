@@ -13,6 +13,9 @@ from sequence_hooks.results import TreeTokens
 
 _DETAILS = "completion_tokens_details"
 
+COUNT_TREE = "count_tree"
+"""The name in ``extra_args`` that has a tree counted while it grows, for the usage of a stream so far."""
+
 
 def trees_of(completions: Iterable[Any]) -> list[TreeTokens]:
     """The tokens of completions that met a hook. Completions of another class, as from a stand-in engine, have not."""

@@ -11,11 +11,16 @@ up by name, so that a release without one of them is noticed at once:
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
 | ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
+| ``load_endpoint_plugins`` | the routes of ``resume_sequence`` |
+
+Upstream's entry point for routes is not used: it loads only what ``VLLM_PLUGINS`` names, and warns on every server that
+finds one and has no such list, with hooks or not. The plug-in is of upstream's kind, and only its loader is extended.
 """
 
 import functools
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 OPTION = "--special-kwargs"
@@ -82,16 +87,24 @@ def _narrate() -> None:
 
 def _tell_clients() -> None:
     """Let the OpenAI server of this process tell its clients of trees."""
+    import vllm.plugins
     from sequence_hooks.v1.frontend import served
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 
-    _extend(OpenAIServingCompletion, "create_completion", served.asking_for_children)
+    _extend(OpenAIServingCompletion, "create_completion", served.asking_for_trees)
     _extend(OpenAIServingCompletion, "completion_stream_generator", served.completion_stream)
     _extend(OpenAIServingCompletion, "request_output_to_completion_response", served.completion_response)
-    _extend(OpenAIServingChat, "create_chat_completion", served.asking_for_children)
+    _extend(OpenAIServingChat, "create_chat_completion", served.asking_for_trees)
     _extend(OpenAIServingChat, "chat_completion_stream_generator", served.chat_stream)
     _extend(OpenAIServingChat, "chat_completion_full_generator", served.chat_response)
+    _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)
+
+
+def _with_routes(upstream: Callable[..., list[Any]], *args: Any, **kwargs: Any) -> list[Any]:
+    from sequence_hooks.v1.routes import HookRoutes
+
+    return [*upstream(*args, **kwargs), HookRoutes()]
 
 
 def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
@@ -109,7 +122,7 @@ def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwar
             _tell_clients()
 
 
-def _extend(owner: type, name: str, extension: Callable[..., Any]) -> None:
+def _extend(owner: type | ModuleType, name: str, extension: Callable[..., Any]) -> None:
     """Replace a function of upstream's by ``extension``, which gets the original one as its first argument."""
     given = owner.__dict__[name]
     upstream = given.__func__ if isinstance(given, staticmethod) else given

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``sync_resume="manual"`` on V1: which sequences wait for their callers, and how they go on."""
 
-from sequence_hooks.resuming import Given
+from sequence_hooks.resuming import Given, encode_in_thread, longest_token
 from sequence_hooks.v1.frontend import resuming
 from sequence_hooks.v1.frontend.narrator import Narrator
 from vllm.v1.engine import EngineCoreRequest
@@ -28,8 +28,19 @@ def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given
 
 
 async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token_ids: Given = None) -> None:
-    """`resume_sequence` for an asynchronous engine."""
+    """`resume_sequence` for an asynchronous engine, which serves others while a text is encoded."""
+    if isinstance(text_or_token_ids, str):
+        narrator = _narrator(engine)
+        room = resuming.room_of(narrator, request_id, engine.model_config.max_model_len)
+        text_or_token_ids = await encode_in_thread(text_or_token_ids, narrator.tokenizer, room)
     await engine.engine_core.add_request_async(_request(engine, request_id, text_or_token_ids))
+
+
+def longest_text(engine: LLMEngine | AsyncLLM) -> int:
+    """Characters of the longest text that any sequence could have room for; raises a `ValueError` without hooks."""
+    tokenizer = _narrator(engine).tokenizer
+    # Without a tokenizer only token ids can be given.
+    return int(engine.model_config.max_model_len) * (1 if tokenizer is None else longest_token(tokenizer))
 
 
 def _request(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:

@@ -9,6 +9,7 @@ import vllm.outputs as upstream
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.limits import Limits, limits_of
 from sequence_hooks.results import ChildDelta
+from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.transcript import output_of, tokens_of
 from sequence_hooks.v1.events import EVENTS, LEDGER, NUM_BEFORE, NUM_OUTPUTS, Ended, Event, Joined, decode
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
@@ -26,9 +27,12 @@ class NarratedState(RequestState):
     merged: list[int]
     """The tokens of joins that no output has told yet."""
 
-    def narrate(self, limits: Limits) -> None:
+    counts_tree: bool
+    """Whether each output has the tree's tokens, and not only the last one."""
+
+    def narrate(self, limits: Limits, counts_tree: bool) -> None:
         """Start without a tree."""
-        self.limits, self.branch, self.merged = limits, None, []
+        self.limits, self.branch, self.merged, self.counts_tree = limits, None, [], counts_tree
 
     def make_request_output(self, new_token_ids: list[int], *args: Any, **kwargs: Any) -> Any:
         """Upstream's output, whose new tokens include those of joins since the last one."""
@@ -57,8 +61,11 @@ class NarratedState(RequestState):
     ) -> CompletionOutput:
         made = CompletionOutput(**vars(super()._new_completion_output(token_ids, finish_reason, stop_reason)))
         branch = self.branch
-        if branch is not None and finish_reason is not None and branch.limits.hooks:
+        if branch is None or not branch.limits.hooks:
+            return made
+        if self.counts_tree or finish_reason is not None:
             made.tree_tokens = tokens_of(branch)
+        if finish_reason is not None:
             made.children = tuple(output_of(child) for child in branch.children)
             made.segments = branch.segments
             made.joins = tuple(branch.joins)
@@ -116,7 +123,8 @@ class Narrator(OutputProcessor):
             assert type(state) is RequestState
             state.__class__ = NarratedState
             assert isinstance(state, NarratedState)
-            state.narrate(limits_of(self._special_kwargs, request.sampling_params.extra_args))
+            given = request.sampling_params.extra_args or {}
+            state.narrate(limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE)))
 
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any

@@ -24,7 +24,8 @@ class CompletionOutput(upstream.CompletionOutput):
     """The completion's joins with its children, in order."""
 
     tree_tokens: TreeTokens | None = None
-    """How many tokens its children have sampled, and how many it got from joins."""
+    """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
+    request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
 
 
 class RequestOutput(upstream.RequestOutput):

@@ -9,6 +9,7 @@ from typing import Any
 from sequence_hooks.resuming import Given, checked_ids, encode_within, nobody_waits
 from sequence_hooks.v1.events import LEDGER, RESUME
 from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.replay import FrontBranch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
@@ -16,6 +17,11 @@ from vllm.v1.engine import EngineCoreRequest
 def awaiting(narrator: Narrator) -> list[str]:
     """The request ids of the sequences that wait for their callers."""
     return [branch.request_id for branch in narrator.awaiting()]
+
+
+def room_of(narrator: Narrator, request_id: str, max_model_len: int) -> int:
+    """How many tokens a sequence that waits has room for; raises a `ValueError` if no such sequence waits."""
+    return _room(_waiting(narrator, request_id), max_model_len)
 
 
 def resumption(
@@ -26,12 +32,8 @@ def resumption(
     Raises:
         ValueError: no such sequence waits, or ``given`` is not what it could go on with.
     """
-    waiting = {branch.request_id: branch for branch in narrator.awaiting()}
-    if request_id not in waiting:
-        raise nobody_waits(request_id, waiting)
-    branch = waiting[request_id]
-    num_context = len(branch.sequence.prompt_token_ids) + len(branch.sequence.output_token_ids)
-    room = max_model_len - num_context
+    branch = _waiting(narrator, request_id)
+    room = _room(branch, max_model_len)
     token_ids: Any = encode_within(given, narrator.tokenizer, room) if isinstance(given, str) else given
     token_ids = checked_ids(token_ids, room, vocab_size)
     narrator.resumed(branch)
@@ -46,3 +48,14 @@ def resumption(
         cache_salt=None,
         data_parallel_rank=None,
     )
+
+
+def _waiting(narrator: Narrator, request_id: str) -> FrontBranch:
+    waiting = {branch.request_id: branch for branch in narrator.awaiting()}
+    if request_id not in waiting:
+        raise nobody_waits(request_id, waiting)
+    return waiting[request_id]
+
+
+def _room(branch: FrontBranch, max_model_len: int) -> int:
+    return max_model_len - len(branch.sequence.prompt_token_ids) - len(branch.sequence.output_token_ids)

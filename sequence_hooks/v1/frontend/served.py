@@ -11,19 +11,25 @@ from itertools import chain
 from typing import Any
 
 from sequence_hooks.serving.trees import TreeStream, add_trees
+from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.serve.engine.protocol import CompletionTokenUsageInfo
+from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 
 STREAM_CHILDREN = "stream_children"
 
 
-async def asking_for_children(
-    upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """A request whose body has ``stream_children`` asks the engine for it, as one with that name in ``vllm_xargs``."""
+async def asking_for_trees(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """A request asks the engine in ``vllm_xargs`` for what its own fields ask for."""
+    asked: dict[str, Any] = {}
     wanted = (request.model_extra or {}).get(STREAM_CHILDREN)
     if wanted is not None:
         # As it is: the engine refuses a bad value, as it refuses one in ``vllm_xargs``.
-        request.vllm_xargs = {**(request.vllm_xargs or {}), STREAM_CHILDREN: wanted}
+        asked[STREAM_CHILDREN] = wanted
+    _, is_continuous = should_include_usage(request.stream_options, serving.enable_force_include_usage)
+    if request.stream and is_continuous:
+        asked[COUNT_TREE] = True
+    if asked:
+        request.vllm_xargs = {**(request.vllm_xargs or {}), **asked}
     return await upstream(serving, request, *args, **kwargs)
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's server, and two routes for sequences that wait for their caller (``sync_resume="manual"``).
-
-They are below ``/v1``, because only there upstream asks for the API key.
-"""
+"""Upstream's server, and two routes for sequences that wait for their caller (``sync_resume="manual"``)."""
 
 from argparse import Namespace
 from http import HTTPStatus
@@ -11,79 +8,48 @@ from typing import Any
 import uvloop
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
 
-from sequence_hooks.resuming import longest_token
+from sequence_hooks.resuming import Given, longest_token
+from sequence_hooks.serving.resume_routes import add_resume_routes
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import api_server as upstream
-from vllm.entrypoints.openai.bodies import answer_briefly, json_error, read_body
+from vllm.entrypoints.openai.bodies import answer_briefly, json_error
 from vllm.logger import init_logger
 
 logger = init_logger("vllm.entrypoints.openai.api_server")
 
 router = upstream.router
 
-_BYTES_AROUND = 4096
-"""Bytes of a body for everything but what is appended."""
 
-_BYTES_A_CHARACTER = 12
-"""The most that one takes in JSON: beyond the basic plane it is escaped as two surrogates."""
+class _Client:
+    """The engine behind a server, as the routes see it."""
 
+    def __init__(self, client: Any) -> None:
+        self._client = client
 
-class ResumeRequest(BaseModel):
-    """Which sequence continues, and what is appended to it: a text, token ids, or nothing."""
+    async def sequences_awaiting_resume(self) -> list[str]:
+        waiting: list[str] = await self._client.sequences_awaiting_resume()
+        return waiting
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    async def resume_sequence(self, request_id: str, given: Given, /) -> None:
+        await self._client.resume_sequence(request_id, given)
 
-    request_id: str = Field(description="Of the sequence, as in GET /v1/sequences_awaiting_resume.")
-    text: str | None = None
-    token_ids: list[int] | None = Field(default=None, fail_fast=True)
-
-
-_RESUME_BODY = {"content": {"application/json": {"schema": ResumeRequest.model_json_schema()}}, "required": True}
-
-
-@router.get("/v1/sequences_awaiting_resume")
-async def sequences_awaiting_resume(raw_request: Request) -> dict[str, list[str]]:
-    """The request ids of the sequences that wait at a sync token for ``POST /v1/resume_sequence``."""
-    return {"request_ids": await _call(raw_request, "sequences_awaiting_resume")}
+    async def longest_text(self) -> int:
+        model_config = await self._client.get_model_config()
+        longest = longest_token(await self._client.get_tokenizer())
+        return longest * int(model_config.max_model_len)
 
 
-@router.post("/v1/resume_sequence", openapi_extra={"requestBody": _RESUME_BODY})
-async def resume_sequence(raw_request: Request) -> dict[str, str]:
-    """Resume a sequence that waits for its caller; see `LLMEngine.resume_sequence`."""
-    await upstream.validate_json_request(raw_request)
-    request = await read_body(raw_request, ResumeRequest, await _longest_body(raw_request))
-    if request.text is not None and request.token_ids is not None:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "resume_sequence: text and token_ids are both set; leave one out")
-    given = request.token_ids if request.text is None else request.text
-    await _call(raw_request, "resume_sequence", request.request_id, given)
-    return {"request_id": request.request_id}
-
-
-async def _longest_body(raw_request: Request) -> int:
-    """Bytes of the longest body whose text could fit within the model's length."""
-    _client(raw_request, "resume_sequence")
-    model_config = await _call(raw_request, "get_model_config")
-    longest = longest_token(await _call(raw_request, "get_tokenizer"))
-    return _BYTES_AROUND + _BYTES_A_CHARACTER * longest * model_config.max_model_len
-
-
-async def _call(raw_request: Request, method: str, *args: Any) -> Any:
-    try:
-        return await getattr(_client(raw_request, method), method)(*args)
-    except ValueError as error:
-        raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
-
-
-def _client(raw_request: Request, method: str) -> Any:
+def _client_of(raw_request: Request) -> _Client:
     client = upstream.engine_client(raw_request)
-    if not hasattr(client, method):
+    if not hasattr(client, "resume_sequence"):
         raise HTTPException(
-            HTTPStatus.BAD_REQUEST, f"{method}: the engine is V1, which has no hooks; set VLLM_USE_V1=0"
+            HTTPStatus.BAD_REQUEST, "resume_sequence: the engine is V1, which has no hooks; set VLLM_USE_V1=0"
         )
-    return client
+    return _Client(client)
 
+
+add_resume_routes(router, _client_of, upstream.validate_json_request)
 
 _build_app, _serve_http = upstream.build_app, upstream.serve_http
 

@@ -1,54 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of requests: how much of one is read, and what the client is told about an invalid one.
+"""Bodies of requests: what the client is told about an invalid one.
 
 No error repeats a whole body, whatever its length, or names files of the server.
 """
 
-import json
 from collections.abc import Mapping
-from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from sequence_hooks.shown import shortened
-
-_Body = TypeVar("_Body", bound=BaseModel)
-
-_LONG_INTEGER = 1000
-"""In digits; integers from this length on are not parsed."""
 
 _MOST_ERRORS = 8
 _MOST_CHARACTERS = 1000
 """The most of an error message; the rest is cut off."""
-
-
-async def read_body(raw_request: Request, model: type[_Body], most: int) -> _Body:
-    """The request's JSON body as a ``model``; no more than ``most`` bytes of it are kept.
-
-    Raises:
-        HTTPException: the body is longer.
-        RequestValidationError: the body is not a valid ``model``; the error says which field is wrong.
-    """
-    body, length = bytearray(), 0
-    # The body is read to its end: a client that is still sending gets no answer.
-    async for chunk in raw_request.stream():
-        length += len(chunk)
-        body += chunk if length <= most else b""
-    if length > most:
-        raise HTTPException(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has {length} bytes, and no sequence of this model has room for more than {most}",
-        )
-    try:
-        return model.model_validate(json.loads(bytes(body), parse_int=_to_int))
-    except ValidationError as error:
-        raise as_request_error(error) from None
-    except (ValueError, RecursionError) as error:
-        raise json_error(error) from None
 
 
 def as_request_error(error: ValidationError) -> RequestValidationError:
@@ -87,11 +55,6 @@ def answer_briefly(app: FastAPI) -> None:
 
     app.exception_handlers[RequestValidationError] = answer_without_inputs
     app.exception_handlers[ValidationError] = answer_as_validated
-
-
-def _to_int(digits: str) -> int | str:
-    """Keep an integer as a string if Python might refuse to parse it, so that its field is refused and not the body."""
-    return int(digits) if len(digits) < _LONG_INTEGER else digits
 
 
 def _brief(error: Any) -> Any:
