@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks import SpecialKwargs
+from sequence_hooks.v1.events import RESUME
 from sequence_hooks.v1.frontend.admission import Admission
 from sequence_hooks.v1.frontend.served import asking_for_trees
 from sequence_hooks.v1.worker.earlier import EARLIER
@@ -47,12 +48,13 @@ def test_a_streamed_prompt_is_refused() -> None:
         Admission.assign_request_id(request("r", resumable=True))
 
 
-def test_what_hooks_tell_the_worker_cannot_come_from_a_user() -> None:
-    """Whatever it is, the worker would believe it."""
+@pytest.mark.parametrize("name", [EARLIER, RESUME])
+def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: str) -> None:
+    """Whatever it is, they would believe it."""
     admission = Admission.__new__(Admission)
     admission.check_for(SpecialKwargs(promise_token_id=1, sync_token_id=2))
-    with pytest.raises(VLLMValidationError, match=f"extra_args has '{EARLIER}', which .*; leave it out"):
-        admission._validate_params(SamplingParams(extra_args={EARLIER: "abc"}))
+    with pytest.raises(VLLMValidationError, match=f"extra_args has '{name}', which .*; leave it out"):
+        admission._validate_params(SamplingParams(extra_args={name: "abc"}))
 
 
 @pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])

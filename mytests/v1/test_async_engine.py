@@ -91,24 +91,26 @@ def test_streams_of_trees_beside_aborted_ones(parallel: Mapping[str, int]) -> No
     run(work, parallel)
 
 
-def test_a_caller_resumes_a_sequence_that_waits() -> None:
-    """What it gives comes after the children's results; what does not fit is refused."""
+@pytest.mark.parametrize("parallel", [ALONE, {"data_parallel_size": 2}], ids=str)
+def test_callers_resume_sequences_that_wait(parallel: Mapping[str, int]) -> None:
+    """What they give comes after the children's results, whichever engine waits; what does not fit is refused."""
 
     async def work(engine: AsyncLLM) -> None:
-        (prompt,) = held_out_prompts(1, 12, "sync")
-        job = asyncio.create_task(_last(deltas(engine, "r", prompt)))
-        while not (waiting := sequences_awaiting_resume(engine)):
+        prompts = dict(zip("qr", held_out_prompts(2, 12, "sync"), strict=True))
+        jobs = [asyncio.create_task(_last(deltas(engine, name, prompt))) for name, prompt in prompts.items()]
+        while len(waiting := sequences_awaiting_resume(engine)) < len(jobs):
             await asyncio.sleep(0.05)
-        assert waiting == ["r"]
+        assert sorted(waiting) == ["q", "r"]
         with pytest.raises(ValueError, match="room for"):
             await resume_sequence_async(engine, "r", [5] * 600)
-        with pytest.raises(ValueError, match=r"those that wait are \['r'\]"):
-            await resume_sequence_async(engine, "q")
-        await resume_sequence_async(engine, "r", [6])
-        output = await job
-        assert [segment.origin for segment in output.outputs[0].segments][-2:] == ["inserted", "sampled"]
+        with pytest.raises(ValueError, match=r"those that wait are \['q', 'r'\]"):
+            await resume_sequence_async(engine, "s")
+        for name in prompts:
+            await resume_sequence_async(engine, name, [6])
+        for output in await asyncio.gather(*jobs):
+            assert [segment.origin for segment in output.outputs[0].segments][-2:] == ["inserted", "sampled"]
 
-    run(work, sync_resume="manual")
+    run(work, parallel, sync_resume="manual")
 
 
 async def _last(outputs: AsyncIterator[Any]) -> Any:

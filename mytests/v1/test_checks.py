@@ -86,7 +86,6 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
     ("fields", "changes", "message"),
     [
         ({"sync_resume": "manual"}, {"parallel_config___api_process_count": 2}, "sync_resume is 'manual'; use --api-"),
-        ({"sync_resume": "manual"}, {"parallel_config__data_parallel_size": 2}, "sync_resume is 'manual'; use --api-"),
         ({"record_to": "run.jsonl"}, {"parallel_config__data_parallel_size": 2}, "record_to is 'run.jsonl'; leave it"),
     ],
 )

@@ -12,10 +12,11 @@ import msgspec
 from sequence_hooks.sequence import Outcome
 
 LEDGER = "sequence_hooks"
-"""The request id of the output that carries a step's events, and of what a front end tells; no request has it."""
+"""The request id of the output that carries a step's events; no request has it."""
 
 RESUME = "resume_sequence"
-"""The extra argument of a request with that id: which sequence goes on, and the token ids that it is given."""
+"""The extra argument of a request that is a resumption: which sequence goes on, and the token ids that it is given.
+No request of a user may have it."""
 
 EVENTS = "events"
 NUM_BEFORE = "num_before"

@@ -16,12 +16,12 @@ def check_processes(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
             "front end in Python can tell of trees"
         )
     has_several_cores = parallel.data_parallel_size > 1
-    if special_kwargs.sync_resume == "manual" and (has_several_cores or parallel._api_process_count > 1):
+    if special_kwargs.sync_resume == "manual" and parallel._api_process_count > 1:
         refuse(
             special_kwargs,
             "sync_resume",
-            "use --api-server-count 1 and no data parallelism: a server knows only the sequences of its own clients, "
-            "and a call to resume one may reach another server",
+            "use --api-server-count 1: a server knows only the sequences of its own clients, and a call to resume one "
+            "may reach another server",
         )
     if special_kwargs.record_to is not None and has_several_cores:
         refuse(special_kwargs, "record_to", "leave it out, or use no data parallelism: a file holds one engine's run")

@@ -28,7 +28,7 @@ from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recording import RecordingScheduler
 from sequence_hooks.v1.core.requests import begin_session
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
-from sequence_hooks.v1.events import LEDGER, RESUME, Aborted, Blocked
+from sequence_hooks.v1.events import RESUME, Aborted, Blocked
 from vllm.logger import init_logger
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
@@ -79,10 +79,11 @@ class HookScheduler(RecordingScheduler):
 
     def add_request(self, request: Request) -> None:
         """As upstream; a front end's resumption of a sequence is not queued."""
-        if request.request_id != LEDGER:
+        resumption = (params_of(request).extra_args or {}).get(RESUME)
+        if resumption is None:
             super().add_request(request)
             return
-        name, token_ids = (params_of(request).extra_args or {})[RESUME]
+        name, token_ids = resumption
         try:
             self.resume(name, token_ids)
         except ValueError as error:

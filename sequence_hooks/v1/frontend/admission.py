@@ -6,12 +6,15 @@ from typing import Any
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.ids import check_request_id
 from sequence_hooks.limits import limits_of
-from sequence_hooks.v1.events import LEDGER
+from sequence_hooks.v1.events import LEDGER, RESUME
 from sequence_hooks.v1.worker.earlier import EARLIER
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
+
+_OURS = {EARLIER, RESUME}
+"""Extra arguments that the core and the worker believe."""
 
 
 class Admission(InputProcessor):
@@ -52,9 +55,9 @@ class Admission(InputProcessor):
 
     def _validate_params(self, params: Any, *args: Any) -> Any:
         if isinstance(params, SamplingParams):
-            if EARLIER in (params.extra_args or {}):
+            for name in _OURS & (params.extra_args or {}).keys():
                 raise VLLMValidationError(
-                    f"extra_args has {EARLIER!r}, which sequence hooks use themselves; leave it out",
+                    f"extra_args has {name!r}, which sequence hooks use themselves; leave it out",
                     parameter="extra_args",
                 )
             try:

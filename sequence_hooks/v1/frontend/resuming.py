@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets a sequence that waits for its caller go on: the front end checks and encodes, the engine's scheduler resumes.
 
-To the engine a resumption is a request with an id that no other request has; its scheduler takes it out of the way.
+To the engine a resumption is a request that its scheduler takes out of the way. It has the id of the request whose
+sequence waits, so that upstream sends it to the same engine where there are several.
 """
 
 from typing import Any
 
 from sequence_hooks.resuming import Given, checked_ids, encode_within, nobody_waits
-from sequence_hooks.v1.events import LEDGER, RESUME
+from sequence_hooks.v1.events import RESUME
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from vllm.sampling_params import SamplingParams
@@ -38,7 +39,7 @@ def resumption(
     token_ids = checked_ids(token_ids, room, vocab_size)
     narrator.resumed(branch)
     return EngineCoreRequest(
-        request_id=LEDGER,
+        request_id=branch.root.sequence.engine_id,
         prompt_token_ids=[0],
         mm_features=None,
         sampling_params=SamplingParams(max_tokens=1, extra_args={RESUME: [branch.sequence.engine_id, list(token_ids)]}),
