@@ -3,7 +3,7 @@
 # PYTHON        the interpreter to build on: 3.10, 3.11 or 3.12
 # VENV          the virtual environment
 # TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
-# FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` tries histories, and which
+# FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` and `make fuzz-plugin` try histories, and which
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
 VENV ?= .venv
@@ -36,7 +36,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -137,6 +137,10 @@ bench-agreement: setup ## kv_inject against a prefill of the same tokens
 
 fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+fuzz-plugin: plugin ## the same on a stock, current vLLM with the plug-in
+	@$(IN_PLUGIN) VLLM_LOGGING_LEVEL=ERROR TORCH_CPP_LOG_LEVEL=ERROR $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz \
+	  --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 train: setup ## train examples/forkjoin-tiny anew
 	@$(BIN)/python examples/train_forkjoin.py

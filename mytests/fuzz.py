@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
+from mytests.fuzz_deltas import check_child_deltas
 from mytests.fuzz_draw import histories
 from mytests.fuzz_grammars import Grammar
 from mytests.fuzz_history import SEPARATORS, Abort, History, Request, Setup
@@ -54,6 +55,8 @@ def replay(history: History) -> Tally:
     run = Run(history)
     run.finish()
     roots: dict[int, list[tuple[Node, Plan]]] = defaultdict(list)
+    for name, request, trees in _trees(run):
+        check_child_deltas(run.streams[name], trees, request.params.stream_children)
     for request, root in _roots(run):
         # An abort may come between a last token and its processing: the sequence has then ended and is aborted.
         if not (history.setup.async_output and run.aborted):
@@ -68,11 +71,15 @@ def replay(history: History) -> Tally:
 
 def _roots(run: Run) -> Iterator[tuple[Request, Node]]:
     """The trees of the requests that were not aborted."""
+    return ((request, root) for _, request, trees in _trees(run) for root in trees)
+
+
+def _trees(run: Run) -> Iterator[tuple[str, Request, list[Node]]]:
+    """The name of each request that was not aborted, and the trees of its samples."""
     for name, output in run.outputs.items():
         if name not in run.aborted:
             request = run.requests[name]
-            for root in trees_of(output, request.params, run.history.params_of_children(request)):
-                yield request, root
+            yield name, request, trees_of(output, request.params, run.history.params_of_children(request))
 
 
 def _rules(history: History, request: Request) -> Rules:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.fuzz_adapters import NUM_ADAPTERS
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import grammars
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, History, Request, Setup
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
@@ -17,6 +18,9 @@ from mytests.fuzz_plan import LONGEST
 
 MOST_FEATURES = 4
 """The maximum number of features in one request's parameters."""
+
+MOST_SPARE_TOKENS = 384
+"""The maximum length of KV beyond that of the longest sequence."""
 
 _words = st.integers(7, VOCABULARY - 1)
 _OF_PLANS = (EOS, PROMISE, SYNC)
@@ -71,6 +75,7 @@ _FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
         "max_children": st.none() | st.just(1),
         "max_tree_tokens": st.none() | st.integers(0, 60),
     },
+    "stream_children": {"stream_children": st.just(True)},
     "grammar": {"grammar": grammars()},
 }
 _FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text")
@@ -80,6 +85,7 @@ _FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text
 def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
     """Parameters with a few of ``features``, which do not contradict one another."""
     fields: dict[str, Any] = {}
+    features = tuple(feature for feature in features if feature not in DIALECT.missing)
     kinds = st.lists(st.sampled_from(features), min_size=1, max_size=MOST_FEATURES, unique=True)
     for feature in draw(kinds) if features else []:
         drawn = draw(st.fixed_dictionaries(dict(_FEATURES[feature])))
@@ -93,45 +99,57 @@ def _consistent(drawn: Params) -> Params:
         drawn = replace(drawn, temperature=1.0, seed=5)
     if not drawn.detokenize:
         drawn = replace(drawn, stop=())
-    if drawn.grammar is not None:
-        drawn = replace(drawn, allowed_token_ids=(), bad_words=(), min_tokens=0, ignore_eos=False)
-    return drawn
+    return _without_rivals(drawn, drawn)
+
+
+def _without_rivals(drawn: Params, own: Params) -> Params:
+    """``drawn`` without what contradicts a grammar in ``own``, or a stop token in ``own`` that a grammar may need."""
+    if own.stop_token_ids and not DIALECT.stops_within_grammars:
+        drawn = replace(drawn, grammar=None)
+    if own.grammar is None:
+        return drawn
+    drawn = replace(drawn, allowed_token_ids=(), bad_words=(), min_tokens=0, ignore_eos=False)
+    return drawn if DIALECT.stops_within_grammars else replace(drawn, stop_token_ids=())
 
 
 def _together(request: Request, setup: Setup, stream: str) -> Request:
     """The request without what ``setup`` rules out, and with outputs of the kind ``stream``."""
     least = min(request.max_tokens, setup.child_max_tokens or LONGEST)
     drawn = replace(request.params, min_tokens=min(request.params.min_tokens, least), stream=stream)
-    if setup.prefix_caching:
+    has_prompt_logprobs = DIALECT.has_cached_prompt_logprobs or not setup.prefix_caching
+    if not (has_prompt_logprobs and (DIALECT.has_adapted_prompt_logprobs or not setup.max_loras)):
         drawn = replace(drawn, prompt_logprobs=None)
     if setup.of_children.grammar is not None:
         drawn = replace(drawn, min_tokens=0, ignore_eos=False)
+    if not DIALECT.become_processors:
+        drawn = _without_rivals(drawn, setup.of_children)
     return replace(request, params=drawn, priority=request.priority * (setup.scheduling_policy == "priority"))
 
 
 @st.composite
 def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     """Setups of engines; the longest possible sequence fits into the KV cache of each."""
-    max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.booleans())
+    max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.sampled_from(DIALECT.prefix_caching))
     prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
     return Setup(
         block_on=draw(st.sampled_from(["promise", "sync"])),
         prefix_caching=prefix_caching,
         max_model_len=draw(st.integers(100, 320)),
-        spare_blocks=draw(st.integers(0, 24)),
+        spare_blocks=draw(st.integers(0, MOST_SPARE_TOKENS // BLOCK_SIZE)),
         max_num_seqs=draw(st.integers(1, 8)),
-        max_num_batched_tokens=draw(st.integers(BLOCK_SIZE if prefix_caching else 8, 96)),
+        max_num_batched_tokens=draw(st.integers(DIALECT.least_chunk[prefix_caching], 96)),
         max_child_depth=draw(st.integers(1, 3)),
         max_children=max_children,
         prefixes=tuple(draw(st.lists(prefix, min_size=1, max_size=min(3, max_children)))),
         separator=draw(st.sampled_from(list(SEPARATORS))),
         merges=draw(st.sampled_from([True, True, True, False])),
         child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),
-        async_output=draw(st.booleans()),
+        async_output=draw(st.sampled_from(DIALECT.async_output)),
         blocked_kv_policy=draw(st.sampled_from(POLICIES)),
         max_loras=draw(st.sampled_from([0, 0, *range(1, NUM_ADAPTERS + 1)])),
         scheduling_policy=draw(st.sampled_from(["fcfs", "fcfs", "priority"])),
         of_children=draw(st.just(PLAIN) | st.just(PLAIN) | params(features)),
+        grammar_backend=draw(st.sampled_from(DIALECT.engine_grammar_backends)),
     )
 
 
@@ -146,7 +164,7 @@ def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> 
         plan_seed=st.integers(0, 1000),
         topic=st.integers(0, 2),
         arrival=st.integers(0, 30),
-        adapter=st.integers(0, NUM_ADAPTERS if setup.max_loras else 0),
+        adapter=st.integers(DIALECT.least_adapter, NUM_ADAPTERS) if setup.max_loras else st.just(0),
         priority=st.integers(-1, 1),
         params=st.just(PLAIN) | params(features),
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from mytests.fuzz_compact import Compact
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_model import CLOSE_JSON, EOS, OPEN_JSON, PROMISE, SYNC, word
 
 Words = tuple[int, ...]
@@ -24,19 +25,23 @@ class Grammar(Compact):
     repeats: tuple[bool, ...] = ()
     """For each part of a regular expression, whether its words may repeat any number of times."""
 
-    backend: Literal["xgrammar", "outlines"] = "xgrammar"
+    backend: str | None = "xgrammar" if DIALECT.grammar_backends else None
+    """None if the engine has one for all grammars."""
 
     def fields(self) -> dict[str, Any]:
-        """The fields of ``guided_decoding`` that ask for it."""
+        """The fields of the sampling parameter that asks for it."""
+        return self._fields() | ({} if self.backend is None else {"backend": self.backend})
+
+    def _fields(self) -> dict[str, Any]:
         texts = ["".join(map(word, words)) for words in self.parts]
         if self.kind == "choice":
-            return {"choice": texts, "backend": self.backend}
+            return {"choice": texts}
         if self.kind == "json":
             value = {"type": "string", "enum": texts}
             schema = {"type": "object", "properties": {"x": value}, "required": ["x"], "additionalProperties": False}
-            return {"json": json.dumps(schema), "backend": self.backend}
+            return {"json": json.dumps(schema)}
         sets = ("({}){}".format("|".join(map(word, words)), "+" * repeat) for words, repeat in self._steps())
-        return {"regex": "".join(sets), "backend": self.backend}
+        return {"regex": "".join(sets)}
 
     def allowed(self, past: Words) -> set[int]:
         """The tokens that may follow ``past``, including the EOS if ``past`` is complete."""
@@ -65,7 +70,7 @@ class Grammar(Compact):
 def grammars() -> st.SearchStrategy[Grammar]:
     """All grammars; about half of them have hook tokens."""
     words = st.lists(st.sampled_from([PROMISE, SYNC, *range(10, 18)]), min_size=1, max_size=4, unique=True).map(tuple)
-    backend = st.sampled_from(["xgrammar", "outlines"])
+    backend = st.sampled_from(DIALECT.grammar_backends or (None,))
     parts = st.lists(words, min_size=1, max_size=3)
     regex = st.tuples(parts, st.lists(st.booleans(), min_size=3, max_size=3), backend).map(
         lambda drawn: Grammar("regex", tuple(drawn[0]), tuple(drawn[1][: len(drawn[0])]), drawn[2])

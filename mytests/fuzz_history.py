@@ -4,27 +4,20 @@
 Hook tokens are forced by plans (`mytests.fuzz_plan.Plan`), all other tokens are the model's own.
 """
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, get_args
 
-import torch
-
 from benchmarks.check_upstream.workload import VOCABULARY
-from mytests.async_output import allowed, call_back
-from mytests.fuzz_adapters import MAX_RANK
 from mytests.fuzz_compact import Compact
-from mytests.fuzz_model import PROMISE, SYNC, model_folder, word
+from mytests.fuzz_dialect import DIALECT
+from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
+from sequence_hooks import SpecialKwargs
 from sequence_hooks.config import BlockedKVPolicy
-from vllm.config import SpecialKwargs
-from vllm.engine.arg_utils import EngineArgs
-from vllm.engine.llm_engine import LLMEngine
-from vllm.entrypoints.openai.logits_processors import _get_allowed_token_ids_logits_processor
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
 POLICIES: tuple[BlockedKVPolicy, ...] = get_args(BlockedKVPolicy)
 MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
@@ -36,7 +29,7 @@ class Setup(Compact):
     """The engine of a history."""
 
     block_on: Literal["promise", "sync"] = "promise"
-    prefix_caching: bool = False
+    prefix_caching: bool = DIALECT.prefix_caching[0]
     max_model_len: int = 256
     spare_blocks: int = 40
     """Blocks beyond those of one sequence of the maximum length."""
@@ -53,7 +46,7 @@ class Setup(Compact):
     separator: str = ""
     merges: bool = True
     child_max_tokens: int | None = None
-    async_output: bool = False
+    async_output: bool = DIALECT.async_output[0]
     blocked_kv_policy: BlockedKVPolicy = "auto"
     max_loras: int = 0
     """Slots for adapters; with 0, LoRA is off."""
@@ -61,6 +54,16 @@ class Setup(Compact):
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     of_children: Params = PLAIN
     """The fields of ``child_sampling_params``, besides ``max_tokens``."""
+
+    grammar_backend: str = DIALECT.engine_grammar_backends[0]
+    """That of grammars that choose none."""
+
+    dtype: str = "float32"
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks in the KV cache."""
+        return -(-self.max_model_len // BLOCK_SIZE) + self.spare_blocks
 
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
@@ -82,34 +85,6 @@ class Setup(Compact):
     def _child_sampling_params(self) -> dict[str, Any] | None:
         limit = {} if self.child_max_tokens is None else {"max_tokens": self.child_max_tokens}
         return limit | self.of_children.fields() or None
-
-    def open(self) -> LLMEngine:
-        """A new engine; its KV cache is filled with noise that no sequence may read."""
-        args = EngineArgs(
-            str(model_folder()),
-            dtype="float32",
-            enforce_eager=True,
-            disable_log_stats=True,
-            use_tqdm_on_load=False,
-            enable_prefix_caching=self.prefix_caching,
-            max_model_len=self.max_model_len,
-            num_gpu_blocks_override=-(-self.max_model_len // BLOCK_SIZE) + self.spare_blocks,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            enable_lora=self.max_loras > 0,
-            max_loras=self.max_loras or 1,
-            max_lora_rank=MAX_RANK,
-            scheduling_policy=self.scheduling_policy,
-            special_kwargs=self.hooks(),
-        )
-        # Upstream caches processors that are as wide as the logits, which adapters make wider.
-        _get_allowed_token_ids_logits_processor.cache_clear()
-        with allowed() if self.async_output else nullcontext():
-            engine = LLMEngine.from_engine_args(args)
-        call_back(engine)
-        for layer in engine.model_executor.driver_worker.worker.cpu_cache[0]:
-            _fill_with_noise(layer)
-        return engine
 
 
 @dataclass(frozen=True, repr=False)
@@ -169,9 +144,5 @@ class History(Compact):
         params = [each for request in self.requests for each in (request.params, self.params_of_children(request))]
         sampled = [each for each in params if each.temperature > 0]
         has_seeds = bool(sampled) and all(each.seed is not None for each in sampled)
-        return has_seeds and self.setup.blocked_kv_policy != "auto"
-
-
-def _fill_with_noise(values: torch.Tensor) -> None:
-    """Fill with the same numbers each time, larger than any that the model computes."""
-    values.normal_(0, 10, generator=torch.Generator().manual_seed(0))
+        has_timing = self.setup.blocked_kv_policy == "auto" or any(each.grammar for each in params)
+        return has_seeds and not has_timing

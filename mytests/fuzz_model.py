@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -41,3 +42,8 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 def model_folder() -> Path:
     """The folder of the model, which exists until the process ends."""
     return Path(_temporary_folder().name)
+
+
+def fill_with_noise(values: torch.Tensor) -> None:
+    """Fill with the same numbers each time, larger than any that the model computes."""
+    values.normal_(0, 10, generator=torch.Generator().manual_seed(0))

@@ -4,12 +4,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
+from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildOutput, Join, Segment
-from vllm.config import SpecialKwargs
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Rules:
     params: Params = PLAIN
     """The parameters of a root; their limits hold for its whole tree."""
 
-    block_size: int = 16
+    block_size: int = DIALECT.block_size
     """The unit in which KV is given up."""
 
     def check(self, root: Node) -> None:
@@ -114,7 +115,7 @@ class _Replay:
             self.text = self.text[: len(self.text) - len(new) * (not params.include_stop_str_in_output)]
             return "stop"
         found = find_stop(self.text[self.merged_text_end :], len(new), params)
-        if found is not None and self.num_sampled >= params.min_tokens:
+        if found is not None and self.num_sampled >= params.min_tokens + DIALECT.least_for_stop_string:
             self.stop_reason, kept = found
             self.text = self.text[: self.merged_text_end + kept]
             return "stop"

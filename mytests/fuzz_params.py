@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mytests.fuzz_compact import Compact, named
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import Grammar, Words
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
-from vllm import SamplingParams
-from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
+from vllm.sampling_params import RequestOutputKind
 
-_BECOME_PROCESSORS = ("grammar", "logit_bias", "allowed_token_ids", "bad_words")
-_OF_HOOKS = ("hooks", "max_child_depth", "max_children", "max_tree_tokens")
+_OF_HOOKS = ("hooks", "max_child_depth", "max_children", "max_tree_tokens", "stream_children")
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +46,7 @@ class Params(Compact):
     max_child_depth: int | None = None
     max_children: int | None = None
     max_tree_tokens: int | None = None
+    stream_children: bool = False
     has_plan: bool = True
     """False for children whose parameters replace their parent's processors, including the plan."""
 
@@ -58,26 +58,23 @@ class Params(Compact):
         if "stream" in given:
             fields["output_kind"] = RequestOutputKind[given.pop("stream")]
         if "grammar" in given:
-            fields["guided_decoding"] = given.pop("grammar").fields()
+            fields[DIALECT.grammar_field] = given.pop("grammar").fields()
         if "logit_bias" in given:
             fields["logit_bias"] = dict(given.pop("logit_bias"))
         if "bad_words" in given:
             fields["bad_words"] = [" ".join(map(word, words)) for words in given.pop("bad_words")]
         return fields | {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
 
-    def sampling(self, max_tokens: int, plan: Any) -> SamplingParams:
-        """The `SamplingParams` that a request is added with."""
+    def all_fields(self, max_tokens: int) -> dict[str, Any]:
+        """The arguments of the `SamplingParams` of a request, except for its plan."""
         plain = {"temperature": 0.0, "logprobs": 1, "skip_special_tokens": False}
-        fields = plain | self.fields() | {"max_tokens": max_tokens, "logits_processors": [plan]}
-        if self.grammar is not None:
-            fields["guided_decoding"] = GuidedDecodingParams(**fields["guided_decoding"])
-        return SamplingParams(**fields)
+        return plain | self.fields() | {"max_tokens": max_tokens}
 
     def of_children(self, overrides: "Params") -> "Params":
         """The parameters of a child: its parent's without prompt logprobs, overridden by the engine's for children."""
         inherited, given = replace(self, prompt_logprobs=None, n=1), named(overrides)
-        if any(name in given for name in _BECOME_PROCESSORS):
-            none = {name: getattr(PLAIN, name) for name in _BECOME_PROCESSORS}
+        if DIALECT.become_processors & given.keys():
+            none = {name: getattr(PLAIN, name) for name in DIALECT.become_processors}
             inherited = replace(inherited, has_plan=False, **none)
         return replace(inherited, **given)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import Words
 from mytests.fuzz_model import EOS
 from mytests.fuzz_params import Params
@@ -22,6 +23,8 @@ class Choice:
     """All tokens before it, of which ``past`` were sampled by the sequence itself."""
 
     past: Words
+    counted: Words
+    """The last ones of ``past``, which presence and frequency penalties and bad words look at."""
 
 
 def scores_of(logits: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
@@ -34,7 +37,8 @@ def scores_of(logits: torch.Tensor, params: Params, choice: Choice) -> torch.Ten
     if params.allowed_token_ids:
         scores = _only(scores, set(params.allowed_token_ids))
     for words in params.bad_words:
-        if choice.past[len(choice.past) - len(words) + 1 :] == words[:-1] and len(choice.past) >= len(words) - 1:
+        num_before = len(words) - 1
+        if choice.counted[len(choice.counted) - num_before :] == words[:-1] and len(choice.counted) >= num_before:
             scores[words[-1]] = -torch.inf
     if len(choice.past) < params.min_tokens:
         scores[[EOS, *params.stop_token_ids]] = -torch.inf
@@ -49,7 +53,7 @@ def _only(scores: torch.Tensor, tokens: set[int]) -> torch.Tensor:
 
 def _penalized(scores: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
     """Repetition counts the whole context, presence and frequency only what the sequence sampled itself."""
-    seen, counts = list(set(choice.context)), Counter(choice.past)
+    seen, counts = list(set(choice.context)), Counter(choice.counted)
     if params.repetition_penalty != 1.0:
         by, old = params.repetition_penalty, scores[seen]
         scores[seen] = torch.where(old > 0, old / by, old * by)
@@ -76,17 +80,30 @@ class Cut:
 
 
 def _kept(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
-    """Which tokens are among the ``top_k``, then ``top_p``, then at least ``min_p`` times as likely as the best."""
+    """Which tokens no cutoff takes away; each looks at those that the ones before it have left."""
     kept = scores > -torch.inf
-    if params.top_k > 0:
-        least = scores.topk(min(params.top_k, len(scores))).values[-1]
-        kept &= scores >= least - slack
-    probabilities = scores.masked_fill(~kept, -torch.inf).softmax(-1)
-    if params.top_p < 1.0:
-        ordered, order = probabilities.sort(descending=True)
-        before = torch.empty_like(ordered).scatter_(0, order, ordered.cumsum(0) - ordered)
-        kept &= (before < params.top_p + slack) | (probabilities == ordered[0])
-        probabilities = probabilities.masked_fill(~kept, 0.0)
-    if params.min_p > 0.0:
-        kept &= probabilities >= params.min_p * probabilities.max() * (1 - slack)
+    for name in DIALECT.cutoffs:
+        kept &= _CUTOFFS[name](scores.masked_fill(~kept, -torch.inf), params, slack)
     return kept
+
+
+def _among_top_k(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
+    num_kept = min(params.top_k, len(scores)) if params.top_k > 0 else len(scores)
+    return scores >= scores.topk(num_kept).values[-1] - slack
+
+
+def _among_top_p(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
+    if params.top_p == 1.0:
+        return torch.ones_like(scores, dtype=torch.bool)
+    probabilities = scores.softmax(-1)
+    ordered, order = probabilities.sort(descending=True)
+    before = torch.empty_like(ordered).scatter_(0, order, ordered.cumsum(0) - ordered)
+    return (before < params.top_p + slack) | (probabilities == ordered[0])
+
+
+def _likely_enough(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
+    probabilities = scores.softmax(-1)
+    return probabilities >= params.min_p * probabilities.max() * (1 - slack)
+
+
+_CUTOFFS = {"top_k": _among_top_k, "top_p": _among_top_p, "min_p": _likely_enough}

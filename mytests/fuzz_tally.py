@@ -64,7 +64,7 @@ class Tally:
 
 def count(run: Run, roots: Sequence[Node]) -> Tally:
     """Count what was seen in a run and in its trees."""
-    (scheduler,), history = run.engine.scheduler, run.history
+    done_by_engine, history = run.driver.counts(), run.history
     nodes = [node for root in roots for node in root.walk()]
     joins = [join for node in nodes for join in node.output.joins]
     done = [run.requests[name] for name in run.outputs if name not in run.aborted]
@@ -74,9 +74,9 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         histories=1,
         sequences=len(nodes),
         joins=sum(join.num_merged > 0 for join in joins),
-        preemptions=scheduler.num_cumulative_preemption,
-        discards=scheduler.pressure.evictions["discard"],
-        tokens_given_up=scheduler.pressure.num_recomputed,
+        preemptions=done_by_engine.preemptions,
+        discards=done_by_engine.discards,
+        tokens_given_up=done_by_engine.tokens_given_up,
         joins_after_loss=sum(join.num_prefill > join.num_merged + 1 for join in joins),
         aborted=len(run.aborted),
         steps=run.steps,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of the fuzzer's tokens, and where a stop string ends it."""
 
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import Words
 from mytests.fuzz_model import EOS, word
 from mytests.fuzz_params import Params
@@ -14,11 +15,16 @@ def piece(token: int, params: Params) -> str:
 
 def find_stop(text: str, num_new: int, params: Params) -> tuple[str, int] | None:
     """The stop string that the last ``num_new`` characters of ``text`` complete, and the length of what stays."""
-    for stop in params.stop:
+    found = []
+    for order, stop in enumerate(params.stop):
         start = text.find(stop, max(0, len(text) - num_new - len(stop) + 1)) if num_new else -1
         if start >= 0:
-            return stop, start + len(stop) * params.include_stop_str_in_output
-    return None
+            rank = DIALECT.rank_of_stop(order, start + len(stop))
+            found.append((rank, order, start + len(stop) * params.include_stop_str_in_output))
+    if not found:
+        return None
+    _, order, length = min(found)
+    return params.stop[order], length
 
 
 def ends_by_token(token: int, num_sampled: int, params: Params) -> bool:

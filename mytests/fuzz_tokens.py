@@ -12,6 +12,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from mytests.fuzz_adapters import with_adapter
+from mytests.fuzz_dialect import DIALECT
+from mytests.fuzz_grammars import Words
 from mytests.fuzz_oracle import Node
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan, masked
@@ -35,7 +37,7 @@ class Model:
     """The reference: which tokens the model gives in each context, and with what logprobs."""
 
     def __init__(self, folder: Path, adapter: int = 0) -> None:
-        model = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+        model = LlamaForCausalLM.from_pretrained(folder).float().eval()
         self._model = with_adapter(model, adapter) if adapter else model
 
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:
@@ -69,8 +71,8 @@ def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
     rows: Rows = {}
     for num_sampled, (position, row) in enumerate(zip(positions, raw, strict=True)):
         token, before = node.tokens[position], past[:num_sampled]
-        choice = Choice(node.prompt + node.tokens[:position], before)
-        forced = plan.choice(node.prompt, before) if params.has_plan else None
+        choice = Choice(node.prompt + node.tokens[:position], before, _counted(node, position))
+        forced = _forced(plan, params, node.prompt, choice)
         if forced is not None:
             assert token == forced, f"{node.name}: {token} at {position}, and the plan has {forced}"
             only = torch.full_like(row, -torch.inf)
@@ -81,6 +83,19 @@ def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
         rows[position] = Cut.of(scores_of(own, params, choice), params)
         _check_token(f"{node.name}: {token} at {position}", token, rows[position], params)
     return rows
+
+
+def _counted(node: Node, position: int) -> Words:
+    """The tokens sampled before ``position`` that penalties and bad words look at."""
+    joins = [join.position + join.num_merged for join in node.output.joins] if DIALECT.forgets_at_joins else []
+    start = max((end for end in joins if end <= position), default=0)
+    return tuple(node.tokens[each] for each in node.sampled if start <= each < position)
+
+
+def _forced(plan: Plan, params: Params, prompt: Words, choice: Choice) -> int | None:
+    """The token that the plan has here, None for the model's own."""
+    forced = plan.forced(*DIALECT.seen_by_plan(prompt, choice.context, choice.past)) if params.has_plan else None
+    return forced if forced is not None and params.permits(forced, choice.past) else None
 
 
 def _check_token(where: str, token: int, row: Cut, params: Params) -> None:
@@ -147,6 +162,8 @@ def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut
 
 def _check_prompt_logprobs(node: Node, params: Params, logits: torch.Tensor) -> None:
     """Each prompt token but the first has an entry from the model's own logits, without processors or penalties."""
+    if DIALECT.has_raw_prompt_logprobs:
+        params = Params(prompt_logprobs=params.prompt_logprobs)
     assert node.prompt_logprobs is not None
     first, *others = node.prompt_logprobs
     assert first is None

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, piece
 from sequence_hooks.results import ChildOutput, Segment
@@ -71,7 +72,7 @@ class Node:
 def trees_of(output: RequestOutput, params: Params, of_children: Params) -> list[Node]:
     """The trees of a finished request: one per sample."""
     prompt, told = tuple(output.prompt_token_ids or ()), output.prompt_logprobs
-    names = [f"{output.request_id}_parallel_sample_{index}" for index in range(params.n)]
+    names = [DIALECT.sample_name(output.request_id, index) for index in range(params.n)]
     names = names if params.n > 1 else [output.request_id]
     return [
         _node(name, prompt, completion, 0, (params, of_children), told)

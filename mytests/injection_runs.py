@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
-from mytests import fuzz_history
 from mytests.fuzz import History, Request, Run, Setup
 from mytests.fuzz_history import BLOCK_SIZE
 from mytests.fuzz_model import model_folder
@@ -19,10 +17,9 @@ from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
+from sequence_hooks import SpecialKwargs
 from sequence_hooks.config import PositionRule
 from vllm import RequestOutput, SamplingParams
-from vllm.config import SpecialKwargs
-from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
 from vllm.sequence import Sequence, SequenceGroup
 from vllm.worker.kv_slots import Places, open_cache, read
@@ -49,7 +46,6 @@ class Injecting(Setup):
     position_rule: PositionRule = "sequential"
     injects: bool = True
     child_stop_token_ids: tuple[int, ...] = ()
-    dtype: str = "float32"
 
     def hooks(self) -> SpecialKwargs:
         fields: dict[str, Any] = {}
@@ -58,13 +54,6 @@ class Injecting(Setup):
         if self.child_stop_token_ids:
             fields["child_sampling_params"] = {"stop_token_ids": list(self.child_stop_token_ids)}
         return replace(super().hooks(), **fields)
-
-    def open(self) -> LLMEngine:
-        def with_dtype(*args: Any, **fields: Any) -> EngineArgs:
-            return EngineArgs(*args, **{**fields, "dtype": self.dtype})
-
-        with patch.object(fuzz_history, "EngineArgs", with_dtype):
-            return super().open()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from mytests.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids, token_of
+from mytests.v1.leftovers import assert_no_request_left
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildDelta
@@ -277,21 +278,10 @@ class SurgicalEngine:
 
     def assert_empty(self) -> None:
         """No request in any queue, no entry in any map of core, worker or front end, every block free."""
-        scheduler = self.scheduler
-        while scheduler.has_requests() or self._in_flight:
+        while self.scheduler.has_requests() or self._in_flight:
             self.step({})
-        scheduler.check_integrity()
-        assert not scheduler.requests and not scheduler._branches and not scheduler._blocked
-        assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.kv_holding_waiting)
-        assert not scheduler.deferred_waiting and not scheduler._inflight_prefills
-        assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
-        assert not scheduler._forks.children and not scheduler._ledger
-        assert self.num_free_blocks() == self.num_blocks
-        assert all(block.ref_cnt == 0 for block in scheduler.kv_cache_manager.block_pool.blocks if not block.is_null)
+        assert_no_request_left(self.scheduler, self.narrator)
         assert not self.worker.tokens and not self.worker.tables
-        assert not self.narrator.request_states and not self.narrator._replay.has_trees
-        assert not self.narrator._states and not self.narrator._untold
-        assert not list(self.narrator._replay.trees.branches) and not self.narrator._replay.trees.has_unsettled
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
         def choose(request_id: str, context: list[int]) -> int:

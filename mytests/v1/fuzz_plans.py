@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fuzzer's plans (`mytests.fuzz_plan`) as a logits processor of V1."""
+
+from typing import Any
+
+import torch
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+PLAN = "plan"
+"""The extra argument of a request that carries its plan; its children inherit it."""
+
+
+class PlanProcessor(AdapterLogitsProcessor):
+    """Forces what the plan of each request has. It comes after all that rules tokens out, so it sees what is left."""
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Any:
+        plan = (params.extra_args or {}).get(PLAN)
+        if plan is None:
+            return None
+
+        def process(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+            return _by_plan(plan, (*prompt, *output), logits)
+
+        return process
+
+
+def _by_plan(plan: Any, context: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+    forced = plan.forced(context, 0)
+    if forced is not None and logits[forced] > -torch.inf:
+        only = torch.full_like(logits, -torch.inf)
+        only[forced] = 0.0
+        return only
+    others = plan.masked(logits)
+    return others if (others > -torch.inf).any() else logits
