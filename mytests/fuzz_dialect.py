@@ -10,9 +10,6 @@ Words = tuple[int, ...]
 FORBIDDEN_ON_V1 = frozenset({"truncate"})
 """Sampling parameters that only V0 has; V1 truncates prompts where it renders them."""
 
-V1_FORGETS_AT_JOINS = True
-"""Whether V1's presence and frequency penalties and bad words look only at what was sampled since the last join."""
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -55,9 +52,6 @@ class Dialect:
     become_processors: frozenset[str]
     """Parameters that become logits processors. Where a child has one of its own, it has none of its parent's."""
 
-    forgets_at_joins: bool
-    """Whether presence and frequency penalties and bad words look only at what was sampled since the last join."""
-
     cutoffs: tuple[str, ...]
     """The order in which unlikely tokens are cut off."""
 
@@ -94,7 +88,6 @@ V0 = Dialect(
     has_adapted_prompt_logprobs=True,
     least_chunk=(8, 16),
     become_processors=frozenset({"grammar", "logit_bias", "allowed_token_ids", "bad_words"}),
-    forgets_at_joins=False,
     cutoffs=("top_k", "top_p", "min_p"),
     least_for_stop_string=0,
     has_raw_prompt_logprobs=False,
@@ -120,7 +113,6 @@ V1 = Dialect(
     has_adapted_prompt_logprobs=False,
     least_chunk=(8, 8),
     become_processors=frozenset(),
-    forgets_at_joins=V1_FORGETS_AT_JOINS,
     cutoffs=("min_p", "top_k", "top_p"),
     least_for_stop_string=1,
     has_raw_prompt_logprobs=True,

@@ -23,8 +23,6 @@ class Choice:
     """All tokens before it, of which ``past`` were sampled by the sequence itself."""
 
     past: Words
-    counted: Words
-    """The last ones of ``past``, which presence and frequency penalties and bad words look at."""
 
 
 def scores_of(logits: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
@@ -38,7 +36,7 @@ def scores_of(logits: torch.Tensor, params: Params, choice: Choice) -> torch.Ten
         scores = _only(scores, set(params.allowed_token_ids))
     for words in params.bad_words:
         num_before = len(words) - 1
-        if choice.counted[len(choice.counted) - num_before :] == words[:-1] and len(choice.counted) >= num_before:
+        if choice.past[len(choice.past) - num_before :] == words[:-1] and len(choice.past) >= num_before:
             scores[words[-1]] = -torch.inf
     if len(choice.past) < params.min_tokens:
         scores[[EOS, *params.stop_token_ids]] = -torch.inf
@@ -53,7 +51,7 @@ def _only(scores: torch.Tensor, tokens: set[int]) -> torch.Tensor:
 
 def _penalized(scores: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
     """Repetition counts the whole context, presence and frequency only what the sequence sampled itself."""
-    seen, counts = list(set(choice.context)), Counter(choice.counted)
+    seen, counts = list(set(choice.context)), Counter(choice.past)
     if params.repetition_penalty != 1.0:
         by, old = params.repetition_penalty, scores[seen]
         scores[seen] = torch.where(old > 0, old / by, old * by)

@@ -71,7 +71,7 @@ def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
     rows: Rows = {}
     for num_sampled, (position, row) in enumerate(zip(positions, raw, strict=True)):
         token, before = node.tokens[position], past[:num_sampled]
-        choice = Choice(node.prompt + node.tokens[:position], before, _counted(node, position))
+        choice = Choice(node.prompt + node.tokens[:position], before)
         forced = _forced(plan, params, node.prompt, choice)
         if forced is not None:
             assert token == forced, f"{node.name}: {token} at {position}, and the plan has {forced}"
@@ -83,13 +83,6 @@ def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
         rows[position] = Cut.of(scores_of(own, params, choice), params)
         _check_token(f"{node.name}: {token} at {position}", token, rows[position], params)
     return rows
-
-
-def _counted(node: Node, position: int) -> Words:
-    """The tokens sampled before ``position`` that penalties and bad words look at."""
-    joins = [join.position + join.num_merged for join in node.output.joins] if DIALECT.forgets_at_joins else []
-    start = max((end for end in joins if end <= position), default=0)
-    return tuple(node.tokens[each] for each in node.sampled if start <= each < position)
 
 
 def _forced(plan: Plan, params: Params, prompt: Words, choice: Choice) -> int | None:

@@ -81,6 +81,10 @@ def _keep_params(branch: Any) -> Any:
     return branch.sequence.sampling_params
 
 
+def _forget_earlier_tokens(*args: Any) -> None:
+    pass
+
+
 def _tell_no_delta(narrator: Narrator, branch: Any) -> None:
     pass
 
@@ -97,6 +101,10 @@ FAULTS = [
     pytest.param(TokenTexts, "merge", _merge_as_sampled, histories(("stop",)), "", id="stop-strings-across-a-join"),
     pytest.param(params, "derive_seed", _draw_a_seed, histories(("sampled",)), "and then", id="seeds-at-random"),
     pytest.param(scheduler, "params_after_join", _keep_params, ALL, "r", id="limits-across-a-join"),
+    pytest.param(
+        *(params, "with_earlier", _forget_earlier_tokens, histories(("penalties",)), "should be"),
+        id="penalties-across-a-join",
+    ),
     pytest.param(Narrator, "_note_delta", _tell_no_delta, histories(("stream_children",)), "deltas", id="deltas-lost"),
 ]
 
