@@ -73,6 +73,9 @@ class Params(Compact):
     def of_children(self, overrides: "Params") -> "Params":
         """The parameters of a child: its parent's without prompt logprobs, overridden by the engine's for children."""
         inherited, given = replace(self, prompt_logprobs=None, n=1), named(overrides)
+        if self.temperature == 0.0:
+            # Upstream drops them where it makes the parameters of a greedy request.
+            inherited = replace(inherited, top_k=PLAIN.top_k, top_p=PLAIN.top_p, min_p=PLAIN.min_p)
         if DIALECT.become_processors & given.keys():
             none = {name: getattr(PLAIN, name) for name in DIALECT.become_processors}
             inherited = replace(inherited, has_plan=False, **none)
