@@ -23,6 +23,7 @@ from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.resuming import awaiting, resumption
+from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
 from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -33,6 +34,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from vllm.v1.structured_output import StructuredOutputManager
@@ -130,6 +132,14 @@ class SurgicalEngine:
 
     handed_out: list[RequestOutput] = field(default_factory=list)
     deltas: list[ChildDelta] = field(default_factory=list)
+    iterations: list[IterationStats] = field(default_factory=list)
+    """Upstream's statistics of each step, as the front end counts them."""
+
+    scheduler_stats: list[SchedulerStats] = field(default_factory=list)
+    """Upstream's statistics of each step, as the scheduler counts them."""
+
+    stat_logger: HookStatLogger | None = None
+    """Is told of each step, if there is one."""
 
     def __post_init__(self) -> None:
         config = self._config()
@@ -141,7 +151,7 @@ class SurgicalEngine:
         self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or TOKENIZER, self.vocab_size))
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1")
-        processor = OutputProcessor(self.tokenizer, log_stats=False)
+        processor = OutputProcessor(self.tokenizer, log_stats=True)
         self.narrator = Narrator.adopt(processor, self.special_kwargs)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(self.block_size, sha256)
@@ -300,9 +310,10 @@ class SurgicalEngine:
 
     def _hand_out(self, outputs: EngineCoreOutputs) -> None:
         outputs = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(outputs))
+        self.iterations.append(IterationStats())  # type: ignore[no-untyped-call]
         for start in range(0, len(outputs.outputs), self.chunk_size):
             chunk = outputs.outputs[start : start + self.chunk_size]
-            processed = self.narrator.process_outputs(chunk, outputs.timestamp, None)
+            processed = self.narrator.process_outputs(chunk, outputs.timestamp, self.iterations[-1])
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
             for output in processed.request_outputs:
                 assert isinstance(output, RequestOutput)
@@ -310,6 +321,10 @@ class SurgicalEngine:
                 self.deltas += output.child_deltas
                 if output.outputs:
                     self.outputs[output.request_id] = output
+        if outputs.scheduler_stats is not None:
+            self.scheduler_stats.append(outputs.scheduler_stats)
+        if self.stat_logger is not None:
+            self.stat_logger.record(outputs.scheduler_stats, self.iterations[-1])
 
     def _config(self) -> VllmConfig:
         config = copy(base_config())

@@ -84,7 +84,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     served = request.getfixturevalue("served")
     assert served.waiting() == []
-    until(lambda: served.metric("num_requests_running") == served.metric("kv_cache_usage_perc") == 0)
+    for name in ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc"):
+        until(lambda: served.metric(name) == 0)  # noqa: B023
 
 
 def arguments(**extra: Any) -> dict[str, Any]:
@@ -303,6 +304,35 @@ class TestResume:
 def test_no_warning_is_about_routes(served: Server) -> None:
     """Upstream warns of plug-ins for routes that ``VLLM_PLUGINS`` does not name; this one needs no such list."""
     assert "VLLM_PLUGINS is not set" not in served.log.read_text()
+
+
+def test_metrics_count_requests_and_hooks(served: Server) -> None:
+    """A request is one however many children it has, and all that was sampled are its generated tokens."""
+    names = (
+        "request_success_total",
+        "generation_tokens_total",
+        "children_spawned_total",
+        "request_queue_time_seconds_count",
+    )
+    before = [served.metric(name) for name in names]
+    usage = served.client.completions.create(prompt=PROMPT, **arguments()).usage
+    assert usage is not None and usage.completion_tokens_details is not None
+    sampled = getattr(usage.completion_tokens_details, "sampled_tokens")  # noqa: B009
+    grown = [1, sampled, NUM_CHILDREN, 1]
+    until(lambda: [served.metric(name) for name in names] == [a + b for a, b in zip(before, grown, strict=True)])
+
+
+def test_who_is_blocked_is_shown_and_logged(served: Server) -> None:
+    """At upstream's interval, under upstream's labels."""
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
+        (request_id,) = until(served.waiting)
+        until(lambda: served.metric("num_requests_blocked", model_name=MODEL, engine="0") == 1)
+        assert served.metric("blocked_cache_usage_perc") > 0
+        until(lambda: "Engine 000: Blocked: 1 reqs, KV cache usage of the blocked: " in served.log.read_text())
+        served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
+        assert answer.result().finish_reason == "length"
+    until(lambda: served.metric("num_requests_blocked") == served.metric("blocked_cache_usage_perc") == 0)
 
 
 def test_the_run_is_recorded(served: Server) -> None:

@@ -26,6 +26,24 @@ NUM_OUTPUTS = "num_outputs"
 """How many outputs of the step follow the ledger. Those after them are of requests that finished after all events."""
 
 
+FIGURES = "figures"
+"""What only the engine knows of its hooks, if it has changed."""
+
+
+class Figures(msgspec.Struct, array_like=True, frozen=True):
+    """Of one engine, for metrics."""
+
+    num_blocked: int
+    held: float
+    """The share of the KV cache that BLOCKED sequences hold, from 0 to 1."""
+
+    num_discarded: int
+    """How often a sequence that was set aside gave up KV since the last figures."""
+
+    def __add__(self, later: "Figures") -> "Figures":
+        return Figures(later.num_blocked, later.held, self.num_discarded + later.num_discarded)
+
+
 class Told(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """Something that happened to the sequence ``request_id``."""
 

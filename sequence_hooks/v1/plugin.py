@@ -111,12 +111,21 @@ def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwar
     upstream(engine, *args, **kwargs)
     from sequence_hooks.v1.frontend.admission import Admission
     from sequence_hooks.v1.frontend.narrator import Narrator
+    from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
+    from sequence_hooks.v1.processes import num_servers
     from sequence_hooks.v1.settings import special_kwargs_of
 
     special_kwargs = special_kwargs_of(engine.vllm_config)
     if special_kwargs is not None:
         Admission.adopt(engine.input_processor, special_kwargs)
-        Narrator.adopt(engine.output_processor, special_kwargs)
+        narrator = Narrator.adopt(engine.output_processor, special_kwargs)
+        if engine.logger_manager is not None:
+            loggers = engine.logger_manager
+            loggers.stat_loggers.append(
+                HookStatLogger(
+                    engine.vllm_config, loggers.engine_indexes, narrator, logs=num_servers(engine.vllm_config) == 1
+                )
+            )
         # A process that only generates has not imported the server.
         if "vllm.entrypoints.openai" in sys.modules:
             _tell_clients()

@@ -16,7 +16,7 @@ def check_processes(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
             "front end in Python can tell of trees"
         )
     has_several_cores = parallel.data_parallel_size > 1
-    if special_kwargs.sync_resume == "manual" and parallel._api_process_count > 1:
+    if special_kwargs.sync_resume == "manual" and num_servers(config) > 1:
         refuse(
             special_kwargs,
             "sync_resume",
@@ -29,5 +29,10 @@ def check_processes(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 
 def starts_cores(config: VllmConfig) -> bool:
     """Whether the cores are started by the process that asks; if several servers share them, another one does it."""
-    parallel = config.parallel_config
-    return bool(parallel._api_process_count == 1 or parallel._api_process_rank < 0)
+    return bool(num_servers(config) == 1 or config.parallel_config._api_process_rank < 0)
+
+
+def num_servers(config: VllmConfig) -> int:
+    """The number of servers that share the cores."""
+    count: int = config.parallel_config._api_process_count
+    return count

@@ -7,14 +7,18 @@ requests that it does not know. They are lists and dicts of plain values, as ups
 
 from typing import Any
 
+import msgspec
+
 from sequence_hooks.rules import ChildPlan, Merge
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.events import (
     EVENTS,
+    FIGURES,
     LEDGER,
     NUM_BEFORE,
     NUM_OUTPUTS,
     Ended,
+    Figures,
     Joined,
     SpanTold,
     Spawned,
@@ -60,15 +64,23 @@ class Ledger:
         )
         self._outputs.setdefault(request.client_index, []).append(output)
 
-    def write(self, outputs: dict[int, EngineCoreOutputs]) -> None:
-        """Add what was noted to the ``outputs`` of a step, and forget it."""
-        for client in {*self._events, *self._outputs}:
+    def write(self, outputs: dict[int, EngineCoreOutputs], figures: Figures | None) -> None:
+        """Add what was noted to the ``outputs`` of a step, and forget it.
+
+        Args:
+            figures: Told to any one client, as upstream's own statistics.
+        """
+        clients = {*self._events, *self._outputs}
+        told_figures = next(iter(clients or outputs or [0])) if figures is not None else None
+        for client in clients if told_figures is None else {*clients, told_figures}:
             of_client = outputs.setdefault(client, EngineCoreOutputs(outputs=[]))
-            told = {
+            told: dict[str, Any] = {
                 EVENTS: self._events.get(client, []),
                 NUM_BEFORE: self._num_before.get(client, 0),
                 NUM_OUTPUTS: len(of_client.outputs),
             }
+            if client == told_figures:
+                told[FIGURES] = msgspec.to_builtins(figures)
             page = EngineCoreOutput(LEDGER, [], kv_transfer_params=told)
             of_client.outputs = [page, *of_client.outputs, *self._outputs.get(client, [])]
         self._events, self._num_before, self._outputs = {}, {}, {}

@@ -11,6 +11,7 @@ How a request is BLOCKED, and whose KV is given up meanwhile, is the business of
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from sequence_hooks.integrity import IntegrityError
@@ -20,6 +21,7 @@ from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree import DependencyManager
 from sequence_hooks.v1.core.decider import Decided
+from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
@@ -28,10 +30,12 @@ from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recording import RecordingScheduler
 from sequence_hooks.v1.core.requests import begin_session
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
+from sequence_hooks.v1.core.stats import count_requests
 from sequence_hooks.v1.events import RESUME, Aborted, Blocked
 from vllm.logger import init_logger
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -54,6 +58,7 @@ class HookScheduler(RecordingScheduler):
         self.trees: DependencyManager[V1Sequence] = DependencyManager(observer)
         self.observe(observer, lambda *tokens: self.hooks.decode(*tokens))
         self.relieve_by(special_kwargs.blocked_kv_policy, observer)
+        self._figures = FigureCounter(self._blocked, self.kv_cache_manager, self.pressure, self.has_unfinished_requests)
 
     def attach(self, hooks: Hooks) -> None:
         """Use ``hooks``; must be called before the first request."""
@@ -73,9 +78,18 @@ class HookScheduler(RecordingScheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._settle()
         self.note_if_idle()
-        if self._ledger:
-            self._ledger.write(outputs)
+        figures = self._figures.news() if self.log_stats else None
+        if self._ledger or figures is not None:
+            self._ledger.write(outputs, figures)
         return outputs
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        """Upstream's, in which a tree counts as one request."""
+        stats: SchedulerStats | None = super().make_stats(*args, **kwargs)
+        if stats is not None and self._branches:
+            waiting = chain(self.waiting, self.kv_holding_waiting)
+            count_requests(stats, self._branches, self.running, waiting, self.deferred_waiting)
+        return stats
 
     def add_request(self, request: Request) -> None:
         """As upstream; a front end's resumption of a sequence is not queued."""

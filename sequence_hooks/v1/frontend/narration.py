@@ -11,6 +11,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDetokenizer
 from vllm.v1.engine.logprobs import LogprobsProcessor
+from vllm.v1.metrics.stats import RequestStateStats
 
 
 class TreeDetokenizer(IncrementalDetokenizer):
@@ -95,6 +96,9 @@ class Narration:
         self.sampling_params = sampling_params
         self.detokenizer = detokenizer
         self.logprobs = logprobs
+        self.stats: RequestStateStats | None = None
+        """Upstream's; None if the engine has none."""
+
         self._num_told = 0
         self.outcome: Outcome | None = None
         self.finish_reason: str | None = None

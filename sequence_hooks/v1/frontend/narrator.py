@@ -5,76 +5,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 import vllm.outputs as upstream
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.limits import Limits, limits_of
-from sequence_hooks.results import ChildDelta
+from sequence_hooks.limits import limits_of
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.transcript import output_of, tokens_of
-from sequence_hooks.v1.events import EVENTS, LEDGER, NUM_BEFORE, NUM_OUTPUTS, Ended, Event, Joined, decode
+from sequence_hooks.stats import HookStats
+from sequence_hooks.v1.events import (
+    EVENTS,
+    FIGURES,
+    LEDGER,
+    NUM_BEFORE,
+    NUM_OUTPUTS,
+    Ended,
+    Event,
+    Figures,
+    Joined,
+    Spawned,
+    decode,
+)
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
-from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from sequence_hooks.v1.frontend.state import NarratedState
+from sequence_hooks.v1.frontend.tree_stats import TreeStats
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
-
-
-class NarratedState(RequestState):
-    """Upstream's state of a request, with its tree."""
-
-    limits: Limits
-    branch: FrontBranch | None
-    merged: list[int]
-    """The tokens of joins that no output has told yet."""
-
-    counts_tree: bool
-    """Whether each output has the tree's tokens, and not only the last one."""
-
-    def narrate(self, limits: Limits, counts_tree: bool) -> None:
-        """Start without a tree."""
-        self.limits, self.branch, self.merged, self.counts_tree = limits, None, [], counts_tree
-
-    def make_request_output(self, new_token_ids: list[int], *args: Any, **kwargs: Any) -> Any:
-        """Upstream's output, whose new tokens include those of joins since the last one."""
-        new_token_ids, self.merged = [*self.merged, *new_token_ids], []
-        return super().make_request_output(new_token_ids, *args, **kwargs)
-
-    def delta_of(self, child: FrontBranch) -> RequestOutput:
-        """An output without completions that tells what a child has that no output has told yet."""
-        assert child.parent is not None and child.origin is not None
-        text, token_ids = child.sequence.take_delta()
-        delta = ChildDelta(
-            request_id=child.request_id,
-            parent_id=child.parent.request_id,
-            index=self.request_index,
-            spawn_position=child.origin.position,
-            text=text,
-            token_ids=token_ids,
-            finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
-        )
-        output = RequestOutput(self.external_req_id, None, self.prompt_token_ids, None, [], finished=False)
-        output.child_deltas = (delta,)
-        return output
-
-    def _new_completion_output(
-        self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
-    ) -> CompletionOutput:
-        made = CompletionOutput(**vars(super()._new_completion_output(token_ids, finish_reason, stop_reason)))
-        branch = self.branch
-        if branch is None or not branch.limits.hooks:
-            return made
-        if self.counts_tree or finish_reason is not None:
-            made.tree_tokens = tokens_of(branch)
-        if finish_reason is not None:
-            made.children = tuple(output_of(child) for child in branch.children)
-            made.segments = branch.segments
-            made.joins = tuple(branch.joins)
-        return made
-
-    def _new_request_output(self, *args: Any, **kwargs: Any) -> RequestOutput:
-        made = super()._new_request_output(*args, **kwargs)
-        assert isinstance(made, upstream.RequestOutput)
-        return RequestOutput.of(made)
+from vllm.v1.metrics.stats import IterationStats
 
 
 @dataclass
@@ -114,6 +71,9 @@ class Narrator(OutputProcessor):
         """Children whose latest tokens their callers asked for."""
 
         self._page: _Page | None = None
+        self._stats = TreeStats()
+        self._figures: Figures | None = None
+        """What the engine has told since `take_figures`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `Admission` has let in."""
@@ -127,12 +87,19 @@ class Narrator(OutputProcessor):
             state.narrate(limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE)))
 
     def process_outputs(
-        self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
+        self,
+        engine_core_outputs: list[EngineCoreOutput],
+        engine_core_timestamp: float | None = None,
+        iteration_stats: IterationStats | None = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> OutputProcessorOutput:
         """Upstream's outputs, with trees. A step without events goes straight to upstream.
 
         Of a large step, upstream's asynchronous engine hands the outputs over in several calls.
         """
+        self._stats.begin(engine_core_timestamp, iteration_stats)
+        args = (engine_core_timestamp, iteration_stats, *args)
         outputs = engine_core_outputs
         if outputs and outputs[0].request_id == LEDGER:
             self._open(outputs[0])
@@ -151,10 +118,21 @@ class Narrator(OutputProcessor):
         self._happen(page.events)
         deltas = self._tell_deltas()
         self._let_go()
-        ended = self._process(outputs[end:], *args, **kwargs)
+        with self._stats.without_tokens():
+            ended = self._process(outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
             [*made.request_outputs, *deltas, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
         )
+
+    @property
+    def hook_stats(self) -> HookStats:
+        """What hooks have done to the requests of this front end."""
+        return self._replay.trees.stats
+
+    def take_figures(self) -> Figures | None:
+        """What the engine has told of its hooks since the last call; None if nothing has changed."""
+        figures, self._figures = self._figures, None
+        return figures
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
         """As upstream."""
@@ -175,6 +153,9 @@ class Narrator(OutputProcessor):
         """Begin a step with events: of those with its tokens, only the plants and the ends are needed before them."""
         page = told.kv_transfer_params
         assert page is not None and self._page is None
+        if FIGURES in page:
+            told_now = msgspec.convert(page[FIGURES], Figures)
+            self._figures = told_now if self._figures is None else self._figures + told_now
         events = decode(page[EVENTS])
         before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
         self._happen(before)
@@ -191,13 +172,16 @@ class Narrator(OutputProcessor):
             branch = self._replay.replay(event)
             if isinstance(event, Ended) and branch is not None:
                 self._note_delta(branch)
-            if not isinstance(event, Joined) or branch is None:
-                continue
-            self._joined.append(branch)
-            if branch.parent is None:
-                state = self.request_states[event.request_id]
-                assert isinstance(state, NarratedState)
-                state.merged += [token_id for span in event.spans for token_id in span.token_ids]
+            if isinstance(event, Spawned) and branch is not None:
+                self._stats.spawned(branch.children[-1].sequence)
+            if isinstance(event, Joined) and branch is not None:
+                self._note_join(branch, [token_id for span in event.spans for token_id in span.token_ids])
+
+    def _note_join(self, branch: FrontBranch, token_ids: list[int]) -> None:
+        self._joined.append(branch)
+        self._stats.merged(branch.sequence.stats, len(token_ids))
+        if branch.parent is None:
+            self._states[branch].merged += token_ids
 
     def _let_go(self) -> None:
         """Drop what is not needed of children that were joined, now that their last deltas are told."""
@@ -212,6 +196,7 @@ class Narrator(OutputProcessor):
         if branch is None or branch.parent is None:
             return False
         branch.sequence.sample(output)
+        self._stats.sampled(branch.sequence, output)
         self._note_delta(branch)
         return True
 
@@ -254,6 +239,7 @@ class Narrator(OutputProcessor):
         if state.parent_req is not None:
             name = f"{state.request_index}_{name}"
         root = Narration(name, state.request_id, prompt, None, detokenizer, state.logprobs_processor)
+        root.stats = state.stats
         state.branch = self._replay.plant(root, state.limits)
         self._states[state.branch] = state
 

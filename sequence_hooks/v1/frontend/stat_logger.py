@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of sequence hooks beside upstream's, and a line in the log while sequences are BLOCKED."""
+
+from typing import Any
+
+from sequence_hooks.metrics import COUNTERS, Growth, HookMetrics
+from sequence_hooks.v1.events import Figures
+from sequence_hooks.v1.frontend.narrator import Narrator
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+logger = init_logger(__name__)
+
+
+class HookStatLogger(AggregateStatLoggerBase):
+    """Counts what the narrator has told since the last step. Upstream calls `record` after each step of an engine.
+
+    Args:
+        logs: Whether to log a line; of several servers none knows all BLOCKED sequences.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int], narrator: Narrator, logs: bool) -> None:
+        self._narrator = narrator
+        self._logs = logs
+        self._growth = Growth()
+        self._latest: dict[int, Figures] = {}
+        # As upstream's own: the labels, and that figures of an engine come from whoever was told them last.
+        metrics = HookMetrics(["model_name", "engine"], gauge_mode="mostrecent")
+        name = str(vllm_config.model_config.served_model_name)
+        self._engines = {index: metrics.of({"model_name": name, "engine": str(index)}) for index in engine_indexes}
+        for engine in self._engines.values():
+            engine.add_evictions("discard", 0)
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: IterationStats | None,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Count what has happened to trees of the engine ``engine_idx``."""
+        metrics, stats = self._engines[engine_idx], self._narrator.hook_stats
+        for field in COUNTERS:
+            metrics.add(field, self._growth.of(field, getattr(stats, field)))
+        while stats.blocked_times:
+            metrics.observe_blocked(stats.blocked_times.popleft())
+        figures = self._narrator.take_figures()
+        if figures is not None:
+            self._latest[engine_idx] = figures
+            metrics.set_blocked(figures.num_blocked)
+            metrics.set_held(figures.held)
+            metrics.add_evictions("discard", figures.num_discarded)
+
+    def log(self) -> None:
+        """Log how many sequences are BLOCKED, if any is."""
+        for index, figures in self._latest.items():
+            if self._logs and figures.num_blocked:
+                logger.info(
+                    "Engine %03d: Blocked: %d reqs, KV cache usage of the blocked: %.1f%%",
+                    index,
+                    figures.num_blocked,
+                    100 * figures.held,
+                )
+
+    def log_engine_initialized(self) -> None:
+        """Do nothing: hooks have no info metric."""

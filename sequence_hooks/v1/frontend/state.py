@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's state of a request in the front end, which makes its outputs, with its tree."""
+
+from typing import Any
+
+import vllm.outputs as upstream
+from sequence_hooks.limits import Limits
+from sequence_hooks.results import ChildDelta
+from sequence_hooks.transcript import output_of, tokens_of
+from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
+from sequence_hooks.v1.frontend.replay import FrontBranch
+from vllm.v1.engine import FinishReason
+from vllm.v1.engine.output_processor import RequestState
+
+
+class NarratedState(RequestState):
+    """Upstream's state of a request, with its tree."""
+
+    limits: Limits
+    branch: FrontBranch | None
+    merged: list[int]
+    """The tokens of joins that no output has told yet."""
+
+    counts_tree: bool
+    """Whether each output has the tree's tokens, and not only the last one."""
+
+    def narrate(self, limits: Limits, counts_tree: bool) -> None:
+        """Start without a tree."""
+        self.limits, self.branch, self.merged, self.counts_tree = limits, None, [], counts_tree
+
+    def make_request_output(self, new_token_ids: list[int], *args: Any, **kwargs: Any) -> Any:
+        """Upstream's output, whose new tokens include those of joins since the last one."""
+        new_token_ids, self.merged = [*self.merged, *new_token_ids], []
+        return super().make_request_output(new_token_ids, *args, **kwargs)
+
+    def delta_of(self, child: FrontBranch) -> RequestOutput:
+        """An output without completions that tells what a child has that no output has told yet."""
+        assert child.parent is not None and child.origin is not None
+        text, token_ids = child.sequence.take_delta()
+        delta = ChildDelta(
+            request_id=child.request_id,
+            parent_id=child.parent.request_id,
+            index=self.request_index,
+            spawn_position=child.origin.position,
+            text=text,
+            token_ids=token_ids,
+            finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
+        )
+        output = RequestOutput(self.external_req_id, None, self.prompt_token_ids, None, [], finished=False)
+        output.child_deltas = (delta,)
+        return output
+
+    def _new_completion_output(
+        self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
+    ) -> CompletionOutput:
+        made = CompletionOutput(**vars(super()._new_completion_output(token_ids, finish_reason, stop_reason)))
+        branch = self.branch
+        if branch is None or not branch.limits.hooks:
+            return made
+        if self.counts_tree or finish_reason is not None:
+            made.tree_tokens = tokens_of(branch)
+        if finish_reason is not None:
+            made.children = tuple(output_of(child) for child in branch.children)
+            made.segments = branch.segments
+            made.joins = tuple(branch.joins)
+        return made
+
+    def _new_request_output(self, *args: Any, **kwargs: Any) -> RequestOutput:
+        made = super()._new_request_output(*args, **kwargs)
+        assert isinstance(made, upstream.RequestOutput)
+        return RequestOutput.of(made)
