@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids, token_of
+from mytests.stepped import SteppedEngine
+from mytests.stepped import finished as finished
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.results import ChildDelta
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
@@ -51,7 +53,7 @@ class Scheduled:
 
 
 @dataclass
-class SurgicalEngine:
+class SurgicalEngine(SteppedEngine):
     """See the module's docstring. Lengths and the block size are in tokens."""
 
     special_kwargs: SpecialKwargs = HOOKS
@@ -196,30 +198,6 @@ class SurgicalEngine:
             self.deltas += output.child_deltas
         return scheduled
 
-    def run(self, tokens: Tokens, max_steps: int = 200) -> int:
-        """Step until all groups have finished; returns the number of steps.
-
-        Raises:
-            AssertionError: it takes more than ``max_steps``.
-        """
-        for step in range(max_steps):
-            if not self.scheduler.has_unfinished_seqs():
-                return step
-            self.step(tokens)
-        raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
-
-    def run_until(self, is_reached: Callable[[], bool], tokens: Tokens, max_steps: int = 100) -> None:
-        """Step until ``is_reached``.
-
-        Raises:
-            AssertionError: it takes more than ``max_steps``.
-        """
-        for _ in range(max_steps):
-            if is_reached():
-                return
-            self.step(tokens)
-        raise AssertionError(f"not reached after {max_steps} steps: {self.statuses()}")
-
     def abort(self, request_ids: str | list[str]) -> None:
         """Abort requests, or children."""
         self.scheduler.abort_seq_group(request_ids)
@@ -235,6 +213,10 @@ class SurgicalEngine:
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""
         return self.scheduler.is_waiting_for_callers()
+
+    def is_idle(self) -> bool:
+        """Whether all groups have finished."""
+        return not self.has_unfinished()
 
     def has_unfinished(self) -> bool:
         """Whether any request has not finished."""
@@ -300,13 +282,6 @@ def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
     branch = branch_of(group)
     assert branch is not None
     return branch.children[index].sequence.group
-
-
-def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
-    """The one completion of a request that has finished."""
-    output = engine.outputs[request_id]
-    assert output.finished
-    return output.outputs[0]
 
 
 def plan(**texts: str) -> Callable[[SequenceGroup], int]:

@@ -6,14 +6,16 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
 import torch
 
-from mytests.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids, token_of
+from mytests.characters import EOS, PROMISE, SYNC, ids, token_of
+from mytests.stepped import SteppedEngine
+from mytests.stepped import finished as finished
+from mytests.v1.characters import Detokenizable
+from mytests.v1.configuration import config_with
 from mytests.v1.leftovers import assert_no_request_left
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
@@ -24,9 +26,7 @@ from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.resuming import awaiting, resumption
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
-from sequence_hooks.v1.settings import engine_args
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -41,35 +41,6 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
 SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
-MODEL = "examples/forkjoin-tiny"
-
-
-class Detokenizable(CharTokenizer):
-    """What V1's detokenizer needs besides; special tokens have no text."""
-
-    is_fast = False
-    eos_token_id = EOS
-    all_special_ids = tuple(range(CHILD + 1))
-    all_special_tokens = tuple(map(chr, all_special_ids))
-    max_token_id = 0x10FFFF
-
-    def __len__(self) -> int:
-        return self.max_token_id + 1
-
-    def get_added_vocab(self) -> dict[str, int]:
-        return {}
-
-    def convert_ids_to_tokens(self, token_ids: list[int], skip_special_tokens: bool = False) -> list[str]:
-        return [chr(each) for each in token_ids if not (skip_special_tokens and each in self.all_special_ids)]
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        return "".join(tokens)
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
-        return "".join(self.convert_ids_to_tokens(token_ids, skip_special_tokens))
-
-
-TOKENIZER = Detokenizable()
 
 
 @dataclass(frozen=True)
@@ -100,7 +71,7 @@ class Mode:
 
 
 @dataclass
-class SurgicalEngine:
+class SurgicalEngine(SteppedEngine):
     """See the module's docstring. Lengths and the block size are in tokens."""
 
     special_kwargs: SpecialKwargs = HOOKS
@@ -148,7 +119,7 @@ class SurgicalEngine:
         kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         grammars = StructuredOutputManager(config)
         self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=True)
-        self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or TOKENIZER, self.vocab_size))
+        self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size))
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1")
         processor = OutputProcessor(self.tokenizer, log_stats=True)
@@ -205,30 +176,6 @@ class SurgicalEngine:
                 self._hand_out(client)
         return [Scheduled(*each) for each in output.num_scheduled_tokens.items()]
 
-    def run(self, tokens: Tokens, max_steps: int = 200) -> int:
-        """Step until all requests have finished; returns the number of steps.
-
-        Raises:
-            AssertionError: it takes more than ``max_steps``.
-        """
-        for step in range(max_steps):
-            if not self.scheduler.has_requests() and not self._in_flight:
-                return step
-            self.step(tokens)
-        raise AssertionError(f"still unfinished after {max_steps} steps: {self.statuses()}")
-
-    def run_until(self, is_reached: Callable[[], bool], tokens: Tokens, max_steps: int = 100) -> None:
-        """Step until ``is_reached``.
-
-        Raises:
-            AssertionError: it takes more than ``max_steps``.
-        """
-        for _ in range(max_steps):
-            if is_reached():
-                return
-            self.step(tokens)
-        raise AssertionError(f"not reached after {max_steps} steps: {self.statuses()}")
-
     def abort(self, request_ids: str | list[str]) -> None:
         """Abort requests as a client does, or children as an operator may."""
         ids = [request_ids] if isinstance(request_ids, str) else request_ids
@@ -246,7 +193,11 @@ class SurgicalEngine:
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""
-        return bool(self.awaiting()) and not self.scheduler.has_requests()
+        return bool(self.awaiting()) and self.is_idle()
+
+    def is_idle(self) -> bool:
+        """Whether a step would do nothing: all have finished, or wait for a caller."""
+        return not self.scheduler.has_requests() and not self._in_flight
 
     def has_unfinished(self) -> bool:
         """Whether any request has not finished, or a step is in flight."""
@@ -288,7 +239,7 @@ class SurgicalEngine:
 
     def assert_empty(self) -> None:
         """No request in any queue, no entry in any map of core, worker or front end, every block free."""
-        while self.scheduler.has_requests() or self._in_flight:
+        while not self.is_idle():
             self.step({})
         assert_no_request_left(self.scheduler, self.narrator)
         assert not self.worker.tokens and not self.worker.tables
@@ -327,33 +278,12 @@ class SurgicalEngine:
             self.stat_logger.record(outputs.scheduler_stats, self.iterations[-1])
 
     def _config(self) -> VllmConfig:
-        config = copy(base_config())
-        config.model_config = copy(config.model_config)
-        config.scheduler_config = copy(config.scheduler_config)
-        config.cache_config = copy(config.cache_config)
-        config.additional_config = engine_args(self.special_kwargs)["additional_config"]
-        config.model_config.max_model_len = self.max_model_len
-        scheduler_config = config.scheduler_config
-        scheduler_config.async_scheduling = self.is_async
-        scheduler_config.policy = self.scheduling_policy
-        scheduler_config.max_num_seqs = self.max_num_seqs
-        scheduler_config.max_num_batched_tokens = self.max_num_batched_tokens
-        config.cache_config.num_gpu_blocks = self.num_blocks + 1
-        config.cache_config.block_size = self.block_size
+        config = config_with(self.special_kwargs, self.max_model_len)
+        scheduler, cache = config.scheduler_config, config.cache_config
+        scheduler.async_scheduling, scheduler.policy = self.is_async, self.scheduling_policy
+        scheduler.max_num_seqs, scheduler.max_num_batched_tokens = self.max_num_seqs, self.max_num_batched_tokens
+        cache.num_gpu_blocks, cache.block_size = self.num_blocks + 1, self.block_size
         return config
-
-
-@cache
-def base_config() -> VllmConfig:
-    """Upstream's configuration of the tiny model, without hooks; copy what you change."""
-    return EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
-
-
-def finished(engine: SurgicalEngine, request_id: str = "r") -> Any:
-    """The one completion of a request that has finished."""
-    output = engine.outputs[request_id]
-    assert output.finished
-    return output.outputs[0]
 
 
 def plan(**texts: str) -> Callable[[Sampling], int]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mytests.characters import PROMISE, SYNC
-from mytests.v1.surgical import base_config
+from mytests.v1.configuration import base_config
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.forks import check_kv_groups

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from mytests.characters import SYNC
-from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, base_config, plan
+from mytests.v1.configuration import base_config
+from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.events import Figures
