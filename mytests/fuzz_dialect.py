@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mytests.rules.engine import IS_V1
 
 Words = tuple[int, ...]
-FORBIDDEN_ON_V1 = frozenset({"truncate"})
-"""Sampling parameters that only V0 has; V1 truncates prompts where it renders them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,8 @@ V1 = Dialect(
     block_size=32,
     prefix_caching=(True,),
     async_output=(False,),
-    missing=FORBIDDEN_ON_V1,
+    # Prompts are truncated where they are rendered.
+    missing=frozenset({"truncate"}),
     grammar_field="structured_outputs",
     grammar_backends=(),
     engine_grammar_backends=("xgrammar", "outlines"),

@@ -51,11 +51,6 @@ class Plan:
         script = _script(self.seed, self.promise_rate, prompt)
         return script[num_sampled] if num_sampled < LONGEST else None
 
-    @staticmethod
-    def masked(logits: torch.Tensor) -> torch.Tensor:
-        """A copy of ``logits`` that forbids the tokens of plans."""
-        return masked(logits)
-
     def params_at(self, depth: int) -> Params:
         """The parameters of a root, or of its descendants."""
         return self.params if depth == 0 else self.of_children

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from mytests.fuzz_plan import Plan, masked
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
@@ -19,7 +20,7 @@ class PlanProcessor(AdapterLogitsProcessor):
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> Any:
-        plan = (params.extra_args or {}).get(PLAN)
+        plan: Plan | None = (params.extra_args or {}).get(PLAN)
         if plan is None:
             return None
 
@@ -29,11 +30,12 @@ class PlanProcessor(AdapterLogitsProcessor):
         return process
 
 
-def _by_plan(plan: Any, context: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+def _by_plan(plan: Plan, context: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+    # The oracle asks for the same, see `mytests.fuzz_dialect.Dialect.seen_by_plan`.
     forced = plan.forced(context, 0)
     if forced is not None and logits[forced] > -torch.inf:
         only = torch.full_like(logits, -torch.inf)
         only[forced] = 0.0
         return only
-    others = plan.masked(logits)
+    others = masked(logits)
     return others if (others > -torch.inf).any() else logits
