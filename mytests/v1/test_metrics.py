@@ -104,8 +104,7 @@ class TestMetrics:
 
     def test_a_line_names_the_blocked(self, caplog: pytest.LogCaptureFixture) -> None:
         """At upstream's interval, while there are any."""
-        logging.getLogger("vllm").propagate = True
-        caplog.set_level(logging.INFO)
+        caplog.set_level(logging.INFO, logger="vllm")
         engine = measured(MANUAL)
         assert engine.stat_logger is not None
         engine.add()

@@ -23,7 +23,8 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-logger = init_logger(__name__)
+# Below upstream's logger, which has the handlers.
+logger = init_logger(f"vllm.{__name__}")
 
 
 @dataclass(frozen=True)

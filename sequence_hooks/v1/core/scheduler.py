@@ -39,7 +39,8 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-logger = init_logger(__name__)
+# Below upstream's logger, which has the handlers.
+logger = init_logger(f"vllm.{__name__}")
 
 
 class HookScheduler(RecordingScheduler):

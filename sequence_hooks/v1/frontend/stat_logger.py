@@ -11,7 +11,8 @@ from vllm.logger import init_logger
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-logger = init_logger(__name__)
+# Below upstream's logger, which has the handlers.
+logger = init_logger(f"vllm.{__name__}")
 
 
 class HookStatLogger(AggregateStatLoggerBase):
