@@ -36,7 +36,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin-overhead
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -134,6 +134,9 @@ bench-pressure: setup ## throughput with less KV than the load asks for, by poli
 
 bench-agreement: setup ## kv_inject against a prefill of the same tokens
 	@$(BIN)/python -W ignore -m benchmarks.inject_agreement
+
+bench-plugin-overhead: plugin ## steps of a stock vLLM with the plug-in and no hook token, against those without
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.plugin_overhead
 
 fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)

@@ -9,6 +9,7 @@ up by name, so that a release without one of them is noticed at once:
 | ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
+| ``CompletionOutput`` and ``RequestOutput`` of its output processor | outputs have room for a tree |
 | ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
 | ``load_endpoint_plugins`` | the routes of ``resume_sequence`` |

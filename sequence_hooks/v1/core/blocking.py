@@ -28,6 +28,9 @@ class BlockingScheduler(AsyncScheduler):
         super().__init__(*args, **kwargs)
         self._blocked: dict[str, Request] = {}
         self._forks = Forks(self.kv_cache_manager)
+        # Where no token is in flight, upstream's scheduler for synchronous engines does the same with less.
+        is_asynchronous = self.scheduler_config.async_scheduling
+        self._upstream: Any = super() if is_asynchronous else super(AsyncScheduler, self)
 
     def relieve_by(self, policy: BlockedKVPolicy, observer: Observer) -> None:
         """Let BLOCKED requests give up KV as ``policy`` says."""
@@ -104,4 +107,4 @@ class BlockingScheduler(AsyncScheduler):
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         for request_id in self._forks.children & scheduler_output.num_scheduled_tokens.keys():
             self._forks.release(request_id)
-        super()._update_after_schedule(scheduler_output)
+        self._upstream._update_after_schedule(scheduler_output)

@@ -24,6 +24,8 @@ _COSTS = Costs(per_token=1.0, per_block=0.0)
 class Pressure:
     """Stands before upstream's ``allocate_slots``: where that fails, sequences that are set aside give up KV.
 
+    While there is no tree, nobody could: then it steps aside, so that a request costs no call of ours.
+
     Args:
         free: Frees the KV of a request that is not running.
         set_aside: The requests that are BLOCKED, least preferred victims first.
@@ -58,7 +60,14 @@ class Pressure:
         self._may_take = may_take
         self._can_run = can_run
         self._allocate: Allocate = manager.allocate_slots
-        manager.allocate_slots = self.allocate_slots  # type: ignore[method-assign]
+
+    def begin(self) -> None:
+        """Stand before upstream's allocation in the steps that follow."""
+        self._manager.allocate_slots = self.allocate_slots  # type: ignore[method-assign]
+
+    def step_aside(self) -> None:
+        """Let upstream allocate by itself in the steps that follow."""
+        self._manager.allocate_slots = self._allocate  # type: ignore[method-assign]
 
     def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
         """Upstream's ``allocate_slots``; before it fails, others that are set aside give up their KV."""

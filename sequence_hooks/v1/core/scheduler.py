@@ -10,7 +10,7 @@
 How a request is BLOCKED, and whose KV is given up meanwhile, is the business of `BlockingScheduler`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -53,6 +53,9 @@ class HookScheduler(RecordingScheduler):
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
         self._ledger = Ledger()
+        self._append: Callable[..., tuple[list[int], bool]] = self._upstream._update_request_with_output
+        """Upstream's own; what this scheduler does to a request with a new token is `_sample`."""
+
         self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
         special_kwargs = self.hooks.special_kwargs
         observer = SILENT if special_kwargs.record_to is None else Recorder(special_kwargs.record_to)
@@ -69,6 +72,10 @@ class HookScheduler(RecordingScheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Upstream's `schedule`, after joining the parents that can go on."""
         self._settle()
+        if self._branches:
+            self.pressure.begin()
+        else:
+            self.pressure.step_aside()
         return super().schedule(*args, **kwargs)
 
     def update_from_output(
@@ -76,6 +83,10 @@ class HookScheduler(RecordingScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Upstream's outputs, and what happened to trees meanwhile."""
         self._ledger.begin_step()
+        sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
+        is_ours = bool(self._branches) or any(map(self._handlers.__contains__, sampled))
+        # Upstream calls it for each request. In most steps nobody is in a tree, and nothing of ours is called.
+        self._update_request_with_output = self._sample if is_ours else self._append  # type: ignore[method-assign]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._settle()
         self.note_if_idle()
@@ -151,20 +162,19 @@ class HookScheduler(RecordingScheduler):
         """The branch of an unfinished request; None if no hook has touched it."""
         return self._branches.get(request_id)
 
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
+    def _sample(self, request: Request, new_token_ids: list[int], is_stale: bool = False) -> tuple[list[int], bool]:
+        """In place of upstream's `_update_request_with_output`."""
         branch = self._branches.get(request.request_id)
         token_id = new_token_ids[-1]
         is_hook = token_id in self._handlers
         if branch is None and not is_hook:
-            return super()._update_request_with_output(request, new_token_ids, is_stale)
+            return self._append(request, new_token_ids, is_stale)
         branch = self._plant(request) if branch is None else branch
         decided = self.hooks.decider.decide(token_id, branch) if is_hook and branch.limits.hooks else None
         if branch.phase == "finished":
             # Its own handler has aborted it.
             return [], False
-        new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
+        new_token_ids, stopped = self._append(request, new_token_ids, is_stale)
         ending = ending_of(branch.sequence, token_id)
         if ending is not None:
             self._end(branch, ending)

@@ -26,8 +26,9 @@ from sequence_hooks.v1.events import (
     decode,
 )
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
+from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from sequence_hooks.v1.frontend.state import NarratedState
+from sequence_hooks.v1.frontend.state import TreelessState, TreeState
 from sequence_hooks.v1.frontend.tree_stats import TreeStats
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
@@ -53,6 +54,7 @@ class Narrator(OutputProcessor):
     def adopt(cls, processor: OutputProcessor, special_kwargs: SpecialKwargs) -> "Narrator":
         """Let an output processor that has no requests yet tell of trees."""
         assert type(processor) is OutputProcessor and not processor.request_states
+        make_all_outputs()
         processor.__class__ = cls
         assert isinstance(processor, cls)
         processor.narrate(special_kwargs)
@@ -61,7 +63,7 @@ class Narrator(OutputProcessor):
     def narrate(self, special_kwargs: SpecialKwargs) -> None:
         """Start without trees."""
         self._special_kwargs, self._replay = special_kwargs, Replay(self.tokenizer)
-        self._states: dict[FrontBranch, NarratedState] = {}
+        self._states: dict[FrontBranch, TreeState] = {}
         """The states of requests by the roots of their trees."""
 
         self._joined: list[FrontBranch] = []
@@ -81,10 +83,10 @@ class Narrator(OutputProcessor):
         state = self.request_states[request.request_id]
         if request.sampling_params is not None:
             assert type(state) is RequestState
-            state.__class__ = NarratedState
-            assert isinstance(state, NarratedState)
+            state.__class__ = TreelessState
+            assert isinstance(state, TreelessState)
             given = request.sampling_params.extra_args or {}
-            state.narrate(limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE)))
+            state.limits, state.counts_tree = limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE))
 
     def process_outputs(
         self,
@@ -224,13 +226,15 @@ class Narrator(OutputProcessor):
         for event in events:
             request_id = getattr(event, "parent", event.request_id)
             state = self.request_states.get(request_id)
-            if isinstance(state, NarratedState) and state.branch is None:
+            if type(state) is TreelessState:
                 self._plant(state)
             branch = self._replay.branch_of(request_id)
             if isinstance(event, Ended) and branch is not None and branch.phase == "live":
                 branch.sequence.detokenizer.end_with(event)
 
-    def _plant(self, state: NarratedState) -> None:
+    def _plant(self, state: RequestState) -> None:
+        state.__class__ = TreeState
+        assert isinstance(state, TreeState)
         assert state.detokenizer is not None and state.logprobs_processor is not None
         detokenizer = TreeDetokenizer(state.detokenizer)
         state.detokenizer = detokenizer
@@ -240,7 +244,7 @@ class Narrator(OutputProcessor):
             name = f"{state.request_index}_{name}"
         root = Narration(name, state.request_id, prompt, None, detokenizer, state.logprobs_processor)
         root.stats = state.stats
-        state.branch = self._replay.plant(root, state.limits)
+        state.branch, state.merged = self._replay.plant(root, state.limits), []
         self._states[state.branch] = state
 
     def _finish_request(self, req_state: RequestState) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import vllm.outputs as upstream
 from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, TreeTokens
+from vllm.v1.engine import output_processor
 
 
 @dataclass(repr=False)
@@ -33,13 +34,6 @@ class RequestOutput(upstream.RequestOutput):
 
     child_deltas: tuple[ChildDelta, ...] = ()
 
-    @classmethod
-    def of(cls, output: upstream.RequestOutput) -> "RequestOutput":
-        """``output`` itself, as an output with hooks."""
-        output.__class__ = cls
-        assert isinstance(output, cls)
-        return output
-
     def add(self, next_output: upstream.RequestOutput, aggregate: bool) -> None:
         """Upstream's `add`, which knows none of these fields: a later output's tree replaces an earlier one's."""
         super().add(next_output, aggregate)
@@ -51,3 +45,13 @@ class RequestOutput(upstream.RequestOutput):
                 completion.joins, completion.tree_tokens = later.joins, later.tree_tokens
         if isinstance(next_output, RequestOutput):
             self.child_deltas += next_output.child_deltas
+
+
+def make_all_outputs() -> None:
+    """Let upstream's output processors in this process make outputs of these classes, without any call of ours.
+
+    Those of engines without hooks have them too, with nothing in their fields.
+    """
+    for ours in (CompletionOutput, RequestOutput):
+        assert issubclass(ours, vars(output_processor)[ours.__name__]), f"upstream makes no {ours.__name__}"
+        setattr(output_processor, ours.__name__, ours)

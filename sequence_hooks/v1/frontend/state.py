@@ -3,7 +3,6 @@
 
 from typing import Any
 
-import vllm.outputs as upstream
 from sequence_hooks.limits import Limits
 from sequence_hooks.results import ChildDelta
 from sequence_hooks.transcript import output_of, tokens_of
@@ -13,20 +12,20 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestState
 
 
-class NarratedState(RequestState):
-    """Upstream's state of a request, with its tree."""
+class TreelessState(RequestState):
+    """Upstream's state of a request that no hook has touched so far. Nothing of ours is called for its outputs."""
 
     limits: Limits
-    branch: FrontBranch | None
-    merged: list[int]
-    """The tokens of joins that no output has told yet."""
-
     counts_tree: bool
     """Whether each output has the tree's tokens, and not only the last one."""
 
-    def narrate(self, limits: Limits, counts_tree: bool) -> None:
-        """Start without a tree."""
-        self.limits, self.branch, self.merged, self.counts_tree = limits, None, [], counts_tree
+
+class TreeState(TreelessState):
+    """Upstream's state of a request with a tree."""
+
+    branch: FrontBranch
+    merged: list[int]
+    """The tokens of joins that no output has told yet."""
 
     def make_request_output(self, new_token_ids: list[int], *args: Any, **kwargs: Any) -> Any:
         """Upstream's output, whose new tokens include those of joins since the last one."""
@@ -53,9 +52,10 @@ class NarratedState(RequestState):
     def _new_completion_output(
         self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
     ) -> CompletionOutput:
-        made = CompletionOutput(**vars(super()._new_completion_output(token_ids, finish_reason, stop_reason)))
+        made = super()._new_completion_output(token_ids, finish_reason, stop_reason)
+        assert isinstance(made, CompletionOutput)
         branch = self.branch
-        if branch is None or not branch.limits.hooks:
+        if not branch.limits.hooks:
             return made
         if self.counts_tree or finish_reason is not None:
             made.tree_tokens = tokens_of(branch)
@@ -64,8 +64,3 @@ class NarratedState(RequestState):
             made.segments = branch.segments
             made.joins = tuple(branch.joins)
         return made
-
-    def _new_request_output(self, *args: Any, **kwargs: Any) -> RequestOutput:
-        made = super()._new_request_output(*args, **kwargs)
-        assert isinstance(made, upstream.RequestOutput)
-        return RequestOutput.of(made)
