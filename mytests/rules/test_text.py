@@ -75,11 +75,13 @@ class TestStopStrings:
 
 
 class TestStreams:
-    def run(self, kind: RequestOutputKind) -> list[Any]:
+    def run(
+        self, kind: RequestOutputKind, parent: Any = ("ab", PROMISE, "c", SYNC, "d"), child: Any = "xyz"
+    ) -> list[Any]:
         """The outputs of one request, in order."""
         engine = engine_with()
         engine.add(prompt=PROMPT, output_kind=kind)
-        script = spoken(r=["ab", PROMISE, "c", SYNC, "d"], r_child_0=["xyz"])
+        script = spoken(r=list(parent), r_child_0=[child])
         seen: list[Any] = []
         while engine.has_unfinished():
             engine.outputs.clear()
@@ -99,6 +101,11 @@ class TestStreams:
         assert [output.text for output in outputs] == ["a", "b", "", "c", "", "xyzd", ""]
         assert [len(output.token_ids) for output in outputs] == [1, 1, 1, 1, 1, 4, 1]
         assert [len(output.logprobs) for output in outputs] == [1, 1, 1, 1, 1, 4, 1]
+
+    def test_deltas_without_tokens_have_no_logprobs(self) -> None:
+        """Such as the end of a parent whose child has returned nothing."""
+        outputs = self.run(RequestOutputKind.DELTA, ("ab", PROMISE), "")
+        assert [len(output.logprobs or ()) for output in outputs] == [len(output.token_ids) for output in outputs]
 
     def test_final_only_is_one_output(self) -> None:
         """The only output has the tree."""

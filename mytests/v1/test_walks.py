@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mytests.v1.releases import IS_REFERENCE
 from mytests.v1.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=2, max_children=3)
+NUM_EXAMPLES = 60 if IS_REFERENCE else 15
 LETTERS = st.text("abc", max_size=2)
 """So short that no tree is cut to the model's length."""
 
@@ -70,7 +72,7 @@ def hooks(block_on: str, policy: str) -> SpecialKwargs:
 
 @pytest.mark.parametrize("mode", ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
 @pytest.mark.parametrize("block_on", ["promise", "sync"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(
     st.lists(scripts(), min_size=1, max_size=4),
     st.integers(1, 9),
@@ -103,7 +105,7 @@ def test_every_tree_comes_to_what_its_scripts_say(
 
 
 @pytest.mark.parametrize("mode", ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(
     st.lists(scripts(), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), min_size=1, max_size=4),

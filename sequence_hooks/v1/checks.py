@@ -4,7 +4,6 @@
 from functools import partial
 from typing import Any
 
-import vllm
 from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.plugins import FAULTS, told
@@ -12,7 +11,7 @@ from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_
 from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.processes import check_processes, starts_cores
-from sequence_hooks.v1.releases import check_release
+from sequence_hooks.v1.releases.installed import unsupported
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -28,7 +27,6 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     Raises:
         ValueError: a field is invalid, or the engine cannot have hooks; the message names the field and the way out.
     """
-    check_release(vllm.__version__)
     special_kwargs = special_kwargs_of(config)
     if special_kwargs is None:
         raise ValueError(
@@ -86,6 +84,7 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (model.is_encoder_decoder, "model", model.model, "use a model without an encoder"),
         (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size", parallel.pipeline_parallel_size,
          "leave it at 1"),
+        *unsupported(config),
     ]  # fmt: skip
     for is_refused, name, value, way_out in refused:
         if is_refused:

@@ -53,6 +53,11 @@ def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = 
     scheduler, additional = config.scheduler_config.scheduler_cls, config.additional_config
     is_ours = isinstance(scheduler, str) and scheduler.startswith("sequence_hooks.")
     if is_ours or (isinstance(additional, dict) and "special_kwargs" in additional):
+        import vllm
+        from sequence_hooks.v1.releases import check_release
+
+        # Before all that an unknown release may not have.
+        check_release(vllm.__version__)
         from sequence_hooks.v1.checks import prepare
 
         prepare(config, usage_context)

@@ -13,13 +13,14 @@ from sequence_hooks.trace.observer import Observer
 from sequence_hooks.v1.core.forks import Forks
 from sequence_hooks.v1.core.pressure import Pressure
 from sequence_hooks.v1.core.sequence import num_written
+from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request, RequestStatus
 
 
-class BlockingScheduler(AsyncScheduler):
+class BlockingScheduler(ReleaseScheduler):
     """Sets requests aside, and lets them give up KV. It knows nothing of trees, only who is in one."""
 
     pressure: Pressure
@@ -41,7 +42,7 @@ class BlockingScheduler(AsyncScheduler):
             observer,
             free=self._free_request_blocks,
             set_aside=self._blocked.values,
-            queued=lambda: self.kv_holding_waiting,
+            queued=lambda: self.waiting_first,
             may_take=self._may_take,
             can_run=lambda: bool(self.running),
         )

@@ -2,21 +2,18 @@
 """Checks that a V1 scheduler's queues and blocks add up."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from sequence_hooks.integrity import IntegrityError, Pool, check_queues, report_queues
 from sequence_hooks.v1.core.forks import Forks
+from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 
-if TYPE_CHECKING:
-    from vllm.v1.core.sched.scheduler import Scheduler
 
-
-def check_queues_of(scheduler: "Scheduler", blocked: Collection[str]) -> None:
+def check_queues_of(scheduler: ReleaseScheduler, blocked: Collection[str]) -> None:
     """Raise an `IntegrityError` unless every unfinished request is in exactly one place."""
     queues = {
         "waiting": [request.request_id for request in scheduler.waiting],
-        "waiting with KV": [request.request_id for request in scheduler.kv_holding_waiting],
+        "waiting first": [request.request_id for request in scheduler.waiting_first],
         "running": [request.request_id for request in scheduler.running],
         "blocked": list(blocked),
     }

@@ -175,6 +175,7 @@ class HookScheduler(RecordingScheduler):
             # Its own handler has aborted it.
             return [], False
         new_token_ids, stopped = self._append(request, new_token_ids, is_stale)
+        stopped = stopped or self._ends_full(request)
         ending = ending_of(branch.sequence, token_id)
         if ending is not None:
             self._end(branch, ending)

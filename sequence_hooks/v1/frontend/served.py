@@ -12,7 +12,7 @@ from typing import Any
 
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE
-from vllm.entrypoints.serve.engine.protocol import CompletionTokenUsageInfo
+from sequence_hooks.v1.releases.installed import completion_usage_type
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 
 STREAM_CHILDREN = "stream_children"
@@ -53,7 +53,7 @@ def completion_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
     given = _named(upstream, args, kwargs)
     response = upstream(**given)
     completions = chain.from_iterable(result.outputs for result in given["final_res_batch"])
-    add_trees(response, completions, CompletionTokenUsageInfo)
+    add_trees(response, completions, completion_usage_type())
     return response
 
 
@@ -64,7 +64,7 @@ async def chat_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
     given["result_generator"] = _last(given["result_generator"], results)
     response = await upstream(**given)
     if hasattr(response, "choices"):
-        add_trees(response, results[0].outputs, CompletionTokenUsageInfo)
+        add_trees(response, results[0].outputs, completion_usage_type())
     return response
 
 

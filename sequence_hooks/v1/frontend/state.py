@@ -8,6 +8,7 @@ from sequence_hooks.results import ChildDelta
 from sequence_hooks.transcript import output_of, tokens_of
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
+from sequence_hooks.v1.releases.installed import ReleaseRequestState
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestState
 
@@ -20,7 +21,7 @@ class TreelessState(RequestState):
     """Whether each output has the tree's tokens, and not only the last one."""
 
 
-class TreeState(TreelessState):
+class TreeState(TreelessState, ReleaseRequestState):
     """Upstream's state of a request with a tree."""
 
     branch: FrontBranch

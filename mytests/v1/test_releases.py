@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An unknown release is refused; what differs between the tested ones makes no difference."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import vllm
+from mytests.v1.configuration import MODEL
+from mytests.v1.releases import RELEASE, since
+from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.v1.test_checks import config_with
+from sequence_hooks.v1 import engine_args, plugin
+from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
+from vllm.engine.arg_utils import EngineArgs
+
+TOKENS = {"promise_token_id": 2, "sync_token_id": 3}
+
+
+class TestRefusal:
+    @pytest.mark.parametrize("version", ["0.28.0", "0.32.0", "0.33.1", "0.32.0+cpu", "0.32.0.dev3+g1234.cu130"])
+    def test_a_tested_release_is_taken(self, version: str) -> None:
+        """Whatever it is built for."""
+        check_release(version)
+
+    @pytest.mark.parametrize("version", ["0.3.2", "0.27.9", "0.34.0", "0.320.0", "1.0"])
+    def test_an_unknown_one_is_refused(self, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error names it, the tested ones, and the way to try it anyway."""
+        monkeypatch.delenv(ANYWAY, raising=False)
+        message = f"this is vLLM '{version}', .* tested with 0.28, .*, 0.32, 0.33; .* SEQUENCE_HOOKS_ANY_VLLM=1"
+        with pytest.raises(ValueError, match=message):
+            check_release(version)
+        monkeypatch.setenv(ANYWAY, "1")
+        check_release(version)
+
+    def test_it_is_refused_before_what_it_may_not_have_is_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """When an engine with hooks starts; one without is none of our business."""
+        plugin.register()
+        monkeypatch.setattr(vllm, "__version__", "0.99.0")
+        monkeypatch.delenv(ANYWAY, raising=False)
+        monkeypatch.setitem(sys.modules, "sequence_hooks.v1.checks", None)
+        EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
+        with pytest.raises(ValueError, match=r"this is vLLM '0\.99\.0'"):
+            EngineArgs(model=MODEL, **engine_args(TOKENS)).create_engine_config()
+
+
+class TestModules:
+    @pytest.mark.parametrize("name", sorted(set(MODULES.values())))
+    def test_each_has_all_names(self, name: str) -> None:
+        """So that the rest of the plug-in asks for no version."""
+        assert set(installed.__all__) <= set(vars(import_module(f"sequence_hooks.v1.releases.{name}")))
+
+    def test_the_installed_release_gets_its_own(self) -> None:
+        """And one that is tried anyway the newest."""
+        own = import_module(f"sequence_hooks.v1.releases.{MODULES['{}.{}'.format(*RELEASE)]}")
+        assert {name: getattr(installed, name) for name in installed.__all__} == {
+            name: getattr(own, name) for name in installed.__all__
+        }
+        assert module_of("1.0") == MODULES[TESTED[-1]]
+
+
+class TestUnsupported:
+    def test_routed_experts_are_refused(self) -> None:
+        """Several sequences compute the tokens of a tree."""
+        part = "aux_output_config" if RELEASE >= (0, 31) else "model_config"
+        with pytest.raises(ValueError, match="enable_return_routed_experts=True; leave it out"):
+            prepare(config_with(TOKENS, **{f"{part}__enable_return_routed_experts": True}))
+
+    def test_cascade_attention_is_refused_where_it_exists(self) -> None:
+        """A fork owns blocks, and upstream counts owners to find a prefix that all requests share."""
+        config = config_with(TOKENS, model_config__disable_cascade_attn=False)
+        if RELEASE >= (0, 32):
+            prepare(config)
+            return
+        with pytest.raises(ValueError, match="disable_cascade_attn=False; leave it at True"):
+            prepare(config)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_tree_goes_before_new_requests(policy: Any) -> None:
+    """Whatever their priority: it may hold KV that they wait for."""
+    engine = SurgicalEngine(HOOKS, max_num_seqs=1, scheduling_policy=policy)
+    engine.add("r")
+    script = plan(r="a!b", r_child_0="A", q="Q")
+    engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
+    engine.add("q", priority=-1)
+    order: list[str] = []
+    while engine.has_unfinished():
+        order += (each.request_id for each in engine.step(script))
+    assert list(dict.fromkeys(order)) == ["r_child_0", "r", "q"]
+    engine.assert_empty()
+
+
+@since(30, "the grammars' manager does not accept tokens itself")
+def test_a_sequence_that_blocks_in_the_step_that_aborts_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some releases enqueue what has stopped and goes on after all tokens of a step."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    request = engine.add()
+    script = plan(r="a!bcdefgh", r_child_0="A!.B", r_child_0_child_0="xxxxxxxxx")
+    engine.run_until(lambda: engine.statuses().get("r_child_0") == "RUNNING", script)
+    engine.scheduler.running.reverse()
+    monkeypatch.setattr(
+        engine.scheduler.structured_output_manager,
+        "accept_tokens",
+        lambda each, tokens: each is not request or engine.statuses()["r_child_0"] != "BLOCKED",
+    )
+    engine.run(script)
+    assert engine.outputs["r"].outputs[0].finish_reason == "error"
+    engine.assert_empty()

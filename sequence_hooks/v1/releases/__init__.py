@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The releases of vLLM that the plug-in works with, and all that differs between them.
+
+The plug-in extends what upstream does not promise to keep. Each module here has the same names, and says what they
+stand for in the releases that use it; `installed` has those of the vLLM that is installed. Everything else is the same
+for all releases, and no other code asks for a version:
+
+| name | |
+| --- | --- |
+| ``ReleaseScheduler`` | upstream's asynchronous scheduler, which admits requests that hold KV first |
+| ``ReleaseRequestState`` | upstream's state of a request in the front end |
+| ``unsupported`` | what an engine cannot have with hooks because of this release |
+| ``completion_usage_type`` | the OpenAI server's class for details of completion tokens |
+"""
+
+import os
+
+from sequence_hooks.shown import shortened
+
+MODULES = {"0.28": "v0_28", "0.29": "v0_29", "0.30": "v0_29", "0.31": "v0_31", "0.32": "v0_32", "0.33": "v0_33"}
+"""The module of each tested release, by the first two numbers of its version; the newest one comes last."""
+
+TESTED = tuple(MODULES)
+
+ANYWAY = "SEQUENCE_HOOKS_ANY_VLLM"
+"""The environment variable that lets an unknown release be tried, as if it were the newest one tested."""
+
+
+def check_release(version: str) -> None:
+    """Raise a `ValueError` if the plug-in is not tested with this ``version`` of vLLM, and the user does not insist."""
+    if _release(version) in TESTED or os.environ.get(ANYWAY):
+        return
+    raise ValueError(
+        f"special_kwargs: this is vLLM {shortened(version)}, and sequence hooks are tested with {', '.join(TESTED)}; "
+        f"install one of these, or set {ANYWAY}=1 to try it anyway"
+    )
+
+
+def module_of(version: str) -> str:
+    """The module of this package for a ``version`` of vLLM."""
+    return MODULES.get(_release(version), MODULES[TESTED[-1]])
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM 0.28: as 0.29, with other ends at the model's length, logprobs of no tokens, and an older place for a class."""
+
+from typing import Any
+
+from sequence_hooks.v1.releases import v0_29
+from sequence_hooks.v1.releases.v0_29 import unsupported as unsupported
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.output_processor import RequestState
+from vllm.v1.request import Request, RequestStatus
+
+
+class ReleaseScheduler(v0_29.ReleaseScheduler):
+    """See `v0_29.ReleaseScheduler`."""
+
+    def _ends_full(self, request: Request) -> bool:
+        # Upstream lets nothing end a request before its min_tokens, and a child may have no room for its parent's.
+        if request.num_tokens < self.max_model_len:
+            return False
+        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        return True
+
+
+class ReleaseRequestState(RequestState):
+    """See `v0_32.ReleaseRequestState`."""
+
+    def _new_completion_output(self, token_ids: list[int], *args: Any) -> Any:
+        made = super()._new_completion_output(token_ids, *args)
+        if self.output_kind == RequestOutputKind.DELTA and not token_ids and made.logprobs is not None:
+            # Upstream takes the last zero entries of a list for all of them.
+            made.logprobs = made.logprobs[:0]
+        return made
+
+
+def completion_usage_type() -> type:
+    """See `v0_32.completion_usage_type`."""
+    from vllm.entrypoints.openai.engine.protocol import (  # type: ignore[import-not-found]
+        CompletionTokenUsageInfo,
+    )
+
+    found: type = CompletionTokenUsageInfo
+    return found

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM 0.29 and 0.30: no queue for waiting requests that hold KV, and routed experts are a field of the model."""
+
+from collections.abc import Iterator
+
+from sequence_hooks.v1.releases.v0_31 import cascade_attention
+from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
+from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts
+from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import Request
+
+
+class ReleaseScheduler(AsyncScheduler):
+    """See `v0_32.ReleaseScheduler`. The queue for requests that a step has skipped serves for those that hold KV."""
+
+    skipped_waiting: RequestQueue
+
+    @property
+    def waiting_first(self) -> RequestQueue:
+        return self.skipped_waiting
+
+    @staticmethod
+    def _holds_kv_blocks(request: Request) -> bool:
+        # Upstream has its own place for a request whose KV is loaded.
+        return False
+
+    def _ends_full(self, request: Request) -> bool:
+        return False
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        if self._holds_kv_blocks(request):
+            self.skipped_waiting.add_request(request)
+        else:
+            super()._enqueue_waiting_request(request)
+
+    def _select_waiting_queue_for_scheduling(self) -> RequestQueue | None:
+        # Whatever its priority: upstream takes the first of either queue.
+        first = self.skipped_waiting
+        if first and self._holds_kv_blocks(first.peek_request()):
+            return first
+        selected: RequestQueue | None = super()._select_waiting_queue_for_scheduling()  # type: ignore[misc]
+        return selected
+
+
+def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
+    """See `v0_32.unsupported`."""
+    yield routed_experts(config.model_config.enable_return_routed_experts)  # type: ignore[attr-defined]
+    yield cascade_attention(config)

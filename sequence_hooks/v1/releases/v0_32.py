@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM 0.32. The other modules of this package say what is different in theirs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.engine.output_processor import RequestState
+from vllm.v1.request import Request
+
+Unsupported = tuple[bool, str, Any, str]
+"""Whether an engine has it, its name and value, and the way out."""
+
+
+class ReleaseScheduler(AsyncScheduler):
+    """Upstream's scheduler. Requests for which `_holds_kv_blocks` is true wait in `waiting_first`."""
+
+    @property
+    def waiting_first(self) -> RequestQueue:
+        """The waiting requests that are admitted before those in ``waiting``."""
+        queue: RequestQueue = self.kv_holding_waiting
+        return queue
+
+    def _ends_full(self, request: Request) -> bool:
+        """Whether a request that goes on ends because its context is as long as the model's; upstream sees to it."""
+        return False
+
+
+class ReleaseRequestState(RequestState):
+    """Upstream's state of a request in the front end."""
+
+
+def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
+    """What an engine with this release cannot have with hooks."""
+    yield routed_experts(config.aux_output_config.enable_return_routed_experts)
+
+
+def routed_experts(is_set: bool) -> Unsupported:
+    """Routed experts are recorded as tokens are computed, and a tree's are computed by several sequences."""
+    return is_set, "enable_return_routed_experts", True, "leave it out: those of a tree are not put together"
+
+
+def completion_usage_type() -> type:
+    """The OpenAI server's class for details of completion tokens; only a server imports its module."""
+    from vllm.entrypoints.serve.engine.protocol import CompletionTokenUsageInfo
+
+    return CompletionTokenUsageInfo
