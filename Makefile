@@ -4,6 +4,7 @@
 # VENV          the virtual environment
 # TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
 # FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` and `make fuzz-plugin` try histories, and which
+# RELEASES      the releases that `make test-releases` tests the plug-in on, such as 0.30.0; by default all
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
 VENV ?= .venv
@@ -19,7 +20,11 @@ INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/con
 PLUGIN := .venv-plugin
 PLUGIN_READY := $(PLUGIN)/.ready
 # The plug-in's tests and tools run here: beside the fork's vllm/ a stock one could not be imported.
-IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/plugin:$(CURDIR)/build/plugin/examples
+PLUGIN_PATH := $(CURDIR)/build/plugin:$(CURDIR)/build/plugin/examples
+IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
+# The same with another release of vLLM, $(1), which has its own cache of what it knows of models.
+on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
+  VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
 
 # The command that makes the virtual environment $(1) with the first Python that can be built on.
 define create
@@ -36,7 +41,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin-overhead
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin-overhead test-releases
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -89,12 +94,20 @@ agreement: setup plugin ## the fork's and the plug-in's trees, token for token, 
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/plugin.json
 	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json
 
-test: setup test-plugin ## all tests; the surgical ones cover every line and branch of ours
+test: setup test-plugin test-releases ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov
 	@$(BIN)/python -m pytest -m model
 
 test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest mytests/rules mytests/v1
+
+test-releases: plugin ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
+	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases $(RELEASES)) || exit 1; \
+	for release in $$releases; do \
+	  echo "== vLLM $$release"; \
+	  ($(call on_release,$$release) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q -m "not model or every_release" \
+	    mytests/rules mytests/v1) || exit 1; \
+	done
 
 lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/ruff check .

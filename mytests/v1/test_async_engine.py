@@ -17,6 +17,8 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
+pytestmark = pytest.mark.model
+
 Work = Callable[[AsyncLLM], Coroutine[Any, Any, None]]
 
 

@@ -21,6 +21,8 @@ from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
 from sequence_hooks.v1.worker.rows import EarlierTokens
 
+pytestmark = [pytest.mark.model, pytest.mark.every_release]
+
 NUM_PROMPTS = 40
 
 
