@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +70,8 @@ def answers_at(url: str, process: subprocess.Popen[bytes]) -> bool:
     """Wait until the server answers; return False if it ends before that, or takes too long."""
     end = time.monotonic() + MOST_SECONDS
     while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(f"{url}/health"):
+        # A server that is about to listen may also reset the connection.
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
             return True
         time.sleep(0.5)
     return False
