@@ -141,6 +141,16 @@ class TestRoutes:
         response = server(FakeClient()).post("/v1/resume_sequence", data={"request_id": "r"})
         assert response.status_code == 422 and "application/json" in response.text
 
+    def test_a_list_that_cannot_be_had_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An engine that could have hooks, and has none, says so."""
+
+        async def refuse(client: FakeClient) -> list[str]:
+            raise ValueError("no hooks")
+
+        monkeypatch.setattr(FakeClient, "sequences_awaiting_resume", refuse)
+        response = server(FakeClient()).get("/v1/sequences_awaiting_resume")
+        assert response.status_code == 400 and "no hooks" in response.text
+
     @pytest.mark.parametrize(("method", "path"), [("GET", "sequences_awaiting_resume"), ("POST", "resume_sequence")])
     def test_an_engine_without_hooks_says_so(self, method: str, path: str) -> None:
         """V1's client has no such method."""

@@ -28,6 +28,16 @@ def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join
 
 
 class TestLife:
+    def test_what_it_sampled_is_its_output_without_joins(self) -> None:
+        """In order; merged tokens are its child's."""
+        trees, root = planted(output_token_ids=[1, 5])
+        child = child_of(trees, root, handler(), [20, 21, 3])
+        trees.block(root, "children")
+        assert end(trees, child)
+        joined(trees, root)
+        root.sequence.output_token_ids.append(6)
+        assert (root.sequence.output_token_ids, root.sampled_token_ids) == ([1, 5, 20, 21, 6], [1, 5, 6])
+
     def test_a_parent_is_ready_when_its_children_have_finished(self) -> None:
         """All of them, in whatever order; then it gets their results in spawn order."""
         trees, root = planted(output_token_ids=[1])
