@@ -2,8 +2,9 @@
 """What the plug-in costs while no hook token is sampled: `make bench-plugin-overhead`.
 
 Each round starts new processes, of stock vLLM without hooks, with hooks, and without again. They take turns of a few
-steps, so that other work on the machine disturbs all of them alike. Ratios are of medians in a round; the median of the
-rounds is printed, with the least and the greatest. The function calls in a step do not depend on the machine.
+steps, so that other work on the machine disturbs all of them alike, and times are those of the processor. Ratios are of
+medians in a round; the median of the rounds is printed, with the least and the greatest. The function calls in a step
+do not depend on the machine.
 """
 
 import argparse

@@ -19,10 +19,11 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
 }
-"""Core and front end in one process, no network, and no thread bound to a core that other processes use."""
+"""Core, front end and model in one thread, which is bound to no core that other processes use; no network."""
 
 
 class Side:

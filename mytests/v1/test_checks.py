@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine cannot have together with hooks is refused when it starts, by name."""
 
+import logging
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,21 @@ def test_tokens_are_given_to_all_processes_by_id() -> None:
     config = config_with({"promise_token": "<promise>", "sync_token": "<sync>"})
     prepare(config)
     assert config.additional_config == {"special_kwargs": {"promise_token_id": 3, "sync_token_id": 4}}
+
+
+def test_an_operator_is_told_what_the_hooks_are(caplog: pytest.LogCaptureFixture) -> None:
+    """In one line, with the tokens by id."""
+    with caplog.at_level(logging.INFO, "vllm"):
+        prepare(config_with({"promise_token": "<promise>"}))
+    assert caplog.messages == ["Sequence hooks are on: {'promise_token_id': 3}"]
+
+
+def test_hooks_that_can_never_do_anything_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """As on V0."""
+    prepare(config_with({"sync_token_id": SYNC}))
+    assert [message.split(",")[0] for message in caplog.messages if "set without" in message] == [
+        "special_kwargs: sync_token is set without promise_token"
+    ]
 
 
 @pytest.mark.parametrize(

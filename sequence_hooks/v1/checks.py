@@ -6,6 +6,7 @@ from typing import Any
 
 from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.idle import idle_warning
 from sequence_hooks.plugins import FAULTS, told
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from sequence_hooks.trace.beginning import begin_recording
@@ -14,8 +15,11 @@ from sequence_hooks.v1.processes import check_processes, starts_cores
 from sequence_hooks.v1.releases.installed import unsupported
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
+from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.usage.usage_lib import UsageContext
+
+logger = init_logger(f"vllm.{__name__}")
 
 
 def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> None:
@@ -52,6 +56,9 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
         check_child_params(special_kwargs, config)
     assert isinstance(config.additional_config, dict)
     config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
+    logger.info("Sequence hooks are on: %s", plain_fields(special_kwargs))
+    if warning := idle_warning(special_kwargs):
+        logger.warning(warning)
     if special_kwargs.record_to is not None and starts_cores(config):
         begin_recording(special_kwargs, model.model)
 
@@ -74,7 +81,8 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (special_kwargs.injects_kv, "child_merge_strategy", special_kwargs.child_merge_strategy,
          "use 'concatenate'; on V1 children's KV is not injected yet"),
         (not config.cache_config.enable_prefix_caching, "enable_prefix_caching", False,
-         "leave it on: children share their parent's blocks through it"),
+         "leave it on, or give --enable-prefix-caching to a command that switches it off, as vllm bench latency does: "
+         "children share their parent's blocks through it"),
         (not config.scheduler_config.enable_chunked_prefill, "enable_chunked_prefill", False,
          "leave it on: a resume may be longer than a step"),
         (config.speculative_config is not None, "speculative_config", "set",
