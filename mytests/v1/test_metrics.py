@@ -16,6 +16,7 @@ from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.events import Figures
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
+from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 NAME = str(base_config().model_config.served_model_name)
@@ -24,10 +25,9 @@ NAME = str(base_config().model_config.served_model_name)
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
     """Unregisters vLLM's metrics, as upstream does for each engine before ours are added."""
+    unregister_vllm_metrics()  # type: ignore[no-untyped-call]
     yield
-    for collector in list(REGISTRY._collector_to_names):
-        if "vllm" in getattr(collector, "_name", ""):
-            REGISTRY.unregister(collector)
+    unregister_vllm_metrics()  # type: ignore[no-untyped-call]
 
 
 def told(name: str, **labels: str) -> float | None:
