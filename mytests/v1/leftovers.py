@@ -13,8 +13,7 @@ def assert_no_request_left(scheduler: HookScheduler, narrator: Narrator) -> None
     assert not scheduler.requests and not scheduler._branches and not scheduler._blocked
     assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.waiting_first)
     assert not scheduler._inflight_prefills
-    # Releases before 0.31 have no such set.
-    assert not getattr(scheduler, "deferred_waiting", None)
+    assert not scheduler.deferred
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
     assert not scheduler._forks.children and not scheduler._ledger
     pool = scheduler.kv_cache_manager.block_pool

@@ -12,7 +12,6 @@ from sequence_hooks.v1.events import RESUME
 from sequence_hooks.v1.frontend.admission import Admission
 from sequence_hooks.v1.frontend.served import asking_for_trees
 from sequence_hooks.v1.worker.earlier import EARLIER
-from vllm.entrypoints.generate.base.protocol import StreamOptions
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -68,8 +67,8 @@ def test_what_a_body_asks_for_reaches_the_check_of_limits(wanted: Any) -> None:
     ("options", "is_forced", "asked"),
     [
         (None, False, None),
-        (StreamOptions(include_usage=True), False, None),
-        (StreamOptions(include_usage=True, continuous_usage_stats=True), False, {"count_tree": True}),
+        (SimpleNamespace(include_usage=True, continuous_usage_stats=False), False, None),
+        (SimpleNamespace(include_usage=True, continuous_usage_stats=True), False, {"count_tree": True}),
         (None, True, {"count_tree": True}),
     ],
 )

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from forkjoin_engine import MODEL_FOLDER, hooks_for
 
 from sequence_hooks.v1.settings import plain_fields
+
+pytestmark = pytest.mark.model
 
 ENGINE = ["--model", str(MODEL_FOLDER), "--dtype", "float32", "--max-model-len", "256", "--enforce-eager"]
 ENGINE += ["--gpu-memory-utilization", "0.1", "--num-gpu-blocks-override", "100"]

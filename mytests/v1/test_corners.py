@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mytests.characters import PROMISE
+from mytests.v1.releases import since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.integrity import IntegrityError
 from sequence_hooks.v1.core.hooks import Hooks
@@ -73,6 +74,7 @@ def test_no_kv_survives_a_reset_of_upstreams_cache(mode: tuple[bool, str]) -> No
     engine.assert_empty()
 
 
+@since(30, "the scheduler asks grammars itself")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_promise_that_a_grammar_does_not_accept_ends_its_request(
     mode: tuple[bool, str], monkeypatch: pytest.MonkeyPatch

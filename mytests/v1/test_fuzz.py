@@ -21,6 +21,8 @@ from sequence_hooks.v1.core.texts import TokenTexts
 from sequence_hooks.v1.frontend.narrator import Narrator
 from vllm.v1.structured_output import StructuredOutputManager
 
+pytestmark = pytest.mark.model
+
 SECONDS = 1_800
 """More than any of these takes on a busy machine; a fault that is not found ends with max_histories."""
 

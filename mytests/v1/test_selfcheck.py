@@ -22,6 +22,8 @@ from vllm.logprobs import Logprob
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.request import Request
 
+pytestmark = pytest.mark.model
+
 OPTIONS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--block-size", "32"]
 OPTIONS += ["--gpu-memory-utilization", "0.2", "--num-gpu-blocks-override", "200"]
 

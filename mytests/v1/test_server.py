@@ -20,6 +20,8 @@ from mytests.servers import CLI, server, until
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 
+pytestmark = pytest.mark.model
+
 MODEL = str(MODEL_FOLDER)
 PROMPT = held_out_prompts(1, 8, "promise")[0]
 NUM_CHILDREN = PROMPT.count(" ") // 2

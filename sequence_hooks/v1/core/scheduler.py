@@ -99,8 +99,8 @@ class HookScheduler(RecordingScheduler):
         """Upstream's, in which a tree counts as one request."""
         stats: SchedulerStats | None = super().make_stats(*args, **kwargs)
         if stats is not None and self._branches:
-            waiting = chain(self.waiting, self.kv_holding_waiting)
-            count_requests(stats, self._branches, self.running, waiting, self.deferred_waiting)
+            waiting = chain(self.waiting, self.waiting_first)
+            count_requests(stats, self._branches, self.running, waiting, self.deferred)
         return stats
 
     def add_request(self, request: Request) -> None:
@@ -172,7 +172,8 @@ class HookScheduler(RecordingScheduler):
         branch = self._plant(request) if branch is None else branch
         decided = self.hooks.decider.decide(token_id, branch) if is_hook and branch.limits.hooks else None
         if branch.phase == "finished":
-            # Its own handler has aborted it.
+            # Its own handler has aborted it, so it has no blocks that upstream could enter into its prefix cache.
+            request.num_computed_tokens = 0
             return [], False
         new_token_ids, stopped = self._append(request, new_token_ids, is_stale)
         stopped = stopped or self._ends_full(request)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM 0.29 and 0.30: no queue for waiting requests that hold KV, and routed experts are a field of the model."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
 from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
@@ -26,6 +26,11 @@ class ReleaseScheduler(AsyncScheduler):
     def _holds_kv_blocks(request: Request) -> bool:
         # Upstream has its own place for a request whose KV is loaded.
         return False
+
+    @property
+    def deferred(self) -> Collection[Request]:
+        # Upstream does not count them.
+        return ()
 
     def _ends_full(self, request: Request) -> bool:
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM 0.32. The other modules of this package say what is different in theirs."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -22,6 +22,12 @@ class ReleaseScheduler(AsyncScheduler):
         """The waiting requests that are admitted before those in ``waiting``."""
         queue: RequestQueue = self.kv_holding_waiting
         return queue
+
+    @property
+    def deferred(self) -> Collection[Request]:
+        """The waiting requests that upstream counts as deferred."""
+        requests: Collection[Request] = self.deferred_waiting
+        return requests
 
     def _ends_full(self, request: Request) -> bool:
         """Whether a request that goes on ends because its context is as long as the model's; upstream sees to it."""
