@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams a request and its children from a server of the tiny model: `python examples/stream_tree.py [ADDRESS]`."""
 
+import os
 import sys
 from functools import partial
 
@@ -12,7 +13,7 @@ PROMPT = "fork 1 stone 2 apple 3 river\n"
 
 def main(address: str = "http://localhost:8000") -> None:
     """Print each piece as it arrives, with the sequence that it belongs to; then the tree."""
-    client = OpenAI(base_url=f"{address}/v1", api_key="none")
+    client = OpenAI(base_url=f"{address}/v1", api_key=os.environ.get("OPENAI_API_KEY", "none"))
     say = partial(Console().print, markup=False, highlight=False, soft_wrap=True)
     stream = client.completions.create(
         model=client.models.list().data[0].id,

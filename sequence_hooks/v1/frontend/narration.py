@@ -93,6 +93,9 @@ class Narration:
         """The engine's own name for it; its caller knows it by its request id."""
 
         self.prompt_token_ids = prompt_token_ids
+        self.num_prompt_tokens = len(prompt_token_ids)
+        """Also after its prompt has been let go of."""
+
         self.sampling_params = sampling_params
         self.detokenizer = detokenizer
         self.logprobs = logprobs

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -142,6 +143,17 @@ class Narrator(OutputProcessor):
         for request_id in aborted:
             self._forget(request_id)
         return aborted
+
+    def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, *args: Any) -> None:
+        """As upstream, with a span for each sequence of a tree."""
+        trace_request = partial(super().do_tracing, engine_core_output, req_state, *args)
+        if isinstance(req_state, TreeState):
+            # OpenTelemetry is upstream's requirement, but only where requests are traced.
+            from sequence_hooks.v1.frontend.tree_spans import trace_tree
+
+            trace_tree(req_state.branch, trace_request)
+        else:
+            trace_request()
 
     def awaiting(self) -> Iterator[FrontBranch]:
         """The sequences that wait for their callers."""

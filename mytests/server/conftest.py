@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server for all tests of this folder; on V0 one of each kind."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mytests.rules.engine import IS_V1
+from mytests.server.served import FRONT_ENDS, Server, hook_server
+from mytests.servers import until
+
+IDLE = ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc") if IS_V1 else ()
+"""Metrics that are 0 when nothing is left. V0 sets them too seldom to wait for them."""
+
+
+@pytest.fixture(scope="package", params=FRONT_ENDS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with hook_server(tmp_path_factory.mktemp("served"), FRONT_ENDS[request.param]) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(served: Server) -> Iterator[None]:
+    """After each test no request runs or waits, and no KV is in use."""
+    yield
+    assert served.waiting() == []
+    for name in IDLE:
+        until(lambda: served.metric(name) == 0)  # noqa: B023

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of the tiny model with hooks, of the vLLM that is installed, and what its clients check."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from forkjoin_engine import MODEL_FOLDER, hooks_for
+from forkjoin_task import held_out_prompts
+from openai import OpenAI
+
+from mytests.rules.engine import IS_V1
+from mytests.server.collector import Collector, collecting
+from mytests.servers import API_SERVER, CLI, server
+
+MODEL = str(MODEL_FOLDER)
+PROMPT = held_out_prompts(1, 8, "promise")[0]
+NUM_CHILDREN = PROMPT.count(" ") // 2
+MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+KEY = "a secret"
+
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind" if IS_V1 else "all",
+    "VLLM_LOGGING_LEVEL": "INFO",
+    "VLLM_LOG_STATS_INTERVAL": "1",
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    "OTEL_BSP_SCHEDULE_DELAY": "100",
+}
+FRONT_ENDS = (
+    {"vllm serve": []}
+    if IS_V1
+    else {"engine in a process of its own": [], "all in one process": ["--disable-frontend-multiprocessing"]}
+)
+"""Options of each kind of server that the tests use."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server with hooks that runs."""
+
+    address: str
+    log: Path
+    recording: Path
+    spans: Collector
+
+    @property
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.address}/v1", api_key=KEY, max_retries=0, timeout=120)
+
+    def choice(self, **fields: Any) -> Any:
+        """The only choice of a completion."""
+        (choice,) = self.client.completions.create(**fields).choices
+        return choice
+
+    def call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        """What it answers to one request that has the key."""
+        headers = {"Authorization": f"Bearer {KEY}"}
+        return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=120, **arguments)
+
+    def waiting(self) -> list[str]:
+        """The request ids of the sequences that wait for their callers."""
+        ids: list[str] = self.call("GET", "/v1/sequences_awaiting_resume").json()["request_ids"]
+        return ids
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one of vLLM's metrics, 0 before it is first set."""
+        text = self.call("GET", "/metrics").text
+        lines = [line for line in text.splitlines() if re.match(rf"vllm:{name}[{{ ]", line)]
+        lines = [line for line in lines if all(f'{key}="{value}"' in line for key, value in labels.items())]
+        return sum(float(line.split()[-1]) for line in lines)
+
+
+@contextmanager
+def hook_server(folder: Path, options: list[str]) -> Iterator[Server]:
+    """A server that keeps its files in ``folder``. Promises join at once; only a sync token waits for a caller."""
+    (folder / "template.jinja").write_text(TEMPLATE)
+    log, recording = folder / "log", folder / "run.jsonl"
+    hooks = vars(hooks_for("promise", sync_resume="manual", record_to=str(recording)))
+    fields = json.dumps({name: value for name, value in hooks.items() if value not in (None, ())})
+    command = [*CLI, "serve", MODEL] if IS_V1 else [*API_SERVER, MODEL]
+    command += ["--special-kwargs", fields, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
+    with collecting() as spans:
+        command += ["--otlp-traces-endpoint", spans.endpoint, *options]
+        with server(*command, use_v1=str(int(IS_V1)), log=log, **ENVIRONMENT) as address:
+            yield Server(address, log, recording, spans)
+
+
+def arguments(**extra: Any) -> dict[str, Any]:
+    """The arguments of a greedy request whose text includes the hook tokens."""
+    body = {"skip_special_tokens": False, **extra}
+    return {"model": MODEL, "temperature": 0, "max_tokens": 40, "extra_body": body}
+
+
+def waits_for_its_caller() -> dict[str, Any]:
+    """The arguments of a request that waits after its first token, and samples one more when it is resumed."""
+    sync = hooks_for("promise").sync_token_id
+    return {**arguments(allowed_token_ids=[sync]), "prompt": "a", "max_tokens": 2}
+
+
+def check_tree(choice: Any) -> None:
+    """The choice has all children, and its segments cover the output without a gap."""
+    assert [child["failed"] for child in choice.children] == [False] * NUM_CHILDREN
+    ends = [segment["end"] for segment in choice.segments]
+    assert [segment["start"] for segment in choice.segments] == [0, *ends[:-1]]
+    assert {segment["child"] for segment in choice.segments} >= {child["request_id"] for child in choice.children}
+
+
+def sampled_by(branch: Any) -> int:
+    """The number of tokens that a choice or child, and all below it, have sampled."""
+    segments, children = (getattr(branch, name, None) or branch[name] for name in ("segments", "children"))
+    own = sum(segment["end"] - segment["start"] for segment in segments if segment["origin"] == "sampled")
+    return int(own + sum(map(sampled_by, children)))
+
+
+def check_usage(usage: Any, choices: list[Any]) -> None:
+    """Each token of the choices has an origin, and all that was sampled is counted."""
+    details = usage.completion_tokens_details
+    by_origin = {
+        origin: sum(s["end"] - s["start"] for choice in choices for s in choice.segments if s["origin"] == origin)
+        for origin in ("sampled", "merged", "inserted")
+    }
+    assert sum(by_origin.values()) == usage.completion_tokens
+    assert (details.merged_tokens, details.inserted_tokens) == (by_origin["merged"], by_origin["inserted"])
+    assert details.sampled_tokens == sum(map(sampled_by, choices)) > by_origin["sampled"] + by_origin["merged"]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completions of a server with hooks, as OpenAI's client gets them."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from forkjoin_task import PROMISE, expected_output
+from openai import BadRequestError
+
+from mytests.environment import EXAMPLES
+from mytests.server.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, check_tree, check_usage
+
+pytestmark = pytest.mark.model
+
+
+def test_the_choice_has_its_tree(served: Server) -> None:
+    """The tree comes with the joined text, and the usage counts it."""
+    response = served.client.completions.create(prompt=PROMPT, **arguments())
+    assert [choice.text for choice in response.choices] == [expected_output(PROMPT)]
+    check_tree(response.choices[0])
+    check_usage(response.usage, response.choices)
+
+
+def test_each_sample_has_its_own(served: Server) -> None:
+    """Two prompts with n = 2 have four trees."""
+    sampled = arguments() | {"temperature": 0.01}
+    response = served.client.completions.create(prompt=[PROMPT, PROMPT], n=2, **sampled)
+    assert [choice.index for choice in response.choices] == [0, 1, 2, 3]
+    for choice in response.choices:
+        check_tree(choice)
+    children = {child["request_id"] for choice in response.choices for child in choice.children}
+    assert len(children) == 4 * NUM_CHILDREN
+    check_usage(response.usage, response.choices)
+
+
+def test_a_stream_is_the_parents_alone(served: Server) -> None:
+    """It is silent while the parent is BLOCKED; the tree comes with the finish reason."""
+    chunks: list[Any] = list(served.client.completions.create(prompt=PROMPT, stream=True, **arguments()))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == expected_output(PROMPT)
+    check_tree(chunks[-1].choices[0])
+
+
+def test_children_stream_for_who_asks(served: Server) -> None:
+    """Their text comes as chunks without choices, and the parent's with the tree."""
+    stream = served.client.completions.create(prompt=PROMPT, stream=True, **arguments(stream_children=True))
+    chunks: list[Any] = list(stream)
+    told = [chunk.child for chunk in chunks if not chunk.choices]
+    for child in chunks[-1].choices[0].children:
+        texts = [delta["text"] for delta in told if delta["request_id"] == child["request_id"]]
+        assert "".join(texts) == child["text"] and len(texts) > 1
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == expected_output(PROMPT)
+    check_tree(chunks[-1].choices[0])
+
+
+def test_the_usage_of_a_stream_is_of_all_choices(served: Server) -> None:
+    """It comes with the last chunk."""
+    sampled: Any = arguments() | {"temperature": 0.01, "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = served.client.completions.create(prompt=[PROMPT, PROMPT], n=2, **sampled)
+    choices = [choice for chunk in chunks for choice in chunk.choices if hasattr(choice, "segments")]
+    assert len(choices) == 4
+    check_usage(last.usage, choices)
+
+
+def test_continuous_usage_grows_to_the_whole(served: Server) -> None:
+    """It has details as soon as a hook has fired."""
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    stream = served.client.completions.create(prompt=PROMPT, stream=True, stream_options=options, **arguments())
+    chunks: list[Any] = list(stream)
+    told = [chunk.usage.completion_tokens_details for chunk in chunks]
+    counts = [details.sampled_tokens for details in told if details is not None]
+    assert told[0] is None and counts == sorted(counts) and len(counts) > 2
+    check_usage(chunks[-1].usage, chunks[-2].choices)
+
+
+def test_a_request_may_switch_its_hooks_off(served: Server) -> None:
+    """Its choices and its usage are then upstream's."""
+    response = served.client.completions.create(prompt=PROMPT, **arguments(vllm_xargs={"hooks": 0}))
+    assert not hasattr(response.choices[0], "segments") and PROMISE in response.choices[0].text
+    assert response.usage is not None and response.usage.completion_tokens_details is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"vllm_xargs": {"max_children": 1000}}, "max_children is 1000; the engine allows at most 16"),
+        ({"vllm_xargs": {"max_childs": 1}}, "'max_childs' is not a field, but similar to 'max_children'"),
+        ({"stream_children": "maybe"}, "stream_children.*maybe"),
+    ],
+)
+def test_a_bad_limit_is_the_clients_error(served: Server, extra: dict[str, Any], message: str) -> None:
+    """The error names the field, its value and the way out."""
+    with pytest.raises(BadRequestError, match=message):
+        served.client.completions.create(prompt=PROMPT, **arguments(**extra))
+
+
+def test_the_example_streams_a_tree(served: Server) -> None:
+    """It prints what the README shows."""
+    command = [sys.executable, "stream_tree.py", served.address]
+    environment = os.environ | {"OPENAI_API_KEY": KEY}
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES, env=environment).stdout
+    assert "child 2  'e'" in printed and "children: ['enost', 'aelpp', 'eirrv']" in printed

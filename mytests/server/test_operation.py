@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator sees of a server with hooks: metrics, log, spans and a recorded run."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from forkjoin_task import EOS, expected_output
+
+from mytests.rules.engine import IS_V1
+from mytests.server.served import MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
+from mytests.servers import until
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.reader import read
+
+pytestmark = pytest.mark.model
+
+ENGINE = {"engine": "0"} if IS_V1 else {}
+"""A label that only V1's metrics have."""
+
+
+def test_no_warning_is_about_routes(served: Server) -> None:
+    """Upstream warns of plug-ins for routes that ``VLLM_PLUGINS`` does not name; this one needs no such list."""
+    assert "VLLM_PLUGINS is not set" not in served.log.read_text()
+
+
+def test_metrics_count_requests_and_hooks(served: Server) -> None:
+    """A request is one however many children it has, and all that was sampled are its generated tokens."""
+    names = (
+        "request_success_total",
+        "generation_tokens_total",
+        "children_spawned_total",
+        "request_queue_time_seconds_count",
+    )
+    before = [served.metric(name) for name in names]
+    usage = served.client.completions.create(prompt=PROMPT, **arguments()).usage
+    assert usage is not None and usage.completion_tokens_details is not None
+    sampled = getattr(usage.completion_tokens_details, "sampled_tokens")  # noqa: B009
+    grown = [1, sampled, NUM_CHILDREN, 1]
+    until(lambda: [served.metric(name) for name in names] == [a + b for a, b in zip(before, grown, strict=True)])
+
+
+def test_who_is_blocked_is_shown_and_logged(served: Server) -> None:
+    """At upstream's interval, under upstream's labels. V0 tells that nobody is, when it runs again."""
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
+        (request_id,) = until(served.waiting)
+        until(lambda: served.metric("num_requests_blocked", model_name=MODEL, **ENGINE) == 1)
+        until(lambda: served.metric("blocked_cache_usage_perc") > 0)
+        until(lambda: "Blocked: 1 reqs, KV cache usage of the blocked: " in served.log.read_text())
+        served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
+        assert answer.result().finish_reason == "length"
+    if IS_V1:
+        until(lambda: served.metric("num_requests_blocked") == served.metric("blocked_cache_usage_perc") == 0)
+
+
+def test_the_run_is_recorded(served: Server) -> None:
+    """While it goes on: a lane for each sequence, with its text."""
+    served.client.completions.create(prompt=PROMPT, **arguments())
+    picture = picture_of(read(served.recording))
+    parents = {lane.parent.request_id for lane in picture.lanes if lane.parent is not None}
+    assert parents and parents <= {lane.request_id for lane in picture.lanes}
+    assert expected_output(PROMPT) in {lane.text.removesuffix(EOS) for lane in picture.lanes}
+
+
+def test_a_childs_span_is_under_its_requests(served: Server) -> None:
+    """They are exported when the request has ended."""
+    response = served.client.completions.create(prompt=PROMPT, **arguments())
+    (choice,) = response.choices
+    (root,) = until(lambda: served.spans.of(f"{response.id}-0"))
+    for child in getattr(choice, "children"):  # noqa: B009
+        (span,) = until(lambda: served.spans.of(child["request_id"]))  # noqa: B023
+        assert span.parent_span_id == root.span_id and span.trace_id == root.trace_id
