@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.events import RESUME
@@ -17,9 +18,22 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 
-def request(request_id: str, resumable: bool = False) -> EngineCoreRequest:
+def request(request_id: str, params: SamplingParams | None = None, **fields: Any) -> EngineCoreRequest:
     """A request as upstream's input processor makes it."""
-    return EngineCoreRequest(request_id, [1], None, SamplingParams(), None, 0.0, None, None, None, resumable=resumable)
+    return EngineCoreRequest(
+        **{
+            "request_id": request_id,
+            "prompt_token_ids": [1],
+            "mm_features": None,
+            "sampling_params": params or SamplingParams(),
+            "pooling_params": None,
+            "arrival_time": 0.0,
+            "lora_request": None,
+            "cache_salt": None,
+            "data_parallel_rank": None,
+            **fields,
+        }
+    )
 
 
 def asked_by(is_forced: bool = False, **fields: Any) -> Any:
@@ -45,6 +59,17 @@ def test_a_streamed_prompt_is_refused() -> None:
     """Its session would end at the tokens at which a tree waits."""
     with pytest.raises(VLLMValidationError, match="a prompt cannot be streamed; send it whole"):
         Admission.assign_request_id(request("r", resumable=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"mm_features": ["an image"]}, "no multi_modal_data"), ({"prompt_embeds": torch.ones(2, 4)}, "no prompt_embeds")],
+)
+def test_a_prompt_of_more_than_tokens_is_refused(fields: dict[str, Any], message: str) -> None:
+    """A child that has lost its KV would compute it from the tokens alone; without hooks there is none."""
+    with pytest.raises(VLLMValidationError, match=f"{message}: .* hooks=0 in extra_args"):
+        Admission.assign_request_id(request("r", **fields))
+    Admission.assign_request_id(request("r", SamplingParams(extra_args={"hooks": 0}), **fields))
 
 
 @pytest.mark.parametrize("name", [EARLIER, RESUME])

@@ -72,6 +72,15 @@ def test_hooks_that_can_never_do_anything_are_warned_of(caplog: pytest.LogCaptur
         ({"kv_transfer_config": object()}, "kv_transfer_config='set'; leave it out"),
         ({"model_config__runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
         ({"parallel_config__pipeline_parallel_size": 2}, "pipeline_parallel_size=2; leave it at 1"),
+        ({"parallel_config__prefill_context_parallel_size": 2}, "prefill_context_parallel_size=2; leave it at 1"),
+        ({"parallel_config__decode_context_parallel_size": 2}, "decode_context_parallel_size=2; leave it at 1"),
+        ({"model_config__is_diffusion": True}, "model='.*'; use a model that samples one token at a time"),
+        ({"model_config__return_sampling_mask": True}, "return_sampling_mask=True; leave it out"),
+        pytest.param(
+            {"model_config__enable_trace_replay": True},
+            "enable_trace_replay=True; leave it out",
+            marks=since(29, "there is no trace replay"),
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:

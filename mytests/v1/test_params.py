@@ -10,7 +10,9 @@ import pytest
 from mytests.characters import EOS
 from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.params import inherit
-from vllm.sampling_params import SamplingParams
+from sequence_hooks.v1.core.requests import make_like
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.request import Request
 
 PARENT = SamplingParams(temperature=0.5, max_tokens=10, min_tokens=4, seed=3, stop=["END"], prompt_logprobs=1)
 
@@ -37,6 +39,16 @@ def test_a_child_has_a_copy_of_its_parents() -> None:
     assert (child.temperature, child.stop_token_ids, child.prompt_logprobs) == (0.5, [7], None)
     assert child.seed not in (None, 3)
     assert child.eos_token_id == EOS
+
+
+@pytest.mark.parametrize("has_ended", [True, False, None])
+def test_a_child_reasons_if_its_parent_does(has_ended: bool | None) -> None:
+    """Its grammar begins when its reasoning has ended, for which upstream would look in its prompt alone."""
+    params = SamplingParams(max_tokens=2, structured_outputs=StructuredOutputsParams(choice=["a"]))
+    parent = Request("r", [1], params, None, reasoning_ended=has_ended, reasoning_parser_kwargs={"a": 1})
+    child = make_like(parent, "r_child_0", [1, 2], params).structured_output_request
+    assert child is not None
+    assert (child.reasoning_ended, child.reasoning_parser_kwargs) == (has_ended, {"a": 1})
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,12 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (model.is_encoder_decoder, "model", model.model, "use a model without an encoder"),
         (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size", parallel.pipeline_parallel_size,
          "leave it at 1"),
+        (parallel.prefill_context_parallel_size > 1, "prefill_context_parallel_size",
+         parallel.prefill_context_parallel_size, "leave it at 1"),
+        (parallel.decode_context_parallel_size > 1, "decode_context_parallel_size",
+         parallel.decode_context_parallel_size, "leave it at 1: a fork's last block would lie on several ranks"),
+        (model.is_diffusion, "model", model.model, "use a model that samples one token at a time"),
+        (model.return_sampling_mask, "return_sampling_mask", True, "leave it out: a join's tokens have none"),
         *unsupported(config),
     ]  # fmt: skip
     for is_refused, name, value, way_out in refused:

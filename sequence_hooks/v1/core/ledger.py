@@ -95,7 +95,7 @@ def spawned(plan: ChildPlan, child: Request, parent: V1Branch) -> Spawned:
         params.spaces_between_special_tokens,
         params.include_stop_str_in_output,
         params.output_text_buffer_length,
-        params.logprobs,
+        params.num_logprobs,
         params.flat_logprobs,
     )
     prefix = list(plan.prefix_token_ids)

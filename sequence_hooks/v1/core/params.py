@@ -66,6 +66,7 @@ def child_params(parent: V1Branch, overrides: Overrides, index: int, completion:
     # The child's prompt is its parent's context, which no user has sent as a prompt.
     params.prompt_logprobs = None
     params.prompt_logprob_token_ids = None
+    params.prompt_logprob_start = None
     params.skip_reading_prefix_cache = False
     if params.seed is not None:
         params.seed = derive_seed(params.seed, own.seed, index)
@@ -109,6 +110,7 @@ def params_after_join(branch: V1Branch) -> SamplingParams:
     params = copy.copy(params_of(branch.sequence.request))
     params.prompt_logprobs = None
     params.prompt_logprob_token_ids = None
+    params.prompt_logprob_start = None
     assert own.max_tokens is not None, "upstream gives every request a number"
     params.max_tokens = own.max_tokens - branch.num_sampled
     params.min_tokens = max(0, own.min_tokens - branch.num_sampled)

@@ -6,7 +6,11 @@ from vllm.v1.request import Request
 
 
 def make_like(request: Request, request_id: str, prompt_token_ids: list[int], params: SamplingParams) -> Request:
-    """A new request of the same client, with the same adapter, priority and cache as ``request``."""
+    """A new request of the same client, with the same adapter, priority and cache as ``request``.
+
+    It has ended its reasoning, after which its grammar begins, if ``request`` has.
+    """
+    reasoning = request.structured_output_request
     return Request(
         request_id=request_id,
         prompt_token_ids=prompt_token_ids,
@@ -19,6 +23,9 @@ def make_like(request: Request, request_id: str, prompt_token_ids: list[int], pa
         priority=request.priority,
         trace_headers=request.trace_headers,
         block_hasher=request._block_hasher,
+        session_id=request.session_id,
+        reasoning_ended=None if reasoning is None else reasoning.reasoning_ended,
+        reasoning_parser_kwargs=None if reasoning is None else reasoning.reasoning_parser_kwargs,
     )
 
 

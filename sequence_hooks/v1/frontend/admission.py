@@ -39,7 +39,7 @@ class Admission(InputProcessor):
 
     @staticmethod
     def assign_request_id(request: EngineCoreRequest) -> None:
-        """As upstream; refuses an id that a child could have or that hooks use themselves, and a streamed prompt."""
+        """As upstream; refuses ids that children could have or that hooks use, and prompts of more than whole texts."""
         if request.sampling_params is not None:
             try:
                 check_request_id(request.request_id)
@@ -47,6 +47,7 @@ class Admission(InputProcessor):
                 raise VLLMValidationError(str(error), parameter="request_id") from None
         if request.resumable:
             raise VLLMValidationError("with sequence hooks a prompt cannot be streamed; send it whole")
+        _check_prompt(request)
         InputProcessor.assign_request_id(request)
         if request.request_id == LEDGER:
             raise VLLMValidationError(
@@ -65,3 +66,18 @@ class Admission(InputProcessor):
             except ValueError as error:
                 raise VLLMValidationError(str(error), parameter="extra_args") from None
         return super()._validate_params(params, *args)
+
+
+def _check_prompt(request: EngineCoreRequest) -> None:
+    """Refuse prompts that a child could not compute anew from their tokens."""
+    params = request.sampling_params
+    if params is None or not (params.extra_args or {}).get("hooks", True):
+        return
+    given = {"multi_modal_data": request.mm_features, "prompt_embeds": request.prompt_embeds}
+    for name, value in given.items():
+        if value is not None and len(value) > 0:
+            raise VLLMValidationError(
+                f"with sequence hooks a prompt has no {name}: children are computed from tokens; leave it out, or "
+                "switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs on the server)",
+                parameter=name,
+            )

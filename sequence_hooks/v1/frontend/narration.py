@@ -52,7 +52,7 @@ class TreeDetokenizer(IncrementalDetokenizer):
             self._detokenizer.update(new_token_ids, stop_terminated)
             return
         is_stop_string = ended.text_end is not None
-        self._detokenizer.update(new_token_ids, ended.outcome == "stopped" and not is_stop_string)
+        self._detokenizer.update(new_token_ids, ended.finish_reason == "stop" and not is_stop_string)
         if is_stop_string and isinstance(self._detokenizer, BaseIncrementalDetokenizer):
             self._detokenizer.output_text = self.output_text[: ended.text_end]
 

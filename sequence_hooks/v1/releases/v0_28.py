@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM 0.28: as 0.29, with other ends at the model's length, logprobs of no tokens, and an older place for a class."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sequence_hooks.v1.releases import v0_29
-from sequence_hooks.v1.releases.v0_29 import unsupported as unsupported
+from sequence_hooks.v1.releases.v0_31 import cascade_attention
+from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts
+from vllm.config import VllmConfig
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestState
 from vllm.v1.request import Request, RequestStatus
@@ -30,6 +33,12 @@ class ReleaseRequestState(RequestState):
             # Upstream takes the last zero entries of a list for all of them.
             made.logprobs = made.logprobs[:0]
         return made
+
+
+def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
+    """See `v0_32.unsupported`."""
+    yield routed_experts(config.model_config.enable_return_routed_experts)  # type: ignore[attr-defined]
+    yield cascade_attention(config)
 
 
 def completion_usage_type() -> type:

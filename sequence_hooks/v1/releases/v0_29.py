@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
 from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
-from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts
+from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts, trace_replay
 from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -54,3 +54,4 @@ def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
     """See `v0_32.unsupported`."""
     yield routed_experts(config.model_config.enable_return_routed_experts)  # type: ignore[attr-defined]
     yield cascade_attention(config)
+    yield trace_replay(config)

@@ -41,11 +41,18 @@ class ReleaseRequestState(RequestState):
 def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
     """What an engine with this release cannot have with hooks."""
     yield routed_experts(config.aux_output_config.enable_return_routed_experts)
+    yield trace_replay(config)
 
 
 def routed_experts(is_set: bool) -> Unsupported:
     """Routed experts are recorded as tokens are computed, and a tree's are computed by several sequences."""
     return is_set, "enable_return_routed_experts", True, "leave it out: those of a tree are not put together"
+
+
+def trace_replay(config: VllmConfig) -> Unsupported:
+    """A trace is forced on a request by the number of tokens that it has sampled since its prompt."""
+    is_set = config.model_config.enable_trace_replay
+    return is_set, "enable_trace_replay", True, "leave it out: a trace says nothing of children, nor of joins"
 
 
 def completion_usage_type() -> type:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sequence of a tree ends as upstream's requests do: with the same text, tokens and reasons."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from vllm.sampling_params import RepetitionDetectionParams
+
+HOOKS = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="none")
+ENDS: dict[str, dict[str, Any]] = {
+    "its end": {},
+    "its end, in the text": {"include_stop_str_in_output": True},
+    "a stop token": {"stop_token_ids": [ord("e")]},
+    "a stop token, in the text": {"stop_token_ids": [ord("e")], "include_stop_str_in_output": True},
+    "a stop string": {"stop": ["de"]},
+    "a stop string, in the text": {"stop": ["de"], "include_stop_str_in_output": True},
+    "its length": {"max_tokens": 7},
+    "a repetition": {"repetition_detection": RepetitionDetectionParams(max_pattern_size=1, min_count=3)},
+}
+
+
+def told(output: Any) -> tuple[Any, ...]:
+    """How an output has ended; the first tokens are its own."""
+    return output.text.replace("xx", ""), tuple(output.token_ids[4:]), output.finish_reason
+
+
+@pytest.mark.parametrize("params", ENDS.values(), ids=ENDS)
+def test_a_sequence_with_a_tree_ends_as_one_without(params: dict[str, Any]) -> None:
+    """A root, a child, and a request that samples other tokens instead of hooks."""
+    engine = SurgicalEngine(HOOKS)
+    engine.add("r", **params)
+    engine.add("s", **params)
+    engine.run(plan(r="ab!.cdefffg", r_child_0="abxxcdefffg", s="abxxcdefffg"))
+    root, without = finished(engine), finished(engine, "s")
+    assert told(root) == told(root.children[0]) == told(without)
+    assert root.stop_reason == without.stop_reason
+    engine.assert_empty()
