@@ -2,6 +2,7 @@
 """What the documentation points at exists: tests by node id, and files by link."""
 
 import ast
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from mytests.surgical import CharTokenizer
+from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
 
 ROOT = Path(__file__).parent.parent
@@ -53,6 +55,15 @@ def test_the_code_of_extending_is_what_it_says() -> None:
         exec(block, names)
     assert names["numbered"]([]) == []
     assert isinstance(names["Tool"](CharTokenizer()), TokenHandler)
+
+
+def test_every_field_has_a_row_for_both_engines() -> None:
+    """Of the table that compares V0 and V1."""
+    table = (ROOT / "docs" / "engines.md").read_text().split("## ")[1]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    assert all(len(row) == 3 and all(cell.strip() for cell in row) for row in rows)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert named == {field.name for field in dataclasses.fields(SpecialKwargs)}
 
 
 def told_by(path: Path) -> list[str]:

@@ -5,18 +5,22 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
-from mytests.characters import EOS, PROMISE, SYNC, ids, token_of
+from mytests.characters import EOS, PROMISE, SYNC, ids
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from mytests.v1.characters import Detokenizable
 from mytests.v1.configuration import config_with
 from mytests.v1.leftovers import assert_no_request_left
+from mytests.v1.scripts import Sampling as Sampling
+from mytests.v1.scripts import Tokens
+from mytests.v1.scripts import num_sampled as num_sampled
+from mytests.v1.scripts import plan as plan
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildDelta
@@ -41,18 +45,6 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
 SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """A request that samples."""
-
-    request_id: str
-    num_sampled: int
-    """Output tokens that it has sampled itself so far."""
-
-
-Tokens = Mapping[str, int] | Callable[[Sampling], int]
 
 
 @dataclass
@@ -103,6 +95,7 @@ class SurgicalEngine(SteppedEngine):
 
     handed_out: list[RequestOutput] = field(default_factory=list)
     deltas: list[ChildDelta] = field(default_factory=list)
+    log_stats: bool = True
     iterations: list[IterationStats] = field(default_factory=list)
     """Upstream's statistics of each step, as the front end counts them."""
 
@@ -118,11 +111,11 @@ class SurgicalEngine(SteppedEngine):
         # Upstream keeps one block that no request can have.
         kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         grammars = StructuredOutputManager(config)
-        self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=True)
+        self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size))
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1")
-        processor = OutputProcessor(self.tokenizer, log_stats=True)
+        processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
         self.narrator = Narrator.adopt(processor, self.special_kwargs)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(self.block_size, sha256)
@@ -261,10 +254,11 @@ class SurgicalEngine(SteppedEngine):
 
     def _hand_out(self, outputs: EngineCoreOutputs) -> None:
         outputs = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(outputs))
-        self.iterations.append(IterationStats())  # type: ignore[no-untyped-call]
+        stats = IterationStats() if self.log_stats else None  # type: ignore[no-untyped-call]
+        self.iterations += [] if stats is None else [stats]
         for start in range(0, len(outputs.outputs), self.chunk_size):
             chunk = outputs.outputs[start : start + self.chunk_size]
-            processed = self.narrator.process_outputs(chunk, outputs.timestamp, self.iterations[-1])
+            processed = self.narrator.process_outputs(chunk, outputs.timestamp, stats)
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
             for output in processed.request_outputs:
                 assert isinstance(output, RequestOutput)
@@ -275,7 +269,7 @@ class SurgicalEngine(SteppedEngine):
         if outputs.scheduler_stats is not None:
             self.scheduler_stats.append(outputs.scheduler_stats)
         if self.stat_logger is not None:
-            self.stat_logger.record(outputs.scheduler_stats, self.iterations[-1])
+            self.stat_logger.record(outputs.scheduler_stats, stats)
 
     def _config(self) -> VllmConfig:
         config = config_with(self.special_kwargs, self.max_model_len)
@@ -284,16 +278,3 @@ class SurgicalEngine(SteppedEngine):
         scheduler.max_num_seqs, scheduler.max_num_batched_tokens = self.max_num_seqs, self.max_num_batched_tokens
         cache.num_gpu_blocks, cache.block_size = self.num_blocks + 1, self.block_size
         return config
-
-
-def plan(**texts: str) -> Callable[[Sampling], int]:
-    """Tokens from texts by request id: each request samples the next character of its text.
-
-    See `token_of` for what a text may have.
-    """
-    return lambda sampling: token_of(texts[sampling.request_id], sampling.num_sampled)
-
-
-def num_sampled(sampling: Sampling) -> int:
-    """The number of output tokens that a sequence has sampled itself, at the time when it samples the next."""
-    return sampling.num_sampled

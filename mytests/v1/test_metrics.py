@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from mytests.characters import SYNC
 from mytests.v1.configuration import base_config
-from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.events import Figures
@@ -162,6 +162,18 @@ class TestUpstreams:
         (ended,) = [request for each in engine.iterations for request in each.finished_requests]
         assert ended.num_generation_tokens == 5 and ended.e2e_latency > 0
         engine.assert_empty()
+
+    def test_without_statistics_callers_are_told_the_same(self) -> None:
+        """An engine that counts nothing has nothing to add to."""
+        told = []
+        for log_stats in (True, False):
+            engine = SurgicalEngine(SYNC_HOOKS, log_stats=log_stats)
+            engine.add()
+            engine.run(plan(r="a!b!.z", r_child_0="AB", r_child_1="CDEF"))
+            completion = finished(engine)
+            told.append((completion.text, completion.segments, [child.token_ids for child in completion.children]))
+            engine.assert_empty()
+        assert told[0] == told[1]
 
     def test_preemptions_of_children_count(self) -> None:
         """As on V0: they are those of all sequences."""

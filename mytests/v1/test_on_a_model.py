@@ -14,8 +14,9 @@ from mytests.environment import EXAMPLES
 # The engine runs in this process, so that its scheduler can be looked at.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
-from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
-from forkjoin_task import MODES, held_out_prompts, is_correct
+from forkjoin_engine import GREEDY, MODEL_FOLDER, answers, hooks_for, open_engine
+from forkjoin_task import EOS, MODES, held_out_prompts, is_correct
+from transformers import AutoTokenizer
 
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
@@ -90,6 +91,22 @@ def test_with_ten_blocks_of_kv_everything_is_recomputed_and_right() -> None:
     scheduler = scheduler_of(engine)
     assert scheduler.pressure.evictions["discard"] > NUM_PROMPTS
     scheduler.check_integrity()
+
+
+def test_it_needs_no_tokenizer() -> None:
+    """Prompts and results are tokens then; nothing has a text."""
+    engine = open_engine(hooks_for("sync", merge_separator=""), skip_tokenizer_init=True)
+    encode = AutoTokenizer.from_pretrained(MODEL_FOLDER).encode
+    params = GREEDY.clone()
+    params.detokenize, params.stop_token_ids = False, encode(EOS)
+    (output,) = engine.generate({"prompt_token_ids": encode(held_out_prompts(1, 9, "sync")[0])}, params, use_tqdm=False)
+    (completion,) = output.outputs
+    assert isinstance(completion, CompletionOutput)
+    results = [token_id for child in completion.children for token_id in child.result_token_ids]
+    merged = [p for each in completion.segments if each.origin == "merged" for p in range(each.start, each.end)]
+    assert results and [completion.token_ids[position] for position in merged] == results
+    assert completion.text == "" and {child.text for child in completion.children} == {""}
+    scheduler_of(engine).check_integrity()
 
 
 OFF = """

@@ -82,12 +82,11 @@ class Narrator(OutputProcessor):
         """As upstream; the request is one that `Admission` has let in."""
         super().add_request(request, *args, **kwargs)
         state = self.request_states[request.request_id]
-        if request.sampling_params is not None:
-            assert type(state) is RequestState
-            state.__class__ = TreelessState
-            assert isinstance(state, TreelessState)
-            given = request.sampling_params.extra_args or {}
-            state.limits, state.counts_tree = limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE))
+        assert request.sampling_params is not None and type(state) is RequestState
+        state.__class__ = TreelessState
+        assert isinstance(state, TreelessState)
+        given = request.sampling_params.extra_args or {}
+        state.limits, state.counts_tree = limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE))
 
     def process_outputs(
         self,
@@ -267,4 +266,4 @@ class Narrator(OutputProcessor):
         root = self._replay.branch_of(request_id)
         if root is not None:
             del self._states[root]
-            self._replay.forget(request_id)
+            self._replay.forget(root)

@@ -53,11 +53,8 @@ class Replay:
         branch = self._branches[root.engine_id] = self.trees.plant(root, limits)
         return branch
 
-    def forget(self, request_id: str) -> None:
+    def forget(self, root: FrontBranch) -> None:
         """Forget the tree of a request that has finished or was aborted."""
-        root = self._branches.get(request_id)
-        if root is None:
-            return
         for branch in list(root.subtree()):
             del self._branches[branch.sequence.engine_id]
             if branch.phase != "finished":
@@ -120,8 +117,6 @@ class Replay:
             ends_at_length=event.ends_at_length,
             error=event.error,
         )
-        if branch.awaits_resume:
-            self.trees.resume(branch, ())
         self.trees.join(branch, merge, event.num_prefill, 0)
 
     def awaiting(self) -> Iterator[FrontBranch]:
