@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of upstream's engine that change how it schedules, keeps KV or hands out tokens: trees come out the same."""
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
+from forkjoin_task import held_out_prompts, is_correct
+
+from vllm.config import KVEventsConfig
+
+pytestmark = pytest.mark.model
+
+PROMPTS = held_out_prompts(40, 7, "sync")
+FEW_BLOCKS = {"num_gpu_blocks_override": 10, "block_size": 32, "max_model_len": 256}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "outputs of several tokens": {"stream_interval": 4},
+    "prompts in parts": {"long_prefill_token_threshold": 8},
+    "prompts in parts, as others wait": {
+        "long_prefill_token_threshold": 8,
+        "long_prefill_token_threshold_adaptive": True,
+    },
+    "few tokens in a step": {"max_num_batched_tokens": 40, "max_num_seqs": 16},
+    "fewer tokens than the worker could take": {"max_num_scheduled_tokens": 40, "max_num_batched_tokens": 64},
+    "prompts in some steps only": {"prefill_schedule_interval": 3},
+    "few running requests": {"max_num_active_seqs": 2},
+    "free blocks in reserve": {"watermark": 0.3, "num_gpu_blocks_override": 24, "block_size": 32},
+    "prompts that may not fit": {"scheduler_reserve_full_isl": False, **FEW_BLOCKS},
+    "priorities": {"scheduling_policy": "priority"},
+    "events of KV": {"kv_events_config": KVEventsConfig(enable_kv_cache_events=True, publisher="null")},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_trees_come_out_right(options: dict[str, Any]) -> None:
+    """All prompts are answered, and nothing is left."""
+    engine: Any = open_engine(hooks_for("sync"), **options)
+    outputs = engine.generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert all(map(is_correct, PROMPTS, answers(outputs)))
+    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+    scheduler.check_integrity()
+    assert not scheduler.requests
+    engine.llm_engine.engine_core.shutdown()
