@@ -13,13 +13,13 @@ import pytest
 from benchmarks.forkjoin import figures
 from benchmarks.forkjoin.engine import Run, Step
 from benchmarks.forkjoin.figures import Figures
-from benchmarks.forkjoin.measure import measure
+from benchmarks.forkjoin.measure import Clock, measure
 from benchmarks.forkjoin.models import LARGE, SMALL
 from benchmarks.forkjoin.plans import EOS, PROMISE, Plan, Tokens, equal, skewed
 from benchmarks.forkjoin.quiet import Elsewhere, quietest
 from benchmarks.forkjoin.report import write
 from benchmarks.forkjoin.results import Machine, Results
-from benchmarks.forkjoin.sides import HOOKS, OFF, UPSTREAM, Workshop
+from benchmarks.forkjoin.sides import AGAIN, HOOKS, OFF, UPSTREAM, Workshop
 from benchmarks.forkjoin.suites import Suite
 from benchmarks.forkjoin.targets import targets
 
@@ -107,17 +107,43 @@ def test_figures_survive_the_file(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "benchmarks.json") == results
 
 
-def test_a_step_that_hooks_slow_down_is_called_missed() -> None:
-    """The step is compared with that of the same engine with hooks off, by the median of the rounds."""
+@pytest.mark.parametrize(
+    ("on", "again", "rounds", "verdict"),
+    [
+        (1.05, 1.00, 9, "**missed**"),
+        (0.97, 1.00, 9, "met"),
+        (1.05, 1.00, 1, "**missed**"),
+        (1.02, 1.00, 1, "cannot tell"),
+        (1.00, 1.00, 1, "cannot tell"),
+        (1.05, 1.06, 9, "cannot tell"),
+        (0.97, 0.94, 9, "cannot tell"),
+    ],
+)
+def test_a_run_judges_what_its_rounds_can_tell(on: float, again: float, rounds: int, verdict: str) -> None:
+    """A step with hooks on is to take 1.01 of one with hooks off, and a second process with hooks off takes as long."""
     plan = equal(32, 1, 8)
-    sides = ((UPSTREAM, 1.0), (OFF, 1.01), (HOOKS, 1.03))
     found = [
         figures.of_batch(partial(MAKE, model=LARGE.name, side=kind.name, way="batch", round=round_), plan, run)
-        for kind, seconds in sides
-        for round_, run in enumerate([make_run(9.0, seconds, seconds)] * 3)
+        for kind, seconds in ((UPSTREAM, 1.0), (OFF, 1.0), (HOOKS, on), (AGAIN, again))
+        for round_, run in enumerate([make_run(9.0, seconds, seconds)] * rounds)
     ]
-    rows = targets(Results("a test", True, 1.0, Machine("cpu", 2, 2, "3.11", {}), found, [])).splitlines()[2:]
-    assert ["missed" in row for row in rows] == [False, True]
+    rows = targets(Results("a test", True, 1.0, Machine("cpu", 2, 2, "3.11", {}), found, [])).splitlines()
+    assert rows[-1].split("|")[-2].strip() == verdict
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(None, 5), (100.0, 5), (35.0, 3), (5.0, 1), (0.0, 1)])
+def test_no_round_begins_that_would_end_too_late(
+    monkeypatch: pytest.MonkeyPatch, seconds: float | None, rounds: int
+) -> None:
+    """Each is expected to take as long as the last one; the first round is made while there is any time left."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    clock, begun = Clock(seconds), 0
+    for _ in clock.rounds(5):
+        begun, now[0] = begun + 1, now[0] + 10
+    assert begun == rounds
+    now[0] += 1000
+    assert list(clock.rounds(5)) == ([] if seconds is not None else [0, 1, 2, 3, 4])
 
 
 @pytest.mark.model

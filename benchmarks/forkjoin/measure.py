@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the sides interleaved, round by round, each round in new processes."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
@@ -30,18 +32,40 @@ WARM_UP = equal(64, 2, 8)
 
 def measure(suite: Suite, workshop: Workshop) -> Iterator[Figures]:
     """Measure all of a suite but the load above the KV capacity."""
+    clock = Clock(suite.seconds)
     with tqdm(leave=False, unit="run") as progress:
         for model, plans in suite.grids:
-            for number in range(suite.rounds):
+            for number in clock.rounds(suite.rounds):
                 with workshop.open(model, *KINDS) as sides:
                     yield from _Round(model, sides, number, progress).grid(plans)
-        for model, plans in suite.batches:
-            for number in range(suite.batch_rounds):
-                with workshop.open(model, *WITHOUT_HOOK_TOKENS) as sides:
-                    yield from _Round(model, sides, number, progress).batches(plans)
-        for number in range(suite.rounds):
+        for number in clock.rounds(suite.rounds):
             with workshop.open(SMALL, HOOKS, INJECTION, CACHING) as sides:
                 yield from _Round(SMALL, sides, number, progress).forests(suite.forests)
+        # Last: what time is left makes these, of which most rounds are needed, more certain.
+        for model, plans in suite.batches:
+            for number in clock.rounds(suite.batch_rounds):
+                with workshop.open(model, *WITHOUT_HOOK_TOKENS) as sides:
+                    yield from _Round(model, sides, number, progress).batches(plans)
+
+
+class Clock:
+    """Says which rounds may begin.
+
+    Args:
+        seconds: How long all of them may take; None does not limit them.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = math.inf if seconds is None else time.perf_counter() + seconds
+
+    def rounds(self, count: int) -> Iterator[int]:
+        """The numbers of at most ``count`` rounds of the same kind, each of which may take as long as the last one."""
+        start, last = time.perf_counter(), 0.0
+        for number in range(count):
+            if start + last > self._end:
+                return
+            yield number
+            start, last = time.perf_counter(), time.perf_counter() - start
 
 
 class _Round:

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 from benchmarks.forkjoin import plots, tables
+from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.quiet import MAX_ELSEWHERE, TRIES
 from benchmarks.forkjoin.results import Results
 from benchmarks.forkjoin.targets import targets
+from benchmarks.forkjoin.verdicts import LEAST_NOISE
 from benchmarks.forkjoin.ways import MAX_CLIENT_TREES
 
 PAGE = Path(__file__).with_name("page.md")
@@ -32,9 +34,10 @@ def write(results: Results, folder: Path) -> None:
         lead=plan.lead,
         tail=plan.tail,
         targets=targets(results),
+        least_noise=LEAST_NOISE,
         grids="".join(_grid(results, model) for model in results.models if results.plans(model, "in_sequence")),
         batches="".join(_batches(results, model) for model in results.models if results.plans(model, "batch")),
-        small=results.models[-1],
+        small=SMALL.name,
         max_client_trees=MAX_CLIENT_TREES,
         forests=tables.forests(results),
         loads=_loads(results),

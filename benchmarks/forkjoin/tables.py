@@ -13,6 +13,7 @@ from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.results import Results, median, ratio, ratios, spread
 from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM
+from benchmarks.forkjoin.verdicts import quartiles
 
 
 def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -84,12 +85,6 @@ def with_quartiles(values: Sequence[float]) -> str:
     """The median, with the lower and the upper quartile."""
     low, middle, high = quartiles(values)
     return f"{middle:.3f} ({low:.3f}-{high:.3f})" if len(values) > 1 else f"{middle:.3f}"
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The lower quartile, the median and the upper quartile; a single value is all three."""
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
-    return low, middle, high
 
 
 def _seconds_row(results: Results, model: str, plan: Plan) -> list[str]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from benchmarks.forkjoin.models import LARGE, SMALL
 from benchmarks.forkjoin.plans import Plan, equal
-from benchmarks.forkjoin.results import Results, median, ratio, ratios
-from benchmarks.forkjoin.sides import CACHING, HOOKS, INJECTION, OFF, UPSTREAM, Kind
+from benchmarks.forkjoin.results import Results, ratios
+from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM, Kind
 from benchmarks.forkjoin.tables import markdown, with_quartiles
+from benchmarks.forkjoin.verdicts import LEAST_NOISE, Verdict, exact, judge, noise_of_control, noise_of_rounds
 
-NOISE = 0.02
-"""The least by which two runs of the same engine differ on a shared machine."""
+ALIKE = 0.02
+"""How far an engine with hooks off may be from upstream's."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Target:
     against: str
     wanted: str
     measured: str
-    met: bool
+    verdict: Verdict
 
 
 def targets(results: Results) -> str:
@@ -32,31 +33,31 @@ def targets(results: Results) -> str:
     for row in _ROWS:
         rows += row(results)
     headers = ["what", "against", "target", "measured", ""]
-    return markdown(headers, ([*_texts(row), "met" if row.met else "**missed**"] for row in rows))
-
-
-def _texts(row: Target) -> list[str]:
-    return [row.what, row.against, row.wanted, row.measured]
+    return markdown(headers, ([row.what, row.against, row.wanted, row.measured, row.verdict] for row in rows))
 
 
 def _steps(results: Results) -> Iterator[Target]:
     for model in (LARGE.name, SMALL.name):
         for plan in results.plans(model, "batch"):
-            on, off, upstream = (results.of(model, "batch", kind, plan) for kind in (HOOKS, OFF, UPSTREAM))
+            on, off, again, upstream = (
+                results.of(model, "batch", kind, plan) for kind in (HOOKS, OFF, AGAIN, UPSTREAM)
+            )
+            noise = noise_of_control(ratios(again, off, "step"))
             without, added = ratios(off, upstream, "step"), ratios(on, off, "step")
             where = f"{len(plan.lengths)} running, {model}"
-            within = abs(statistics.median(without) - 1) <= NOISE
+            within = judge(statistics.median(without), lambda value: abs(value - 1) <= ALIKE, noise)
             name = f"`special_kwargs=None`, {where}"
-            yield Target(name, "upstream 0.9.2", f"1.00 ± {NOISE}", with_quartiles(without), within)
-            cheap = statistics.median(added) <= 1.01
+            yield Target(name, "upstream 0.9.2", f"1.00 ± {ALIKE}", with_quartiles(without), within)
+            cheap = judge(statistics.median(added), lambda value: value <= 1.01, noise)
             yield Target(f"hooks on, no hook token, {where}", "off", "≤ 1.01", with_quartiles(added), cheap)
 
 
 def _fork(results: Results) -> Iterator[Target]:
     for plan in _measured(results, LARGE.name, equal(2048, 1, 128), equal(2048, 8, 128)):
-        share = median(results.of(LARGE.name, "by_hooks", HOOKS, plan), "fork_share")
+        shares = [each.fork_share for each in results.of(LARGE.name, "by_hooks", HOOKS, plan)]
+        share, verdict = _judged(shares, lambda value: value <= 0.01)
         what = f"a fork: {plan.label}, per child"
-        yield Target(what, "a prefill of the context", "≤ 1 %", f"{share:.2%}", share <= 0.01)
+        yield Target(what, "a prefill of the context", "≤ 1 %", f"{share:.2%}", verdict)
 
 
 def _flat(results: Results) -> Iterator[Target]:
@@ -64,9 +65,9 @@ def _flat(results: Results) -> Iterator[Target]:
     if len(list(_measured(results, LARGE.name, short, long))) == 2:
         first, last = (results.of(LARGE.name, "by_hooks", HOOKS, plan) for plan in (short, long))
         for what, name in (("outputs", "fork_outputs"), ("first step", "fork_step")):
-            growth = ratio(last, first, name)
+            growth, verdict = _judged(ratios(last, first, name), lambda value: value <= 1.1)
             what = f"a fork of 8 at a context of 4,096: {what}"
-            yield Target(what, "at 512", "1.00 (flat)", f"{growth:.2f}", growth <= 1.1)
+            yield Target(what, "at 512", "1.00 (flat)", f"{growth:.2f}", verdict)
 
 
 def _join(results: Results) -> Iterator[Target]:
@@ -76,7 +77,7 @@ def _join(results: Results) -> Iterator[Target]:
         wrong = [pair for pair in found if pair[0] != pair[1]]
         text = f"{len(found) - len(wrong)} of {len(found)} plans exactly"
         tokens = "the merged and the parent's last" if kind is HOOKS else "the parent's last and the last of all"
-        yield Target(f"tokens computed at a join, {kind.name}", "", tokens, text, not wrong)
+        yield Target(f"tokens computed at a join, {kind.name}", "", tokens, text, exact(not wrong))
 
 
 def _merged_and_last(plan: Plan) -> int:
@@ -92,9 +93,10 @@ def _bound(results: Results) -> Iterator[Target]:
         for plan in _measured(results, LARGE.name, equal(2048, fan_out, 128)):
             for kind in (HOOKS, INJECTION):
                 found = results.of(LARGE.name, "by_hooks", kind, plan)
-                share = ratio(results.bounds(LARGE.name, plan), found, "with_join")
+                shares = ratios(results.bounds(LARGE.name, plan), found, "with_join")
+                share, verdict = _judged(shares, lambda value: value >= 0.9)
                 what = f"children and join: {plan.label}, {kind.name}"
-                yield Target(what, "batched steps, hooks off", "≥ 90 %", f"{share:.0%}", share >= 0.9)
+                yield Target(what, "batched steps, hooks off", "≥ 90 %", f"{share:.0%}", verdict)
 
 
 def _clients(results: Results) -> Iterator[Target]:
@@ -113,9 +115,10 @@ def _clients(results: Results) -> Iterator[Target]:
 
 
 def _gain(results: Results, plan: Plan, hooks: Kind, client: Kind, wanted: str, least: float) -> Target:
-    gain = ratio(results.of(LARGE.name, "by_client", client, plan), results.of(LARGE.name, "by_hooks", hooks, plan))
+    sides = results.of(LARGE.name, "by_client", client, plan), results.of(LARGE.name, "by_hooks", hooks, plan)
+    gain, verdict = _judged(ratios(*sides), lambda value: value >= least)
     against = "client, caching" if client is CACHING else "client, no caching"
-    return Target(f"{plan.label}, {hooks.name}", against, wanted, f"{gain:.2f}x", gain >= least)
+    return Target(f"{plan.label}, {hooks.name}", against, wanted, f"{gain:.2f}x", verdict)
 
 
 def _blocks(results: Results) -> Iterator[Target]:
@@ -125,14 +128,23 @@ def _blocks(results: Results) -> Iterator[Target]:
             for way, kind in (("by_client", UPSTREAM), ("by_hooks", HOOKS))
         )
         measured = f"{client / hooks:.1f}x ({hooks} against {client})"
-        yield Target(f"peak blocks: {plan.label}", "independent copies", "≥ 5x fewer", measured, client >= 5 * hooks)
+        yield Target(
+            f"peak blocks: {plan.label}", "independent copies", "≥ 5x fewer", measured, exact(client >= 5 * hooks)
+        )
 
 
 def _pressure(results: Results) -> Iterator[Target]:
     for load in results.loads:
         share = load["auto_to_best_fixed"]
         what = f'load {load["load"]:g}x of the KV capacity, "auto"'
-        yield Target(what, "best fixed policy", "≥ 0.90", f"{share:.2f}", share >= 0.9)
+        verdict = judge(share, lambda value: value >= 0.9, LEAST_NOISE)
+        yield Target(what, "best fixed policy", "≥ 0.90", f"{share:.2f}", verdict)
+
+
+def _judged(values: Sequence[float], is_met: Callable[[float], bool]) -> tuple[float, Verdict]:
+    """The median of ``values``, one of each round, and whether it meets a target."""
+    middle = statistics.median(values)
+    return middle, judge(middle, is_met, noise_of_rounds(values))
 
 
 def _measured(results: Results, model: str, *plans: Plan) -> Iterable[Plan]:
