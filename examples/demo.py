@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forks and joins on a real engine: the trees of a few requests, then accuracy and wall time.
+"""Forks and joins on a real engine: the trees of a few requests, then accuracy, and what it costs.
 
 Usage: `python examples/demo.py [--count 100]`
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+
+# The steps of an engine in this process can be counted.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts, is_correct
+from forkjoin_work import BLOCK_SIZE, Counted, num_round_trips, three_ways
+from rich import box
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
-from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
+from vllm import CompletionOutput, RequestOutput
 
 SEED = 1
 SHOWN = 2
-REPEATS = 3
 
 Decode = Callable[[tuple[int, ...]], str]
 
@@ -30,12 +34,12 @@ def main() -> None:
     count = arguments.parse_args().count
     console = Console(highlight=False, width=120)
     console.print("Loading the model once without hooks, and once for each mode ...")
-    plain = open_engine(None)
+    plain = Counted(open_engine(None, enable_prefix_caching=True, block_size=BLOCK_SIZE))
     for mode in MODES:
         show_mode(console, mode, plain, held_out_prompts(count, SEED, mode))
 
 
-def show_mode(console: Console, mode: Mode, plain: LLM, prompts: list[str]) -> None:
+def show_mode(console: Console, mode: Mode, plain: Counted, prompts: list[str]) -> None:
     """Show everything that the demo has about one mode."""
     console.rule(f'block_on="{mode}"')
     engine = open_engine(hooks_for(mode))
@@ -45,12 +49,7 @@ def show_mode(console: Console, mode: Mode, plain: LLM, prompts: list[str]) -> N
         console.print(tree_of(output, decode))
     correct = sum(map(is_correct, prompts, answers(outputs)))
     console.print(f"exact match: {100 * correct / len(prompts):.1f} %  ({correct} of {len(prompts)} held-out prompts)")
-    for name, part in [("one request", outputs[:1]), (f"{len(outputs)} requests at once", outputs)]:
-        with_hooks, without = compare_times(engine, plain, part)
-        console.print(
-            f"wall time, {name}: {with_hooks:.2f} s with hooks, {without:.2f} s for as many tokens in sequence "
-            f"without: {without / with_hooks:.2f}x"
-        )
+    console.print(work_table(Counted(engine), plain, outputs))
 
 
 def tree_of(output: RequestOutput, decode: Decode) -> Tree:
@@ -81,22 +80,19 @@ def _add_sampled(tree: Tree, completion: CompletionOutput, start: int, end: int,
             shown.add(Text(f"resumes: prefills {join.num_prefill} of {join.num_context} tokens in context"))
 
 
-def compare_times(engine: LLM, plain: LLM, outputs: list[RequestOutput]) -> tuple[float, float]:
-    """Median seconds with hooks, and without for equally many tokens in sequence; the runs are interleaved."""
-    prompts = [output.prompt for output in outputs]
-    lengths = [len(output.outputs[0].token_ids) for output in outputs]
-    in_sequence = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(REPEATS):
-        seconds[0].append(_seconds(lambda: engine.generate(prompts, GREEDY, use_tqdm=False)))
-        seconds[1].append(_seconds(lambda: plain.generate(prompts, in_sequence, use_tqdm=False)))
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
+def work_table(hooked: Counted, plain: Counted, outputs: Sequence[RequestOutput]) -> Table:
+    """What one of ``outputs`` costs, and all of them at once, each of three ways."""
+    table = Table("", "", *map(_right, ("steps", "computed tokens", "round trips", "seconds")), box=box.SIMPLE)
+    for name, part in (("one request", outputs[:1]), (f"{len(outputs)} at once", outputs)):
+        for way, work in three_ways(hooked, plain, part).items():
+            trips = num_round_trips(part) if way == "by a client" else 1
+            table.add_row(name, way, f"{work.steps:,}", f"{work.tokens:,}", str(trips), f"{work.seconds:.2f}")
+            name = ""
+    return table
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def _right(name: str) -> Column:
+    return Column(name, justify="right")
 
 
 if __name__ == "__main__":
