@@ -41,7 +41,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin-overhead test-releases
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -150,6 +150,12 @@ bench-agreement: setup ## kv_inject against a prefill of the same tokens
 
 bench-plugin-overhead: plugin ## steps of a stock vLLM with the plug-in and no hook token, against those without
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.plugin_overhead
+
+bench-plugin: setup plugin ## hooks on a stock vLLM against a client, decoding in sequence, and the fork: build/bench-plugin
+	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --plugin $(CURDIR)/$(PLUGIN)/bin/python
+
+bench-plugin-quick: setup plugin ## a subset of it in less than five minutes
+	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --quick --plugin $(CURDIR)/$(PLUGIN)/bin/python
 
 fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)

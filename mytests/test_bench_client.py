@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.forkjoin import ways
-from benchmarks.forkjoin.engine import Run
-from benchmarks.forkjoin.plans import Plan, Tokens
+from benchmarks.forkjoin.engine import LONGEST, Run
+from benchmarks.forkjoin.plans import Plan, Script, Tokens
 
 
 class ScriptedEngine:
@@ -32,10 +32,10 @@ class ScriptedEngine:
         """See `Observed.end_round`."""
         self.num_rounds += 1
 
-    def add(self, request_id: str, prompt: tuple[int, ...], params: Any) -> None:
+    def add(self, request_id: str, prompt: tuple[int, ...], script: Script, max_tokens: int = LONGEST) -> None:
         """See `Observed.add`."""
         self.requests[request_id] = prompt
-        self._waiting.append((request_id, params.logits_processors[0].output))
+        self._waiting.append((request_id, script.output))
 
     def drain(self, then: Callable[[str, tuple[int, ...]], None]) -> dict[str, tuple[int, ...]]:
         """See `Observed.drain`."""

@@ -5,16 +5,18 @@ It runs in pristine upstream's environment too, so nothing here needs this fork.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
+from benchmarks.forkjoin.plans import Script
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.llm_engine import LLMEngine
 
-BLOCK_SIZE = 16
+LONGEST = 16000
+"""In tokens; a scripted sequence ends earlier, with its EOS."""
 
 
 @dataclass
@@ -48,6 +50,9 @@ class Run:
     bounds: list[int] = field(default_factory=list)
     """The numbers of steps after which a client's tree had the outputs of a round of requests."""
 
+    ends: dict[str, float] = field(default_factory=dict)
+    """When each request ended, in seconds since the start."""
+
     elsewhere: float = 0.0
     """Cores that other processes kept busy during the run."""
 
@@ -56,19 +61,12 @@ def _nothing(request_id: str, output: tuple[int, ...]) -> None:
     """Ignore an output, as most ways do."""
 
 
-class Observed:
+class Observed(ABC):
     """An engine whose steps are recorded in the current `Run`."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        self._engine = LLMEngine.from_engine_args(
-            EngineArgs(
-                enforce_eager=True,
-                disable_log_stats=True,
-                use_tqdm_on_load=False,
-                block_size=BLOCK_SIZE,
-                seed=0,
-                **arguments,
-            )
+        self._engine: Any = LLMEngine.from_engine_args(
+            EngineArgs(enforce_eager=True, disable_log_stats=True, use_tqdm_on_load=False, seed=0, **arguments)
         )
         self.run = Run()
         self._step = Step(0.0, 0, 0, 0.0, 0.0)
@@ -85,9 +83,19 @@ class Observed:
         self.run.seconds = time.perf_counter() - self._started
         return self.run
 
-    def add(self, request_id: str, prompt: Iterable[int], params: SamplingParams) -> None:
-        """Add a request; ``params`` hold its scripts."""
-        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt)}, params)
+    def add(
+        self, request_id: str, prompt: Iterable[int], script: Script, max_tokens: int = LONGEST, **limits: Any
+    ) -> None:
+        """Add a request that samples what ``script`` says.
+
+        Args:
+            limits: Of its tree, see `sequence_hooks.limits.Limits`.
+        """
+        self._add(request_id, prompt, self._scripted(script, max_tokens, limits))
+
+    def add_greedy(self, request_id: str, prompt: Iterable[int], length: int) -> None:
+        """Add a request that samples ``length`` tokens of the model's choice."""
+        self._add(request_id, prompt, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True))
 
     def end_round(self) -> None:
         """Note that a client continues with the outputs of a round of requests."""
@@ -105,44 +113,18 @@ class Observed:
             self._last = now
             self.run.steps.append(step)
             for output in finished:
+                self.run.ends[output.request_id] = now - self._started
                 outputs[output.request_id] = tuple(output.outputs[0].token_ids)
                 then(output.request_id, outputs[output.request_id])
         return outputs
 
+    def _add(self, request_id: str, prompt: Iterable[int], params: SamplingParams) -> None:
+        self._engine.add_request(request_id, {"prompt_token_ids": list(prompt)}, params)
+
+    @abstractmethod
+    def _scripted(self, script: Script, max_tokens: int, limits: dict[str, Any]) -> SamplingParams:
+        """The parameters of a request that samples what ``script`` says."""
+
+    @abstractmethod
     def _observe(self) -> None:
-        (scheduler,) = self._engine.scheduler
-        executor, processor = self._engine.model_executor, self._engine.output_processor
-        manager, schedule, execute = scheduler.block_manager, scheduler.schedule, executor.execute_model
-        process = processor.process_outputs
-
-        @wraps(schedule)
-        def observed_schedule() -> Any:
-            scheduled = schedule()
-            self._step.num_tokens = sum(map(_num_computed, scheduled[0]))
-            self._step.num_seqs = len(scheduled[1].scheduled_seq_groups)
-            used = manager.num_total_gpu_blocks - manager.get_num_free_gpu_blocks()
-            self.run.peak_blocks = max(self.run.peak_blocks, used)
-            return scheduled
-
-        @wraps(execute)
-        def observed_execute(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            output = execute(*args, **kwargs)
-            self._step.model += time.perf_counter() - start
-            return output
-
-        @wraps(process)
-        def observed_process(*args: Any, **kwargs: Any) -> None:
-            start = time.perf_counter()
-            process(*args, **kwargs)
-            self._step.processing = max(self._step.processing, time.perf_counter() - start)
-
-        scheduler.schedule, executor.execute_model = observed_schedule, observed_execute
-        processor.process_outputs = observed_process
-
-
-def _num_computed(metadata: Any) -> int:
-    """The tokens of a scheduled sequence that the model computes: all but those that prefix caching found."""
-    num_found = len(metadata.computed_block_nums or ()) * BLOCK_SIZE
-    (data,) = metadata.seq_data.values()
-    return max(1, metadata.token_chunk_size - max(0, num_found - data.get_num_computed_tokens()))
+        """Let the engine record its steps."""

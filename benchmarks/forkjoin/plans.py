@@ -111,9 +111,18 @@ class Script:
     children: Sequence[Sequence[int]] = field(default=())
     """What the sequences whose prompt ends with a mark sample."""
 
+    num_prompt: int = 0
+    """Tokens of the request's prompt, if it forks and joins."""
+
+    num_before_join: int = 0
+    """Tokens that it samples before its join."""
+
+    def is_child(self, prompt: Sequence[int]) -> bool:
+        """Whether a sequence with this prompt is one of the children."""
+        return 0 <= prompt[-1] - FIRST_MARK < len(self.children)
+
     def __call__(self, prompt: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        index = prompt[-1] - FIRST_MARK
-        output = self.children[index] if 0 <= index < len(self.children) else self.output
+        output = self.children[prompt[-1] - FIRST_MARK] if self.is_child(prompt) else self.output
         logits.fill_(-torch.inf)
         logits[output[len(past)]] = 0.0
         return logits

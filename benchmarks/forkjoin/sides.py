@@ -5,11 +5,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.check_upstream.pristine import ENVIRONMENT, make_environment
 from benchmarks.forkjoin.engine import Run, Step
@@ -17,6 +17,8 @@ from benchmarks.forkjoin.models import MAX_MODEL_LEN, Model
 from benchmarks.forkjoin.plans import MAX_CHILDREN, PROMISE, Plan
 
 ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / ".venv-plugin" / "bin" / "python"
+Environment = Literal["fork", "upstream", "plug-in"]
 _HOOKS = {
     "handlers": [(PROMISE, "benchmarks.forkjoin.hooks.FanOut")],
     "max_children": MAX_CHILDREN,
@@ -30,7 +32,7 @@ class Kind:
     """Which vLLM an engine runs, and its arguments."""
 
     name: str
-    pristine: bool = False
+    environment: Environment = "fork"
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -40,11 +42,16 @@ OFF = Kind("hooks off")
 AGAIN = Kind("hooks off, again")
 """A second process of the same kind, to see by how much two such processes differ."""
 
-UPSTREAM = Kind("upstream 0.9.2", pristine=True)
+UPSTREAM = Kind("upstream 0.9.2", "upstream")
 CACHING = Kind("hooks off, prefix caching", arguments={"enable_prefix_caching": True})
 """Stands in for upstream's prefix caching, which on CPUs needs an extension that no longer exists."""
 
 KINDS = (HOOKS, INJECTION, OFF, UPSTREAM, CACHING)
+PLUGIN_HOOKS = Kind("plug-in, conditional prefill", "plug-in", {"special_kwargs": _HOOKS})
+STOCK = Kind("vLLM 0.32", "plug-in")
+"""A stock vLLM whose engine has no hooks. It caches prefixes, as it does by default."""
+
+STOCK_AGAIN = Kind("vLLM 0.32, again", "plug-in")
 
 
 class Side:
@@ -52,7 +59,7 @@ class Side:
 
     def __init__(self, process: "subprocess.Popen[str]", kind: Kind, log: Path) -> None:
         self._process, self.kind, self._log = process, kind, log
-        if self._read()["pristine"] != kind.pristine:
+        if self._read()["environment"] != kind.environment:
             raise RuntimeError(f"{kind.name}: its environment has the wrong vLLM")
 
     @property
@@ -77,13 +84,21 @@ class Side:
 
 
 class Workshop:
-    """A folder with the models, and the environment of pristine upstream."""
+    """A folder with the models, and the environments of the sides.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        kinds: Those that it will open.
+        plugin: The interpreter of the plug-in's environment.
+    """
+
+    def __init__(self, folder: Path, kinds: Sequence[Kind] = KINDS, plugin: Path = PLUGIN) -> None:
         self.folder = folder
         # A worker's path contains the bench, but not the checkout with its vllm.
         (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
-        self._pristine = make_environment(folder / "upstream", (ROOT / "vllm" / "_upstream").resolve())
+        self._interpreters = {"fork": Path(sys.executable), "plug-in": plugin}
+        if any(kind.environment == "upstream" for kind in kinds):
+            upstream = (ROOT / "vllm" / "_upstream").resolve()
+            self._interpreters["upstream"] = make_environment(folder / "upstream", upstream)
 
     @contextmanager
     def open(self, model: Model, *kinds: Kind) -> Iterator[dict[Kind, Side]]:
@@ -110,11 +125,10 @@ class Workshop:
             "max_num_seqs": 256,
             **kind.arguments,
         }
-        interpreter = self._pristine if kind.pristine else Path(sys.executable)
         with (
             self._log(kind).open("w") as log,
             subprocess.Popen(
-                [interpreter, "-m", "benchmarks.forkjoin.worker", json.dumps(arguments)],
+                [self._interpreters[kind.environment], "-m", "benchmarks.forkjoin.worker", json.dumps(arguments)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -4,10 +4,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-from benchmarks.forkjoin.client import ClientTree, scripted
+from benchmarks.forkjoin.client import ClientTree
 from benchmarks.forkjoin.engine import Observed, Run
-from benchmarks.forkjoin.plans import FIRST_TEXT, VOCABULARY, Plan, Tokens
-from vllm import SamplingParams
+from benchmarks.forkjoin.plans import FIRST_TEXT, VOCABULARY, Plan, Script, Tokens
 
 MAX_CLIENT_TREES = 64
 """Twice the number of trees that together have 256 children, since some are in their first or last request."""
@@ -19,9 +18,8 @@ def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
     engine.start()
     for name, each in tokens.items():
         # The script lacks merged tokens, as the parent does not sample them.
-        params = scripted((*each.lead, *each.tail), each.children)
-        params.extra_args = {"max_child_depth": plan.depth}
-        engine.add(name, each.prompt, params)
+        script = Script((*each.lead, *each.tail), each.children, len(each.prompt), len(each.lead))
+        engine.add(name, each.prompt, script, max_child_depth=plan.depth)
     outputs = engine.drain()
     _check(outputs, {name: each.whole(plan.depth) for name, each in tokens.items()})
     return engine.finish()
@@ -32,7 +30,7 @@ def in_sequence(engine: Observed, plan: Plan, seed: int) -> Run:
     tokens = _tokens(plan, seed)
     engine.start()
     for name, each in tokens.items():
-        engine.add(name, each.prompt, scripted(each.whole()))
+        engine.add(name, each.prompt, Script(each.whole()))
     _check(engine.drain(), {name: each.whole() for name, each in tokens.items()})
     return engine.finish()
 
@@ -64,7 +62,7 @@ def batch(engine: Observed, plan: Plan, seed: int) -> Run:
     engine.start()
     for index, length in enumerate(plan.lengths):
         own = [*prompt[:-1], FIRST_TEXT + index % (VOCABULARY - FIRST_TEXT)]
-        engine.add(f"request-{index}", own, SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True))
+        engine.add_greedy(f"request-{index}", own, length)
     engine.drain()
     return engine.finish()
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the sides interleaved, round by round, each round in new processes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tqdm import tqdm
+
+from benchmarks.forkjoin.measure import WARM_UP, Clock
+from benchmarks.forkjoin.models import LARGE, SMALL, Model
+from benchmarks.forkjoin.plans import Plan, equal
+from benchmarks.forkjoin.quiet import Elsewhere, quietest
+from benchmarks.forkjoin.sides import HOOKS, INJECTION, PLUGIN_HOOKS, STOCK, STOCK_AGAIN, Kind, Side, Workshop
+from benchmarks.plugin_forkjoin.outcomes import Outcome
+
+BLOCK_SIZES = {"plug-in": 32, "fork": 16}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to do the work on an engine."""
+
+    name: str
+    kind: Kind
+    way: str
+
+
+HOOKED = Contestant("hooks", PLUGIN_HOOKS, "by_hooks")
+CLIENT = Contestant("client", STOCK, "by_client")
+CONTROL = Contestant("client, again", STOCK_AGAIN, "by_client")
+SEQUENCE = Contestant("in sequence", STOCK, "in_sequence")
+FORK = Contestant("fork", HOOKS, "by_hooks")
+INJECTING_FORK = Contestant("fork, injection", INJECTION, "by_hooks")
+CONTESTANTS = (HOOKED, CLIENT, CONTROL, SEQUENCE, FORK, INJECTING_FORK)
+KINDS = tuple(dict.fromkeys(each.kind for each in CONTESTANTS))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is measured, and how often."""
+
+    rounds: int
+    grids: Sequence[tuple[Model, Sequence[Plan]]]
+    seconds: float | None = None
+    """No round begins that would end later; None measures all of them."""
+
+
+def _at_once(*counts: int) -> tuple[Plan, ...]:
+    return tuple(Plan(512, (64,) * 8, num_requests=count) for count in counts)
+
+
+FULL = Suite(
+    rounds=3,
+    grids=(
+        (LARGE, (*(equal(2048, fan_out, 128) for fan_out in (2, 8, 16)), equal(512, 8, 128), *_at_once(1, 8))),
+        (SMALL, (equal(2048, 8, 128), *_at_once(1, 8, 64))),
+    ),
+)
+QUICK = Suite(rounds=9, grids=((LARGE, (equal(512, 2, 32), equal(512, 8, 32))),), seconds=240)
+
+
+def measure(suite: Suite, workshop: Workshop) -> Iterator[Outcome]:
+    """Measure all of a suite, or what it has time for."""
+    clock = Clock(suite.seconds)
+    with tqdm(leave=False, unit="run") as progress:
+        for model, plans in suite.grids:
+            for number in clock.rounds(suite.rounds):
+                with workshop.open(model, *KINDS) as sides:
+                    yield from _round(model, plans, number, sides, progress)
+
+
+def _round(
+    model: Model, plans: Sequence[Plan], number: int, sides: dict[Kind, Side], progress: tqdm
+) -> Iterator[Outcome]:
+    for each in CONTESTANTS:
+        sides[each.kind].run(each.way, WARM_UP, seed=0)
+    start = number % len(CONTESTANTS)
+    for plan in plans:
+        for each in (*CONTESTANTS[start:], *CONTESTANTS[:start]):
+            progress.set_description(f"{model.name}: {plan.label}, {each.name}")
+            side = sides[each.kind]
+            run = quietest(
+                lambda: side.run(each.way, plan, seed=number + 1),  # noqa: B023
+                Elsewhere(side.pid).seconds,
+            )
+            yield Outcome.of(model.name, each.name, plan, number, run, BLOCK_SIZES[each.kind.environment])
+            progress.update()
