@@ -51,6 +51,6 @@ def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) ->
         (plugin,), (fork,) = (outcomes.of(SMALL.name, side, plan) for side in ("hooks", "fork"))
         assert (plugin.steps, plugin.tokens) == (fork.steps, fork.tokens)
     page = write_page(outcomes, "a test", 60.0, "a machine")
-    assert page.count("| 1: 64, 2 x 8") == 7 and page.count("| 3: 64, 4 x 8") == 7
+    assert page.count("| 1: 64, 2 x 8") == page.count("| 3: 64, 4 x 8") == 9
     outcomes.save(tmp_path / "outcomes.jsonl")
-    assert len((tmp_path / "outcomes.jsonl").read_text().splitlines()) == len(outcomes) == 12
+    assert len((tmp_path / "outcomes.jsonl").read_text().splitlines()) == len(outcomes) == 16

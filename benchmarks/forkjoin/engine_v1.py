@@ -1,48 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine of a stock, current vLLM in this process, with the plug-in's hooks or without."""
 
-import os
 import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-# The hook reads a request's id.
-os.environ["VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"] = "1"
-
-import torch
-
 from benchmarks.forkjoin.engine import Observed
 from benchmarks.forkjoin.plans import Script
+from benchmarks.forkjoin.script_texts import SCRIPT
+from benchmarks.forkjoin.scripts_v1 import Scripts
 from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
-
-SCRIPT = "script"
-"""The extra argument of a request that carries its script; its children inherit it."""
 
 BLOCK_SIZE = 32
 """The smallest that upstream's attention takes on CPUs."""
-
-
-class Scripts(AdapterLogitsProcessor):
-    """Lets each request sample what its script says."""
-
-    def is_argmax_invariant(self) -> bool:
-        return False
-
-    def new_req_logits_processor(self, params: SamplingParams) -> Any:
-        script: Script | None = (params.extra_args or {}).get(SCRIPT)
-        if script is None:
-            return None
-
-        def process(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
-            # After a join all that a request has is its prompt.
-            has_joined = script.num_prompt and not script.is_child(prompt) and len(prompt) > script.num_prompt
-            before = [0] * script.num_before_join if has_joined else []
-            return script(prompt, [*before, *output], logits)
-
-        return process
 
 
 class V1Engine(Observed):

@@ -114,7 +114,7 @@ class _Round:
     def _run(self, way: str, kind: Kind, plan: Plan) -> Run:
         self._progress.set_description(f"{self._model.name}: {plan.label}, {kind.name}, {way}")
         side = self._sides[kind]
-        run = quietest(lambda: side.run(way, plan, seed=self._number + 1), Elsewhere(side.pid).seconds)
+        run = quietest(lambda: side.run(way, plan, seed=self._number + 1), Elsewhere(*side.pids).seconds)
         self._progress.update()
         return run
 

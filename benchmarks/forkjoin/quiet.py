@@ -24,16 +24,16 @@ T = TypeVar("T", bound=Measured)
 
 
 class Elsewhere:
-    """Processor time of all processes but one."""
+    """Processor time of all processes but some."""
 
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
+    def __init__(self, *pids: int) -> None:
+        self._processes = [psutil.Process(pid) for pid in pids]
 
     def seconds(self) -> float:
         """Their CPU seconds since boot, including time that the host took away."""
-        all_, own = psutil.cpu_times(), self._process.cpu_times()
+        all_, own = psutil.cpu_times(), [process.cpu_times() for process in self._processes]
         busy = all_.user + all_.nice + all_.system + all_.irq + all_.softirq + all_.steal
-        return float(busy - own.user - own.system)
+        return float(busy - sum(each.user + each.system for each in own))
 
 
 def quietest(measure: Callable[[], T], seconds: Callable[[], float]) -> T:

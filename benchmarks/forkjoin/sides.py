@@ -47,6 +47,14 @@ CACHING = Kind("hooks off, prefix caching", arguments={"enable_prefix_caching": 
 """Stands in for upstream's prefix caching, which on CPUs needs an extension that no longer exists."""
 
 KINDS = (HOOKS, INJECTION, OFF, UPSTREAM, CACHING)
+_IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+# The hook reads a request's id.
+_VARIABLES = {
+    "plug-in": {**_IN_PROCESS, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1", "VLLM_SERVER_DEV_MODE": "1"},
+    "fork": {},
+    "upstream": {},
+}
+
 PLUGIN_HOOKS = Kind("plug-in, conditional prefill", "plug-in", {"special_kwargs": _HOOKS})
 STOCK = Kind("vLLM 0.32", "plug-in")
 """A stock vLLM whose engine has no hooks. It caches prefixes, as it does by default."""
@@ -63,8 +71,9 @@ class Side:
             raise RuntimeError(f"{kind.name}: its environment has the wrong vLLM")
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pids(self) -> list[int]:
+        """The processes that do its work."""
+        return [self._process.pid]
 
     def run(self, way: str, plan: Plan, seed: int) -> Run:
         """Do the work of ``plan`` in one of `benchmarks.forkjoin.ways.WAYS`."""
@@ -103,21 +112,28 @@ class Workshop:
     @contextmanager
     def open(self, model: Model, *kinds: Kind) -> Iterator[dict[Kind, Side]]:
         """Engines of all ``kinds`` at once."""
-        path = self.folder / model.name
-        if not path.exists():
-            model.save(self.folder)
         with ExitStack() as stack:
-            processes = [stack.enter_context(self._start(model, kind)) for kind in kinds]
+            processes = [
+                stack.enter_context(
+                    self.started(
+                        kind,
+                        *("-m", "benchmarks.forkjoin.worker", json.dumps(self.arguments(model, kind))),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                    )
+                )
+                for kind in kinds
+            ]
             pairs = zip(kinds, processes, strict=True)
             yield {kind: Side(process, kind, self._log(kind)) for kind, process in pairs}
 
-    def _log(self, kind: Kind) -> Path:
-        return self.folder / f"{kind.name}.log"
-
-    @contextmanager
-    def _start(self, model: Model, kind: Kind) -> Iterator["subprocess.Popen[str]"]:
-        arguments = {
-            "model": str(self.folder / model.name),
+    def arguments(self, model: Model, kind: Kind) -> dict[str, Any]:
+        """The arguments of an engine; the model is made when it is first needed."""
+        path = self.folder / model.name
+        if not path.exists():
+            model.save(self.folder)
+        return {
+            "model": str(path),
             "dtype": model.dtype,
             "max_model_len": MAX_MODEL_LEN,
             # A prompt takes one step, also on a side without chunked prefill.
@@ -125,19 +141,26 @@ class Workshop:
             "max_num_seqs": 256,
             **kind.arguments,
         }
+
+    @contextmanager
+    def started(self, kind: Kind, *command: str, **streams: Any) -> Iterator["subprocess.Popen[str]"]:
+        """A Python process in the environment of ``kind``, which runs until the block ends."""
+        variables = {**os.environ, **ENVIRONMENT, **_VARIABLES[kind.environment], "PYTHONPATH": str(self.folder)}
         with (
             self._log(kind).open("w") as log,
             subprocess.Popen(
-                [self._interpreters[kind.environment], "-m", "benchmarks.forkjoin.worker", json.dumps(arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [self._interpreters[kind.environment], *command],
                 stderr=log,
                 text=True,
                 cwd=self.folder,
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(self.folder)},
+                env=variables,
+                **{"stdout": log, **streams},
             ) as process,
         ):
             try:
                 yield process
             finally:
-                process.kill()
+                process.terminate()
+
+    def _log(self, kind: Kind) -> Path:
+        return self.folder / f"{kind.name}.log"

@@ -14,7 +14,7 @@ MAX_CLIENT_TREES = 64
 
 def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
     """Requests that fork and join."""
-    tokens = _tokens(plan, seed)
+    tokens = tokens_of(plan, seed)
     engine.start()
     for name, each in tokens.items():
         # The script lacks merged tokens, as the parent does not sample them.
@@ -27,7 +27,7 @@ def by_hooks(engine: Observed, plan: Plan, seed: int) -> Run:
 
 def in_sequence(engine: Observed, plan: Plan, seed: int) -> Run:
     """Requests that sample all tokens one after the other."""
-    tokens = _tokens(plan, seed)
+    tokens = tokens_of(plan, seed)
     engine.start()
     for name, each in tokens.items():
         engine.add(name, each.prompt, Script(each.whole()))
@@ -40,7 +40,7 @@ def by_client(engine: Observed, plan: Plan, seed: int) -> Run:
 
     No more trees run at once than keep the engine full: others' contexts would be evicted from its prefix cache.
     """
-    tokens = _tokens(plan, seed)
+    tokens = tokens_of(plan, seed)
     trees = {name: ClientTree(engine, name, each) for name, each in tokens.items()}
     following = iter(trees.values())
     engine.start()
@@ -72,7 +72,7 @@ WAYS: dict[str, Callable[[Observed, Plan, int], Run]] = {
 }
 
 
-def _tokens(plan: Plan, seed: int) -> dict[str, Tokens]:
+def tokens_of(plan: Plan, seed: int) -> dict[str, Tokens]:
     """The tokens of each request, by its name, from which the hook reads the number of children."""
     names = [f"request-{index}-{len(plan.lengths)}" for index in range(plan.num_requests)]
     return {name: Tokens.of(plan, seed * plan.num_requests + index) for index, name in enumerate(names)}

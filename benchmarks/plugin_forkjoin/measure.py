@@ -2,18 +2,33 @@
 """Runs the sides interleaved, round by round, each round in new processes."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
 from tqdm import tqdm
 
+from benchmarks.forkjoin.engine import Run
 from benchmarks.forkjoin.measure import WARM_UP, Clock
 from benchmarks.forkjoin.models import LARGE, SMALL, Model
 from benchmarks.forkjoin.plans import Plan, equal
 from benchmarks.forkjoin.quiet import Elsewhere, quietest
-from benchmarks.forkjoin.sides import HOOKS, INJECTION, PLUGIN_HOOKS, STOCK, STOCK_AGAIN, Kind, Side, Workshop
+from benchmarks.forkjoin.sides import HOOKS, INJECTION, PLUGIN_HOOKS, STOCK, STOCK_AGAIN, Kind, Workshop
 from benchmarks.plugin_forkjoin.outcomes import Outcome
+from benchmarks.plugin_forkjoin.served import served
 
 BLOCK_SIZES = {"plug-in": 32, "fork": 16}
+
+
+class Runs(Protocol):
+    """A side, in a process of its own."""
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that do its work."""
+
+    def run(self, way: str, plan: Plan, seed: int) -> Run:
+        """Do the work of ``plan``."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +46,12 @@ CONTROL = Contestant("client, again", STOCK_AGAIN, "by_client")
 SEQUENCE = Contestant("in sequence", STOCK, "in_sequence")
 FORK = Contestant("fork", HOOKS, "by_hooks")
 INJECTING_FORK = Contestant("fork, injection", INJECTION, "by_hooks")
-CONTESTANTS = (HOOKED, CLIENT, CONTROL, SEQUENCE, FORK, INJECTING_FORK)
-KINDS = tuple(dict.fromkeys(each.kind for each in CONTESTANTS))
+HOOKED_SERVER = Contestant("hooks, HTTP", Kind("hooks, served", "plug-in", PLUGIN_HOOKS.arguments), "by_hooks")
+HTTP_CLIENT = Contestant("client, HTTP", Kind("vLLM 0.32, served", "plug-in"), "by_client")
+IN_PROCESS = (HOOKED, CLIENT, CONTROL, SEQUENCE, FORK, INJECTING_FORK)
+SERVED = (HOOKED_SERVER, HTTP_CLIENT)
+CONTESTANTS = (*IN_PROCESS, *SERVED)
+KINDS = tuple(dict.fromkeys(each.kind for each in IN_PROCESS))
 
 
 @dataclass(frozen=True)
@@ -65,12 +84,15 @@ def measure(suite: Suite, workshop: Workshop) -> Iterator[Outcome]:
     with tqdm(leave=False, unit="run") as progress:
         for model, plans in suite.grids:
             for number in clock.rounds(suite.rounds):
-                with workshop.open(model, *KINDS) as sides:
+                with ExitStack() as stack:
+                    sides: dict[Kind, Runs] = {**stack.enter_context(workshop.open(model, *KINDS))}
+                    for each in SERVED:
+                        sides[each.kind] = stack.enter_context(served(workshop, model, each.kind))
                     yield from _round(model, plans, number, sides, progress)
 
 
 def _round(
-    model: Model, plans: Sequence[Plan], number: int, sides: dict[Kind, Side], progress: tqdm
+    model: Model, plans: Sequence[Plan], number: int, sides: dict[Kind, Runs], progress: tqdm
 ) -> Iterator[Outcome]:
     for each in CONTESTANTS:
         sides[each.kind].run(each.way, WARM_UP, seed=0)
@@ -81,7 +103,7 @@ def _round(
             side = sides[each.kind]
             run = quietest(
                 lambda: side.run(each.way, plan, seed=number + 1),  # noqa: B023
-                Elsewhere(side.pid).seconds,
+                Elsewhere(*side.pids).seconds,
             )
             yield Outcome.of(model.name, each.name, plan, number, run, BLOCK_SIZES[each.kind.environment])
             progress.update()

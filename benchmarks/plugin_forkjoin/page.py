@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.tables import markdown, with_quartiles
 from benchmarks.forkjoin.verdicts import judge, noise_of_control
-from benchmarks.plugin_forkjoin.measure import CLIENT, CONTROL, FORK, HOOKED, INJECTING_FORK, SEQUENCE
+from benchmarks.plugin_forkjoin.measure import (
+    CLIENT,
+    CONTROL,
+    FORK,
+    HOOKED,
+    HOOKED_SERVER,
+    HTTP_CLIENT,
+    INJECTING_FORK,
+    SEQUENCE,
+    SERVED,
+)
 from benchmarks.plugin_forkjoin.outcomes import Outcomes
 
 INTRODUCTION = """\
@@ -24,6 +34,7 @@ round has new processes; times are medians of {rounds} rounds, with the quartile
 | hooks | vLLM 0.32 with the plug-in: the merged tokens are prefilled |
 | client | vLLM 0.32, which caches prefixes, and a client in its process, with three rounds of requests a tree |
 | client, again | the same in a second process: by as much the sides differ without any reason |
+| hooks, HTTP; client, HTTP | the same over HTTP, by `vllm serve` and one asynchronous client |
 | in sequence | vLLM 0.32: one request decodes all tokens |
 | fork; fork, injection | this repository's fork of vLLM 0.9.2, with both ways to merge |
 """
@@ -46,12 +57,13 @@ def _section(outcomes: Outcomes, model: str) -> str:
     return f"""
 ## {model}
 
-How many times as fast hooks are as each other side; the target is 1.0 against the client and the fork:
+How many times as fast hooks are as each other side, over HTTP as hooks over HTTP; the target is 1.0 against the clients
+and the fork:
 
 {_gains(outcomes, model)}
 
 What does not depend on the machine: steps of the model, tokens that it computes, blocks of 16 tokens at the peak, and
-round trips of each tree:
+round trips of each tree (a server does not tell its blocks):
 
 {_counts(outcomes, model)}
 
@@ -62,13 +74,14 @@ Seconds; until half, and until 95 %, of the trees have ended:
 
 
 def _gains(outcomes: Outcomes, model: str) -> str:
-    headers = ["trees, context, children", "client", "", "fork", "", "in sequence", "client, again / client"]
+    headers = ["trees, context, children", "client", "", "client, HTTP", "", "fork", "", "in sequence"]
+    headers += ["client, again / client"]
     rows = []
     for plan in outcomes.plans(model):
         control = outcomes.gains(model, CONTROL.name, CLIENT.name, plan)
         cells = []
-        for side in (CLIENT, FORK):
-            gains = outcomes.gains(model, HOOKED.name, side.name, plan)
+        for hooks, side in ((HOOKED, CLIENT), (HOOKED_SERVER, HTTP_CLIENT), (HOOKED, FORK)):
+            gains = outcomes.gains(model, hooks.name, side.name, plan)
             verdict = judge(statistics.median(gains), lambda gain: gain >= 1, noise_of_control(control))
             cells += [with_quartiles(gains), verdict]
         sequence = outcomes.gains(model, HOOKED.name, SEQUENCE.name, plan)
@@ -83,13 +96,14 @@ def _counts(outcomes: Outcomes, model: str) -> str:
 
 def _count_rows(outcomes: Outcomes, model: str) -> Iterator[Sequence[str]]:
     for plan in outcomes.plans(model):
-        for side in (HOOKED, CLIENT, SEQUENCE, FORK, INJECTING_FORK):
+        for side in (HOOKED, CLIENT, *SERVED, SEQUENCE, FORK, INJECTING_FORK):
             (one, *_) = outcomes.of(model, side.name, plan)
-            yield _label(plan), side.name, str(one.steps), f"{one.tokens:,}", str(one.peak_blocks), str(one.round_trips)
+            counts = one.steps, one.tokens, one.peak_blocks, one.round_trips
+            yield _label(plan), side.name, *map("{:,}".format, counts)
 
 
 def _seconds(outcomes: Outcomes, model: str) -> str:
-    sides = (HOOKED, CLIENT, SEQUENCE, FORK, INJECTING_FORK)
+    sides = (HOOKED, CLIENT, *SERVED, SEQUENCE, FORK, INJECTING_FORK)
     headers = [
         "trees, context, children",
         *(side.name for side in sides),

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vllm serve``, used over HTTP by this process, as a side of the bench."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import psutil
+
+from benchmarks.forkjoin.engine import Run, Step
+from benchmarks.forkjoin.models import Model
+from benchmarks.forkjoin.plans import Plan
+from benchmarks.forkjoin.sides import Kind, Workshop
+from benchmarks.plugin_forkjoin.http_client import WAYS, Calls
+
+PATIENCE_SECONDS = 600
+"""The time after which we assume that a server hangs."""
+
+
+class ServedSide:
+    """A server that runs."""
+
+    def __init__(self, address: str, pid: int, model: str) -> None:
+        self._address, self._pid, self._model = address, pid, model
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that do its work: the server, its engine, and this one, which is the client."""
+        server = psutil.Process(self._pid)
+        return [os.getpid(), self._pid, *(child.pid for child in server.children(recursive=True))]
+
+    def run(self, way: str, plan: Plan, seed: int) -> Run:
+        """Do the work of ``plan`` in one of `benchmarks.plugin_forkjoin.http_client.WAYS`."""
+        httpx.post(f"{self._address}/reset_prefix_cache").raise_for_status()
+        before = self._counts()
+        calls = asyncio.run(self._run(way, plan, seed))
+        steps, tokens = (after - earlier for after, earlier in zip(self._settled(before), before, strict=True))
+        # Only their sums are known.
+        shares = [Step(0.0, tokens // steps + (index < tokens % steps), 0, 0.0, 0.0) for index in range(steps)]
+        return Run(calls.seconds, shares, ends=calls.ends)
+
+    async def _run(self, way: str, plan: Plan, seed: int) -> Calls:
+        async with httpx.AsyncClient(base_url=self._address, timeout=PATIENCE_SECONDS) as client:
+            calls = Calls(client, self._model)
+            await WAYS[way](calls, plan, seed)
+            return calls
+
+    def _counts(self) -> tuple[int, int]:
+        """Steps of the model, and tokens in them, so far."""
+        text = httpx.get(f"{self._address}/metrics").text
+        found = [re.search(rf"^vllm:iteration_tokens_total_{name}.* (\S+)$", text, re.M) for name in ("count", "sum")]
+        count, total = (0 if each is None else int(float(each[1])) for each in found)
+        return count, total
+
+    def _settled(self, before: tuple[int, int]) -> tuple[int, int]:
+        """The counts once they have stopped to grow: they are told after the outputs."""
+        counts = before
+        while (now := self._counts()) != counts or now == before:
+            counts = now
+            time.sleep(0.1)
+        return counts
+
+
+@contextmanager
+def served(workshop: Workshop, model: Model, kind: Kind) -> Iterator[ServedSide]:
+    """A server of ``model``."""
+    arguments = workshop.arguments(model, kind)
+    hooks, path = arguments.pop("special_kwargs", None), arguments.pop("model")
+    options = [text for name, value in arguments.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    options += ["--logits-processors", "benchmarks.forkjoin.scripts_v1:Scripts"]
+    options += ["--block-size", "32", "--enforce-eager"]
+    options += [] if hooks is None else ["--special-kwargs", json.dumps(hooks)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    where = ["--host", "127.0.0.1", "--port", str(port), "--disable-uvicorn-access-log"]
+    command = ["-m", "vllm.entrypoints.cli.main", "serve", path, *options, *where]
+    with workshop.started(kind, *command) as process:
+        _wait(address, process)
+        yield ServedSide(address, process.pid, path)
+
+
+def _wait(address: str, process: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server has ended with {process.returncode}")
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{address}/health").is_success:
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"the server did not answer within {PATIENCE_SECONDS} s")
