@@ -63,7 +63,7 @@ and the fork:
 {_gains(outcomes, model)}
 
 What does not depend on the machine: steps of the model, tokens that it computes, blocks of 16 tokens at the peak, and
-round trips of each tree (a server does not tell its blocks):
+round trips of each tree (a server tells only its steps):
 
 {_counts(outcomes, model)}
 
@@ -99,7 +99,7 @@ def _count_rows(outcomes: Outcomes, model: str) -> Iterator[Sequence[str]]:
         for side in (HOOKED, CLIENT, *SERVED, SEQUENCE, FORK, INJECTING_FORK):
             (one, *_) = outcomes.of(model, side.name, plan)
             counts = one.steps, one.tokens, one.peak_blocks, one.round_trips
-            yield _label(plan), side.name, *map("{:,}".format, counts)
+            yield _label(plan), side.name, *(f"{count:,}" if count else "-" for count in counts)
 
 
 def _seconds(outcomes: Outcomes, model: str) -> str:

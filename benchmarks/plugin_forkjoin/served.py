@@ -39,12 +39,11 @@ class ServedSide:
     def run(self, way: str, plan: Plan, seed: int) -> Run:
         """Do the work of ``plan`` in one of `benchmarks.plugin_forkjoin.http_client.WAYS`."""
         httpx.post(f"{self._address}/reset_prefix_cache").raise_for_status()
-        before = self._counts()
+        before = self._num_steps()
         calls = asyncio.run(self._run(way, plan, seed))
-        steps, tokens = (after - earlier for after, earlier in zip(self._settled(before), before, strict=True))
-        # Only their sums are known.
-        shares = [Step(0.0, tokens // steps + (index < tokens % steps), 0, 0.0, 0.0) for index in range(steps)]
-        return Run(calls.seconds, shares, ends=calls.ends)
+        # Upstream's counts of tokens lack what children and resumes prefill, so they are left out.
+        steps = [Step(0.0, 0, 0, 0.0, 0.0)] * (self._settled(before) - before)
+        return Run(calls.seconds, steps, ends=calls.ends)
 
     async def _run(self, way: str, plan: Plan, seed: int) -> Calls:
         async with httpx.AsyncClient(base_url=self._address, timeout=PATIENCE_SECONDS) as client:
@@ -52,20 +51,19 @@ class ServedSide:
             await WAYS[way](calls, plan, seed)
             return calls
 
-    def _counts(self) -> tuple[int, int]:
-        """Steps of the model, and tokens in them, so far."""
+    def _num_steps(self) -> int:
+        """Steps of the model so far."""
         text = httpx.get(f"{self._address}/metrics").text
-        found = [re.search(rf"^vllm:iteration_tokens_total_{name}.* (\S+)$", text, re.M) for name in ("count", "sum")]
-        count, total = (0 if each is None else int(float(each[1])) for each in found)
-        return count, total
+        found = re.search(r"^vllm:iteration_tokens_total_count.* (\S+)$", text, re.M)
+        return 0 if found is None else int(float(found[1]))
 
-    def _settled(self, before: tuple[int, int]) -> tuple[int, int]:
-        """The counts once they have stopped to grow: they are told after the outputs."""
-        counts = before
-        while (now := self._counts()) != counts or now == before:
-            counts = now
+    def _settled(self, before: int) -> int:
+        """The number of steps once it has stopped to grow: it is told after the outputs."""
+        number = before
+        while (now := self._num_steps()) != number or now == before:
+            number = now
             time.sleep(0.1)
-        return counts
+        return number
 
 
 @contextmanager
