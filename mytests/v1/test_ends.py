@@ -38,3 +38,12 @@ def test_a_sequence_with_a_tree_ends_as_one_without(params: dict[str, Any]) -> N
     assert told(root) == told(root.children[0]) == told(without)
     assert root.stop_reason == without.stop_reason
     engine.assert_empty()
+
+
+def test_repetitions_are_looked_for_since_the_last_join() -> None:
+    """What was sampled before it does not stand beside what comes after."""
+    engine = SurgicalEngine(HOOKS)
+    engine.add(**ENDS["a repetition"])
+    engine.run(plan(r="aa!.aaaa", r_child_0="A"))
+    assert finished(engine).text == "aaaaa"
+    engine.assert_empty()
