@@ -15,7 +15,9 @@ IDLE = ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc") i
 
 @pytest.fixture(scope="package", params=FRONT_ENDS)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with hook_server(tmp_path_factory.mktemp("served"), FRONT_ENDS[request.param]) as found:
+    """Promises join at once; only a sync token waits for a caller."""
+    folder = tmp_path_factory.mktemp("served")
+    with hook_server(folder, FRONT_ENDS[request.param], "promise", sync_resume="manual") as found:
         yield found
 
 

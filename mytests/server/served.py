@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 from forkjoin_engine import MODEL_FOLDER, hooks_for
-from forkjoin_task import held_out_prompts
+from forkjoin_task import Mode, held_out_prompts
 from openai import OpenAI
 
 from mytests.rules.engine import IS_V1
@@ -58,9 +58,13 @@ class Server:
         (choice,) = self.client.completions.create(**fields).choices
         return choice
 
-    def call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        """What it answers to one request that has the key."""
-        headers = {"Authorization": f"Bearer {KEY}"}
+    def call(self, method: str, path: str, content_type: str | None = None, **arguments: Any) -> httpx.Response:
+        """What it answers to one request that has the key.
+
+        Args:
+            content_type: Of ``content``, if that is given as it is.
+        """
+        headers = {"Authorization": f"Bearer {KEY}", **({} if content_type is None else {"Content-Type": content_type})}
         return httpx.request(method, f"{self.address}{path}", headers=headers, timeout=120, **arguments)
 
     def waiting(self) -> list[str]:
@@ -77,14 +81,18 @@ class Server:
 
 
 @contextmanager
-def hook_server(folder: Path, options: list[str]) -> Iterator[Server]:
-    """A server that keeps its files in ``folder``. Promises join at once; only a sync token waits for a caller."""
+def hook_server(folder: Path, options: list[str], mode: Mode, **fields: Any) -> Iterator[Server]:
+    """A server that keeps its files in ``folder``, a recording among them.
+
+    Args:
+        fields: Of `SpecialKwargs`, beside those that the model was trained for.
+    """
     (folder / "template.jinja").write_text(TEMPLATE)
     log, recording = folder / "log", folder / "run.jsonl"
-    hooks = vars(hooks_for("promise", sync_resume="manual", record_to=str(recording)))
-    fields = json.dumps({name: value for name, value in hooks.items() if value not in (None, ())})
+    hooks = vars(hooks_for(mode, record_to=str(recording), **fields))
+    given = json.dumps({name: value for name, value in hooks.items() if value not in (None, ())})
     command = [*CLI, "serve", MODEL] if IS_V1 else [*API_SERVER, MODEL]
-    command += ["--special-kwargs", fields, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
+    command += ["--special-kwargs", given, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
     with collecting() as spans:
         command += ["--otlp-traces-endpoint", spans.endpoint, *options]
         with server(*command, use_v1=str(int(IS_V1)), log=log, **ENVIRONMENT) as address:
