@@ -19,7 +19,7 @@ from benchmarks.forkjoin.plans import EOS, PROMISE, Plan, Tokens, equal, skewed
 from benchmarks.forkjoin.quiet import Elsewhere, quietest
 from benchmarks.forkjoin.report import write
 from benchmarks.forkjoin.results import Machine, Results
-from benchmarks.forkjoin.sides import AGAIN, HOOKS, OFF, UPSTREAM, Workshop
+from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM, Workshop
 from benchmarks.forkjoin.suites import Suite
 from benchmarks.forkjoin.targets import targets
 
@@ -156,3 +156,17 @@ def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) ->
     text = (page / "benchmarks.md").read_text()
     assert text.count("| 64, 2 x 8") == 4 and "| 3 x 2" in text and "depth 2" in text
     assert (page / "images" / "speedup.png").stat().st_size > 0
+
+
+def test_a_page_needs_neither_every_model_nor_every_part(tmp_path: Path) -> None:
+    """A quick run has trees of one model and steps of another, and a slow machine leaves no time for steps."""
+    plan = Plan(16, (2,), 1, 1)
+    sides = (("in_sequence", UPSTREAM), ("by_client", UPSTREAM), ("by_client", CACHING))
+    sides += (("by_hooks", HOOKS), ("by_hooks", INJECTION))
+    run = make_run(9.0, 1.0, 1.0, 2.0)
+    run.peak_blocks = 2
+    found = [
+        figures.of_hooks(partial(MAKE, model=LARGE.name, side=kind.name, way=way), plan, run) for way, kind in sides
+    ]
+    write(Results("a test", True, 1.0, Machine("cpu", 2, 2, "3.11", {}), found, []), tmp_path)
+    assert (tmp_path / "benchmarks.md").exists() and (tmp_path / "images" / "steps.png").exists()

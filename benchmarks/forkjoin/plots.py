@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plots: end-to-end speed-up against the number of children, and a step with hooks against one without."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -29,22 +30,27 @@ _STEPS = (
 
 def speed_up(results: Results, path: Path) -> None:
     """A panel for each model: the speed-up over the same tokens in sequence."""
-    figure, panels = plt.subplots(1, len(results.models), figsize=(5 * len(results.models), 4), squeeze=False)
-    for axes, model in zip(panels[0], results.models, strict=True):
-        _speed_up_of(results, model, axes)
-    panels[0][0].set_ylabel("speed-up over decoding in sequence")
-    panels[0][0].legend(frameon=False)
-    _write(figure, path)
+    models = [model for model in results.models if results.plans(model, "in_sequence")]
+    _draw(results, models, _speed_up_of, "speed-up over decoding in sequence", path)
 
 
 def steps(results: Results, path: Path) -> None:
     """A panel for each model: ratios of step times without hook tokens, with their quartiles."""
     models = [model for model in results.models if results.plans(model, "batch")]
-    figure, panels = plt.subplots(1, len(models), figsize=(5 * len(models), 4), squeeze=False, sharey=True)
-    for axes, model in zip(panels[0], models, strict=True):
-        _steps_of(results, model, axes)
-    panels[0][0].set_ylabel("step time, ratio")
-    panels[0][0].legend(frameon=False)
+    _draw(results, models, _steps_of, "step time, ratio", path)
+
+
+def _draw(
+    results: Results, models: Sequence[str], draw: Callable[[Results, str, Axes], None], label: str, path: Path
+) -> None:
+    """A panel for each model; an empty one if a run had no time for any."""
+    columns = max(1, len(models))
+    figure, (panels,) = plt.subplots(1, columns, figsize=(5 * columns, 4), squeeze=False, sharey=draw is _steps_of)
+    for axes, model in zip(panels, models, strict=False):
+        draw(results, model, axes)
+    panels[0].set_ylabel(label)
+    if models:
+        panels[0].legend(frameon=False)
     _write(figure, path)
 
 
