@@ -161,8 +161,8 @@ def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) ->
 def test_a_page_needs_neither_every_model_nor_every_part(tmp_path: Path) -> None:
     """A quick run has trees of one model and steps of another, and a slow machine leaves no time for steps."""
     plan = Plan(16, (2,), 1, 1)
-    sides = (("in_sequence", UPSTREAM), ("by_client", UPSTREAM), ("by_client", CACHING))
-    sides += (("by_hooks", HOOKS), ("by_hooks", INJECTION))
+    sides = [("in_sequence", UPSTREAM), ("by_client", UPSTREAM), ("by_client", CACHING)]
+    sides += [("by_hooks", HOOKS), ("by_hooks", INJECTION)]
     run = make_run(9.0, 1.0, 1.0, 2.0)
     run.peak_blocks = 2
     found = [
