@@ -208,7 +208,9 @@ class Rows:
         """The KV of each layer, with rotated keys."""
         places = self._places(tokens)
         layers = self._output.past_key_values
-        return [KV(keys[0, :, places].transpose(0, 1), values[0, :, places].transpose(0, 1)) for keys, values in layers]
+        return [
+            KV(keys[0, :, places].transpose(0, 1), values[0, :, places].transpose(0, 1)) for keys, values, *_ in layers
+        ]
 
     def _add(self, token: Token) -> None:
         if token not in self._index:

@@ -2,7 +2,7 @@
 """Histories on an engine that injects KV, checked against `mytests.injection_oracle`."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -11,24 +11,18 @@ import torch
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz import History, Request, Run, Setup
-from mytests.fuzz_history import BLOCK_SIZE
 from mytests.fuzz_model import model_folder
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
+from mytests.kv_watch import watch
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config import PositionRule
-from vllm import RequestOutput, SamplingParams
-from vllm.engine.llm_engine import LLMEngine
-from vllm.sequence import Sequence, SequenceGroup
-from vllm.worker.kv_slots import Places, open_cache, read
+from vllm import RequestOutput
 
 KV_TOLERANCE = 5e-4
 """For float32, whose precision is 1e-6 at the largest of these keys."""
-
-NO_HOOK = ""
-"""Stands for the request id of a sequence that never met a hook token."""
 
 Steps = tuple[int | None, ...]
 """The tokens that a sequence samples; None for the model's own."""
@@ -56,6 +50,32 @@ class Injecting(Setup):
         return replace(super().hooks(), **fields)
 
 
+Place = tuple[tuple[int, ...], int]
+"""The prompt of a sequence, and how many tokens it has sampled."""
+
+
+@dataclass
+class Places:
+    """Where a context is in a script, for engines whose plans are asked with nothing but a context."""
+
+    ask: Callable[[tuple[int, ...]], Place] | None = None
+    """None if they are asked with places."""
+
+    known: dict[tuple[int, ...], Place] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: Any) -> "Places":
+        # Each sequence gets a copy of its parameters, and with them of its plan.
+        return self
+
+    def of(self, prompt: tuple[int, ...], num_sampled: int) -> Place:
+        """The place that a plan was asked for."""
+        if self.ask is None:
+            return prompt, num_sampled
+        if prompt not in self.known:
+            self.known[prompt] = self.ask(prompt)
+        return self.known[prompt]
+
+
 @dataclass(frozen=True)
 class Script(Plan):
     """What each sequence of a request samples; a child is identified by the last token of its prompt."""
@@ -63,8 +83,10 @@ class Script(Plan):
     prompt: tuple[int, ...] = ()
     root: Steps = ()
     children: Mapping[int, Steps] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
 
     def forced(self, prompt: tuple[int, ...], num_sampled: int) -> int | None:
+        prompt, num_sampled = self.places.of(prompt, num_sampled)
         steps = self.root if tuple(prompt) == self.prompt else self.children[prompt[-1]]
         return steps[num_sampled] if num_sampled < len(steps) else None
 
@@ -75,13 +97,26 @@ class Scripted(History):
 
     root: Steps = ()
     children: Mapping[int, Steps] = field(default_factory=dict)
+    places: Places = field(default_factory=Places, compare=False)
 
     def under(self, **changes: Any) -> "Scripted":
         """The same history on an engine with these changes."""
         return replace(self, setup=replace(self.setup, **changes))
 
     def plan(self, request: Request) -> Plan:
-        return Script(0, 0.0, prompt=tuple(request.prompt), root=self.root, children=self.children)
+        prompt = tuple(request.prompt)
+        return Script(0, 0.0, prompt=prompt, root=self.root, children=self.children, places=self.places)
+
+
+@dataclass(frozen=True, repr=False)
+class Asked(Request):
+    """A request with a prompt of its own."""
+
+    token_ids: tuple[int, ...] = ()
+
+    @property
+    def prompt(self) -> list[int]:
+        return list(self.token_ids)
 
 
 class InjectedRun(Run):
@@ -89,24 +124,24 @@ class InjectedRun(Run):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        (self.scheduler,) = self.engine.scheduler
         self.losses: dict[str, list[Loss]] = defaultdict(list)
         self.kv: dict[str, list[KV]] = {}
         """The KV of finished sequences by request id; NO_HOOK stands for the last that met no hook token."""
 
         self.blocks: dict[str, list[int]] = {}
-        self._recompute_from = self.scheduler.pressure._recompute_from
-        self.scheduler.pressure._recompute_from = self._note_loss
-        self._free_seq = self.scheduler.free_seq
-        self.scheduler.free_seq = self._note_end
+        watch(self.driver, self)
+        if isinstance(history, Scripted):
+            history.places.known.clear()
+            history.places.ask = getattr(self.driver, "place_of", None)
 
-    def ask(self, token_ids: tuple[int, ...], **fields: Any) -> RequestOutput:
-        """The output of one more request, which asks for the model's token after ``token_ids``."""
-        params = SamplingParams(temperature=0.0, max_tokens=1, **fields)
-        self.engine.add_request("asked", {"prompt_token_ids": list(token_ids)}, params)
-        while self.engine.has_unfinished_requests():
-            outputs = self.engine.step()
-        return outputs[0]
+    def ask(self, token_ids: tuple[int, ...], plan: Plan | None = None) -> RequestOutput:
+        """The output of one more request, which asks for one token after ``token_ids``, by default the model's."""
+        script = Script(0, 0.0, prompt=token_ids) if plan is None else plan
+        self.driver.add("asked", Asked(max_tokens=1, token_ids=token_ids), script)
+        told: list[RequestOutput] = []
+        while self.driver.has_unfinished():
+            told += self.driver.step()
+        return told[-1]
 
     def layouts(self) -> list[tuple[Layout, Plan]]:
         """The oracle's layouts of the finished requests, in their order."""
@@ -120,31 +155,11 @@ class InjectedRun(Run):
             if name not in self.aborted
         ]
 
-    def _note_loss(self, group: SequenceGroup, num_kept: int) -> None:
-        seq = group.first_seq
-        length, num_joins = seq.get_len(), len(seq.branch.joins) if hasattr(seq, "branch") else 0
-        self._recompute_from(group, num_kept)
-        self.losses[_name(seq)].append(Loss(length, num_joins, seq.get_num_computed_tokens()))
+    def lost(self, name: str, loss: Loss) -> None:
+        self.losses[name].append(loss)
 
-    def _note_end(self, seq: Sequence) -> None:
-        table = self.scheduler.block_manager.block_tables.get(seq.seq_id)
-        if table is not None and seq.is_finished():
-            blocks = self.blocks[_name(seq)] = list(table.physical_block_ids)
-            self.kv[_name(seq)] = read_kv(self.engine, blocks, seq.get_num_computed_tokens())
-        self._free_seq(seq)
-
-
-def _name(seq: Sequence) -> str:
-    return seq.branch.request_id if hasattr(seq, "branch") else NO_HOOK
-
-
-def read_kv(engine: LLMEngine, blocks: list[int], num_tokens: int) -> list[KV]:
-    """Each layer's KV of the first ``num_tokens`` of a block table."""
-    indices = torch.arange(num_tokens)
-    places = Places(torch.tensor(blocks)[indices // BLOCK_SIZE], indices % BLOCK_SIZE)
-    layers = engine.model_executor.driver_worker.worker.compilation_config.static_forward_context.values()
-    caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
-    return [KV(read(cache.keys, places), read(cache.values, places)) for cache in caches]
+    def ended(self, name: str, blocks: list[int], layers: list[KV]) -> None:
+        self.blocks[name], self.kv[name] = blocks, layers
 
 
 @cache

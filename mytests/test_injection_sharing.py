@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` where requests share an engine: its prefix cache, too little KV, asynchronous output processing."""
+"""`kv_inject` where requests share an engine: its prefix cache, too little KV."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,18 @@ from mytests.fuzz_history import BLOCK_SIZE, POLICIES
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
-from mytests.injection_runs import InjectedRun, Injecting, Script, Scripted, model, run_and_check, samples
+from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
+from mytests.kv_watch import cached_blocks, watch_cache_hits
+from mytests.rules.engine import IS_V1
 from sequence_hooks.config import BlockedKVPolicy, BlockOn, PositionRule
-from vllm.utils import Device
 
 pytestmark = pytest.mark.model
 
 AMPLE = Injecting(spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w007")
 TIGHT = replace(AMPLE, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)
+if IS_V1:
+    # A BLOCKED parent gives up all its KV at once, and blocks are larger.
+    TIGHT = replace(TIGHT, block_on="promise", max_model_len=256, max_children=3, spare_blocks=24)
 
 
 def two_children(setup: Injecting) -> Scripted:
@@ -49,9 +52,9 @@ class TestPrefixCache:
         run, [layout] = run_and_check(two_children(setup))
         context = layout.node.prompt + layout.node.tokens[:-1]
         plain = Script(0, 0.0, prompt=context)
-        found = watch_cache_hits(run)
-        expected = Layout(tree_of(run.ask(context, logprobs=1, logits_processors=[plain])), "sequential", {})
-        assert found == [run.blocks["r0"][: first_injected(layout) // BLOCK_SIZE]] != [[]]
+        found = watch_cache_hits(run.driver)
+        expected = Layout(tree_of(run.ask(context, plain)), "sequential", {})
+        assert found == [first_injected(layout) // BLOCK_SIZE * BLOCK_SIZE] != [0]
         assert model().check_request(expected, model().rows(expected), plain) == 1
 
     def test_injected_kv_is_never_in_it(self, block_on: BlockOn, position_rule: PositionRule) -> None:
@@ -59,33 +62,14 @@ class TestPrefixCache:
         setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         start = first_injected(layout) // BLOCK_SIZE
-        assert set(run.blocks["r0"][:start]) <= cached_blocks(run)
-        assert len(run.blocks["r0"][start:]) > 3
-        assert not set(run.blocks["r0"][start:]) & cached_blocks(run)
+        assert set(run.blocks["r0"][:start]) <= cached_blocks(run.driver)
+        assert len(run.blocks["r0"][start:]) > 1
+        assert not set(run.blocks["r0"][start:]) & cached_blocks(run.driver)
 
 
 def first_injected(layout: Layout) -> int:
     """The index of the first injected token in the context."""
     return len(layout.node.prompt) + layout.node.output.joins[0].position
-
-
-def watch_cache_hits(run: InjectedRun) -> list[list[int]]:
-    """A list that gets, for the first entry of each step from now on, the blocks found in the cache."""
-    executor, found = run.engine.model_executor, []
-    execute_model = executor.execute_model
-
-    def watched(execute_model_req: Any) -> Any:
-        found.append(execute_model_req.seq_group_metadata_list[0].computed_block_nums)
-        return execute_model(execute_model_req=execute_model_req)
-
-    executor.execute_model = watched
-    return found
-
-
-def cached_blocks(run: InjectedRun) -> set[int]:
-    """All blocks that a request can find in the cache."""
-    allocator = run.scheduler.block_manager.block_allocator._allocators[Device.GPU]
-    return set(allocator._cached_blocks.values())
 
 
 @pytest.mark.parametrize("position_rule", ["sequential", "overlap"])
@@ -99,18 +83,6 @@ def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy,
     _, layouts = run_and_check(random_requests(setup))
     sequences = everybody(layouts)
     assert sum(layout.num_injected for layout in sequences) > 20
-    assert any(layout.has_lost_injected for layout in sequences)
+    # On V1 those that are BLOCKED have given up all of theirs before one that runs is preempted.
+    assert any(layout.has_lost_injected for layout in sequences) or (IS_V1 and policy != "preserve")
     assert any(layout.num_computed < len(layout.node.prompt) for layout in sequences)
-
-
-@pytest.mark.parametrize("spare_blocks", [6, 100], ids=["tight", "ample"])
-@pytest.mark.parametrize("block_on", ["promise", "sync"])
-def test_asynchronous_outputs_change_no_token(block_on: BlockOn, spare_blocks: int) -> None:
-    """They do not change what is injected either, if nothing is given up."""
-    setup = replace(TIGHT, block_on=block_on, spare_blocks=spare_blocks)
-    _, expected = run_and_check(random_requests(setup))
-    run, layouts = run_and_check(random_requests(replace(setup, async_output=True)))
-    assert run.engine.model_config.use_async_output_proc
-    if spare_blocks == 100:
-        told = [[layout.node.tokens, layout.num_injected] for layout in everybody(layouts)]
-        assert told == [[layout.node.tokens, layout.num_injected] for layout in everybody(expected)]

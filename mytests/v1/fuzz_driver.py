@@ -73,10 +73,10 @@ class V1Driver:
         core: Any = self.engine.engine_core
         scheduler, narrator = core.engine_core.scheduler, self.engine.output_processor
         assert isinstance(scheduler, HookScheduler) and isinstance(narrator, Narrator)
-        self._scheduler, self._narrator = scheduler, narrator
-        self._runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
-        self._runner.input_batch.generators = _NeverRewound()
-        for layer in self._runner.kv_caches:
+        self.scheduler, self._narrator = scheduler, narrator
+        self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
+        self.runner.input_batch.generators = _NeverRewound()
+        for layer in self.runner.kv_caches:
             fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
 
@@ -104,29 +104,39 @@ class V1Driver:
 
     def step(self) -> list[RequestOutput]:
         outputs: list[Any] = self.engine.step()
-        self._num_preemptions |= {name: each.num_preemptions for name, each in self._scheduler.requests.items()}
-        if not self._scheduler.running:
+        self._num_preemptions |= {name: each.num_preemptions for name, each in self.scheduler.requests.items()}
+        if not self.scheduler.running:
             time.sleep(WHILE_COMPILING)
         return outputs
 
     def lengths(self) -> dict[str, int]:
-        return {name: request.num_tokens for name, request in self._scheduler.requests.items()}
+        return {name: request.num_tokens for name, request in self.scheduler.requests.items()}
+
+    def place_of(self, context: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """The own prompt of the sequence with this ``context``, and how many tokens it has sampled."""
+        for name, request in self.scheduler.requests.items():
+            if tuple(request.all_token_ids) == context:
+                branch = self.scheduler.branch_of(name)
+                if branch is not None:
+                    return tuple(branch.sequence.prompt_token_ids), branch.num_sampled
+                return context[: request.num_prompt_tokens], request.num_output_tokens
+        raise LookupError(f"no sequence has the context {context}")
 
     def has_unfinished(self) -> bool:
-        return self.engine.has_unfinished_requests() or bool(self._scheduler.requests)
+        return self.engine.has_unfinished_requests() or bool(self.scheduler.requests)
 
     def check_integrity(self) -> None:
-        self._scheduler.check_integrity()
+        self.scheduler.check_integrity()
 
     def assert_empty(self) -> None:
         # The worker learns in the next step who has finished.
-        while self._scheduler.has_requests():
+        while self.scheduler.has_requests():
             self.engine.step()
-        assert_no_request_left(self._scheduler, self._narrator)
-        assert_worker_empty(self._runner)
+        assert_no_request_left(self.scheduler, self._narrator)
+        assert_worker_empty(self.runner)
 
     def counts(self) -> Counts:
-        pressure = self._scheduler.pressure
+        pressure = self.scheduler.pressure
         preemptions = sum(self._num_preemptions.values())
         return Counts(preemptions, pressure.evictions["discard"], pressure.num_recomputed)
 

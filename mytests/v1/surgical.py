@@ -239,6 +239,8 @@ class SurgicalEngine(SteppedEngine):
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
         def choose(request_id: str, context: list[int]) -> int:
+            if "_glue_" in request_id:
+                return 0
             if callable(tokens):
                 return tokens(Sampling(request_id, self._num_sampled(request_id, len(context))))
             return tokens.get(request_id, ord("x"))

@@ -8,9 +8,12 @@ row.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
+from sequence_hooks.kv.transfer import SlotCopy
+from sequence_hooks.v1.injected import InjectedStep, told
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
@@ -18,12 +21,20 @@ Choose = Callable[[str, list[int]], int]
 """The token that a request samples after its context."""
 
 
+class Entry(NamedTuple):
+    """What a slot holds: the KV of the last token of ``context``, at a position."""
+
+    context: tuple[int, ...]
+    position: int
+    is_injected: bool = False
+
+
 @dataclass
 class SimulatedWorker:
     """See the module's docstring.
 
     Attributes:
-        kv: The token whose KV each slot holds, by block and offset.
+        kv: What each slot holds, by block and offset.
         tokens: The context of each request that has a row.
         tables: The block table of each such request.
     """
@@ -35,10 +46,16 @@ class SimulatedWorker:
     learns_by_session: bool = False
     """Whether a request that has a row may be given anew, as the "v1" runner learns of a session's next prompt."""
 
-    kv: dict[int, dict[int, int]] = field(default_factory=dict)
+    kv: dict[int, dict[int, Entry]] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[int]] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
+    injected: list[SlotCopy] = field(default_factory=list)
+    """All that was injected so far."""
+
+    offsets: set[int] = field(default_factory=set)
+    """The offsets of positions so far."""
+
     asked_for_prompt_logprobs: list[str] = field(default_factory=list)
 
     def run(self, output: SchedulerOutput, choose: Choose) -> ModelRunnerOutput:
@@ -53,11 +70,16 @@ class SimulatedWorker:
         for copy in output.kv_cache_block_copies or ():
             self.kv[copy.dst_block_id] = dict(self.kv.get(copy.src_block_id, {}))
             self.copies.append((copy.src_block_id, copy.dst_block_id))
+        step = told(output) or InjectedStep()
+        self._inject(step.copies)
         starts = self._take(output)
+        # A batch is computed layer by layer: all write before any of them reads.
+        for request_id, count in output.num_scheduled_tokens.items():
+            self._write(request_id, starts[request_id], count, step.offsets.get(request_id, 0))
         ids, sampled = [], []
         for request_id, count in output.num_scheduled_tokens.items():
             ids.append(request_id)
-            sampled.append(self._compute(request_id, starts[request_id], count, choose))
+            sampled.append(self._read(request_id, starts[request_id] + count, choose))
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
@@ -93,17 +115,35 @@ class SimulatedWorker:
             starts[request_id] = cached.num_computed_tokens[index]
         return starts
 
-    def _compute(self, request_id: str, start: int, count: int, choose: Choose) -> list[int]:
-        tokens, table = self.tokens[request_id], self.tables[request_id]
+    def _inject(self, copies: list[SlotCopy]) -> None:
+        assert len(copies) == len({copy.destination for copy in copies})
+        read = [self.kv[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
+        for copy, entry in zip(copies, read, strict=True):
+            assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
+            block, offset = divmod(copy.destination, self.block_size)
+            self.kv.setdefault(block, {})[offset] = Entry(entry.context, copy.position, is_injected=True)
+        self.injected += copies
+
+    def _write(self, request_id: str, start: int, count: int, offset: int) -> None:
+        tokens, table = tuple(self.tokens[request_id]), self.tables[request_id]
         end = start + count
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
-        for position in range(start, end):
-            block, offset = divmod(position, self.block_size)
-            self.kv.setdefault(table[block], {})[offset] = tokens[position]
-        for position in range(end):
-            block, offset = divmod(position, self.block_size)
+        self.offsets.add(offset)
+        for index in range(start, end):
+            block, place = divmod(index, self.block_size)
+            self.kv.setdefault(table[block], {})[place] = Entry(tokens[: index + 1], index + offset)
+
+    def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
+        tokens, table = self.tokens[request_id], self.tables[request_id]
+        context = tuple(tokens)
+        for index in range(end):
+            block, offset = divmod(index, self.block_size)
             held = self.kv[table[block]].get(offset)
-            assert held == tokens[position], f"{request_id} reads {held} at {position}, not {tokens[position]}"
+            is_right = held is not None and (
+                held.context[-1] == context[index] if held.is_injected else held.context == context[: index + 1]
+            )
+            assert is_right, f"{request_id} reads {held} at {index}, not {context[: index + 1]}"
+            assert held is not None and (self.offsets != {0} or held.position == index), f"{held} is read at {index}"
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

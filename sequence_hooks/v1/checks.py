@@ -78,8 +78,6 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     refused: list[tuple[bool, str, Any, str]] = [
         (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
          f"set it to {SCHEDULER!r}; sequence_hooks.v1.engine_args does"),
-        (special_kwargs.injects_kv, "child_merge_strategy", special_kwargs.child_merge_strategy,
-         "use 'concatenate'; on V1 children's KV is not injected yet"),
         (not config.cache_config.enable_prefix_caching, "enable_prefix_caching", False,
          "leave it on, or give --enable-prefix-caching to a command that switches it off, as vllm bench latency does: "
          "children share their parent's blocks through it"),
@@ -103,3 +101,22 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     for is_refused, name, value, way_out in refused:
         if is_refused:
             raise ValueError(f"special_kwargs: sequence hooks do not work with {name}={value!r}; {way_out}")
+    if special_kwargs.injects_kv:
+        check_injection(config)
+
+
+def check_injection(config: VllmConfig) -> None:
+    """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
+    model, cache = config.model_config, config.cache_config
+    refused: list[tuple[bool, str, Any]] = [
+        (model.use_mla, "model", model.model),
+        (model.uses_mrope, "model", model.model),
+        (cache.cache_dtype not in ("auto", "float16", "bfloat16"), "kv_cache_dtype", cache.cache_dtype),
+    ]
+    reasons = "its KV is latent", "its positions have several dimensions", "keys are moved to other positions unrounded"
+    for (is_refused, name, value), reason in zip(refused, reasons, strict=True):
+        if is_refused:
+            raise ValueError(
+                f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
+                "'concatenate'"
+            )

@@ -8,8 +8,6 @@ unless others need them. BLOCKED is ours: upstream's status of such a request is
 from collections.abc import Iterator
 from typing import Any
 
-from sequence_hooks.config import BlockedKVPolicy
-from sequence_hooks.trace.observer import Observer
 from sequence_hooks.v1.core.forks import Forks
 from sequence_hooks.v1.core.pressure import Pressure
 from sequence_hooks.v1.core.sequence import num_written
@@ -33,20 +31,6 @@ class BlockingScheduler(ReleaseScheduler):
         is_asynchronous = self.scheduler_config.async_scheduling
         self._upstream: Any = super() if is_asynchronous else super(AsyncScheduler, self)
 
-    def relieve_by(self, policy: BlockedKVPolicy, observer: Observer) -> None:
-        """Let BLOCKED requests give up KV as ``policy`` says."""
-        self.pressure = Pressure(
-            self.kv_cache_manager,
-            self._forks,
-            policy,
-            observer,
-            free=self._free_request_blocks,
-            set_aside=self._blocked.values,
-            queued=lambda: self.waiting_first,
-            may_take=self._may_take,
-            can_run=lambda: bool(self.running),
-        )
-
     @property
     def blocked(self) -> Iterator[Request]:
         """The BLOCKED requests, in the order in which they were set aside."""
@@ -63,12 +47,20 @@ class BlockingScheduler(ReleaseScheduler):
         """Whether a hook has touched a request, or it is a child."""
         raise NotImplementedError
 
+    def _starts_over(self, request: Request) -> None:
+        """Take note that a request begins with what the prefix cache has, and computes the rest from its tokens."""
+        raise NotImplementedError
+
     def _block(self, request: Request) -> None:
         request.status = RequestStatus.PREEMPTED
         self._blocked[request.request_id] = request
 
     def _unblock(self, request: Request) -> None:
         self._blocked.pop(request.request_id, None)
+
+    def _give_up_kv(self, request: Request) -> None:
+        self._free_request_blocks(request)
+        request.num_computed_tokens = 0
 
     def _may_take(self, request: Request) -> bool:
         """Whether a request may have KV that others will recompute: new ones wait instead."""
@@ -101,6 +93,7 @@ class BlockingScheduler(ReleaseScheduler):
     def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
         fork = self._forks.of(request)
         if fork is None:
+            self._starts_over(request)
             return super()._get_local_prefix_cache_hit(request, *args)
         blocks, num_tokens = fork
         return blocks, num_tokens, 0, False

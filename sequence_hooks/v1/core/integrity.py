@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from sequence_hooks.integrity import IntegrityError, Pool, check_queues, report_queues
 from sequence_hooks.v1.core.forks import Forks
+from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 
@@ -25,10 +26,10 @@ def check_queues_of(scheduler: ReleaseScheduler, blocked: Collection[str]) -> No
         )
 
 
-def check_blocks(manager: KVCacheManager, forks: Forks) -> None:
+def check_blocks(manager: KVCacheManager, forks: Forks, kept: KeptKV) -> None:
     """Raise an `IntegrityError` unless free and held blocks add up to the pool, and all owners are known."""
     pool = manager.block_pool
-    held = dict(forks.held)
+    held = forks.held | kept.held
     for each in manager.coordinator.single_type_managers:
         for name, blocks in each.req_to_blocks.items():
             held[f"{name}, group {each.kv_cache_group_id}"] = [block.block_id for block in blocks if not block.is_null]

@@ -7,7 +7,6 @@ from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import SILENT, Observer
 from sequence_hooks.trace.steps import Counts, StepNotes
 from sequence_hooks.v1.core.sequence import params_of
-from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 Decode = Callable[[Sequence[int], bool], str]
@@ -68,12 +67,14 @@ class RunNotes:
             text=self._text(output, params_of(request).skip_special_tokens),
         )
 
-    def step(
-        self, start: float, scheduled: SchedulerOutput | None, requests: Mapping[str, Request], counts: Counts
-    ) -> None:
-        """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended."""
+    def step(self, start: float, scheduled: Mapping[str, int], requests: Mapping[str, Request], counts: Counts) -> None:
+        """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended.
+
+        Args:
+            scheduled: The number of tokens of each request that is scheduled.
+        """
         prefill, decode = [], []
-        for name, num_tokens in ({} if scheduled is None else scheduled.num_scheduled_tokens).items():
+        for name, num_tokens in scheduled.items():
             # Upstream counts what is scheduled as computed already.
             start_of_chunk = requests[name].num_computed_tokens - num_tokens
             if num_tokens > 1 or start_of_chunk < requests[name].num_prompt_tokens:

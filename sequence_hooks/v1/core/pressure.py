@@ -27,9 +27,11 @@ class Pressure:
     While there is no tree, nobody could: then it steps aside, so that a request costs no call of ours.
 
     Args:
-        free: Frees the KV of a request that is not running.
+        give_up: Frees the KV of a request that is not running, or what is kept of it.
         set_aside: The requests that are BLOCKED, least preferred victims first.
+        kept: What is kept of finished requests, and could be given up for the one that is named.
         queued: The waiting requests that hold KV; they give it up only if nothing can run otherwise.
+        is_early: Whether a waiting request cannot start in this step.
         may_take: Whether a waiting request may have KV that others have to recompute.
         can_run: Whether any request is running.
     """
@@ -40,9 +42,11 @@ class Pressure:
         forks: Forks,
         policy: BlockedKVPolicy,
         observer: Observer,
-        free: Callable[[Request], None],
+        give_up: Callable[[Request], None],
         set_aside: Callable[[], Iterable[Request]],
+        kept: Callable[[Request | None], Iterable[Holding[Request]]],
         queued: Callable[[], Iterable[Request]],
+        is_early: Callable[[Request], bool],
         may_take: Callable[[Request], bool],
         can_run: Callable[[], bool],
     ) -> None:
@@ -54,9 +58,11 @@ class Pressure:
         self._forks = forks
         self._policy = policy
         self._observer = observer
-        self._free = free
+        self._free = give_up
         self._set_aside = set_aside
+        self._kept = kept
         self._queued = queued
+        self._is_early = is_early
         self._may_take = may_take
         self._can_run = can_run
         self._allocate: Allocate = manager.allocate_slots
@@ -71,6 +77,8 @@ class Pressure:
 
     def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
         """Upstream's ``allocate_slots``; before it fails, others that are set aside give up their KV."""
+        if self._is_early(request):
+            return None
         blocks = self._allocate(request, *args, **kwargs)
         while blocks is None and self._relieve(request):
             blocks = self._allocate(request, *args, **kwargs)
@@ -78,22 +86,26 @@ class Pressure:
 
     def give_up_all(self) -> None:
         """Let all that do not run give up their KV: it is not valid any more."""
-        for request in [*self._set_aside(), *self._queued()]:
-            if request.num_computed_tokens:
-                self._give_up(request)
+        for holding in [*self._kept(None), *self._holdings(self._set_aside()), *self._holdings(self._queued())]:
+            self._give_up(holding)
         for child in list(self._forks.children):
             self._forks.release(child)
+
+    def give_up(self, request: Request) -> None:
+        """Let a request that does not run give up its KV."""
+        self._give_up(self._holding(request))
 
     def _relieve(self, request: Request) -> bool:
         """Let one holder give up KV for ``request``; False if none has any that it has to give up."""
         is_last_resort = not self._can_run()
         if not is_last_resort and (self._policy == "preserve" or not self._may_take(request)):
             return False
-        if self._give_up_one(each for each in self._set_aside() if each is not request):
+        set_aside = self._holdings(each for each in self._set_aside() if each is not request)
+        if self._give_up_one([*set_aside, *self._kept(request)]):
             return True
         if not is_last_resort:
             return False
-        if self._give_up_one(each for each in self._queued() if each is not request):
+        if self._give_up_one(self._holdings(each for each in self._queued() if each is not request)):
             return True
         if self._forks.release_last_but(request.request_id):
             return True
@@ -102,22 +114,22 @@ class Pressure:
         self._forks.release(request.request_id)
         return False
 
-    def _give_up_one(self, holders: Iterable[Request]) -> bool:
-        holdings = [self._holding(each) for each in holders if each.num_computed_tokens]
+    def _give_up_one(self, holdings: list[Holding[Request]]) -> bool:
         option = choose(reversed(holdings), self._policy, self._manager.block_pool.num_gpu_blocks, _COSTS)
         if option is None:
             return False
-        self._give_up(option.holder)
+        self._give_up(next(holding for holding in holdings if holding.holder is option.holder))
         return True
 
-    def _give_up(self, victim: Request) -> None:
+    def _give_up(self, holding: Holding[Request]) -> None:
+        num_recomputed = holding.num_computed_tokens
         self.evictions["discard"] += 1
-        self.num_recomputed += victim.num_computed_tokens
-        self._observer.note(
-            GaveUp, sequence=victim.request_id, means="discard", num_recomputed=victim.num_computed_tokens
-        )
-        self._free(victim)
-        victim.num_computed_tokens = 0
+        self.num_recomputed += num_recomputed
+        self._observer.note(GaveUp, sequence=holding.holder.request_id, means="discard", num_recomputed=num_recomputed)
+        self._free(holding.holder)
+
+    def _holdings(self, requests: Iterable[Request]) -> list[Holding[Request]]:
+        return [self._holding(each) for each in requests if each.num_computed_tokens]
 
     def _holding(self, request: Request) -> Holding[Request]:
         managers = self._manager.coordinator.single_type_managers

@@ -6,13 +6,13 @@ from typing import Any
 from sequence_hooks.trace.events import Stream
 from sequence_hooks.trace.observer import Observer
 from sequence_hooks.trace.steps import Counts
-from sequence_hooks.v1.core.blocking import BlockingScheduler
+from sequence_hooks.v1.core.injecting import InjectingScheduler
 from sequence_hooks.v1.core.notes import Decode, RunNotes
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 
-class RecordingScheduler(BlockingScheduler):
+class RecordingScheduler(InjectingScheduler):
     """Nothing is decided here; without an observer it is the same scheduler."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -36,20 +36,21 @@ class RecordingScheduler(BlockingScheduler):
         start = self.notes.now()
         scheduled = super().schedule(*args, **kwargs)
         if self.notes.is_recording:
-            self.notes.step(start, scheduled, self.requests, self._counts())
+            self.notes.step(start, self._scheduled_by_owner(scheduled), self.requests, self._counts())
         return scheduled
 
     def note_if_idle(self) -> None:
         """Note that the last step has ended, if no other one follows until a caller or a request comes."""
         if self.notes.is_recording and not self.has_unfinished_requests():
-            self.notes.step(self.notes.now(), None, self.requests, self._counts())
+            self.notes.step(self.notes.now(), {}, self.requests, self._counts())
 
     def _enqueue_waiting_request(self, request: Request) -> None:
         self.notes.lives(request)
         super()._enqueue_waiting_request(request)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        self.notes.preempted(request)
+        if request.request_id not in self._glue:
+            self.notes.preempted(request)
         super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -61,10 +62,11 @@ class RecordingScheduler(BlockingScheduler):
         manager = self.kv_cache_manager
         pool = manager.block_pool
         tables = [blocks for each in manager.coordinator.single_type_managers for blocks in each.req_to_blocks.values()]
+        held = self._forks.held | self._kept.held
         _, num_waiting = self.get_request_counts()
         return Counts(
             num_used_blocks=pool.num_gpu_blocks - 1 - pool.get_num_free_blocks(),
-            num_unshared_blocks=sum(map(len, tables)) + sum(map(len, self._forks.held.values())),
+            num_unshared_blocks=sum(map(len, tables)) + sum(map(len, held.values())),
             num_blocked=len(self._blocked),
-            num_waiting=num_waiting,
+            num_waiting=num_waiting - len(self._glue),
         )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What upstream does with requests inside its own modules only: the one place that uses private members of theirs."""
 
+from sequence_hooks.kv.transfer import Run
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
@@ -39,3 +40,19 @@ def begin_session(request: Request, params: SamplingParams) -> None:
     request.num_prompt_tokens = len(request.prompt_token_ids)
     request._output_token_ids.clear()
     request.sampling_params, request.max_tokens = params, params.max_tokens
+
+
+def make_glue(owner: Request, run: Run, arrival_time: float) -> Request:
+    """A request that computes a ``run`` of the tokens of ``owner``. What it samples is not wanted."""
+    glue = Request(
+        request_id=f"{owner.request_id}_glue_{run.start}",
+        prompt_token_ids=list(owner.all_token_ids[: run.end]),
+        sampling_params=SamplingParams(temperature=0, max_tokens=1, detokenize=False),
+        pooling_params=None,
+        client_index=owner.client_index,
+        arrival_time=arrival_time,
+        lora_request=owner.lora_request,
+        priority=owner.priority,
+    )
+    glue.num_computed_tokens = run.start
+    return glue

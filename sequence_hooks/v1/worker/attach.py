@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives upstream's sampler what it has to know of joined sequences."""
+"""Gives upstream's sampler what it has to know of joined sequences, and its caches KV that is injected."""
 
 from typing import Any
 
+from sequence_hooks.v1.settings import special_kwargs_of
+from sequence_hooks.v1.worker import injection
 from sequence_hooks.v1.worker.rows import EarlierTokens
 from sequence_hooks.v1.worker.slots import EarlierCounts
 
 
 def attach(model_runner: Any) -> None:
-    """Extend the sampler of either of upstream's model runners; must be called once its model is loaded."""
+    """Extend either of upstream's model runners; must be called once its model is loaded and its caches are bound.
+
+    Raises:
+        ValueError: the model's KV is to be injected, and cannot be.
+    """
+    special_kwargs = special_kwargs_of(model_runner.vllm_config)
+    if special_kwargs is not None and special_kwargs.injects_kv:
+        injection.attach(model_runner)
     batch = getattr(model_runner, "input_batch", None)
     if batch is not None:
         batch.logitsprocs.non_argmax_invariant.append(EarlierTokens(model_runner.device))

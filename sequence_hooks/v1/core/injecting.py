@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler below trees, in which a request may get KV of others, with glue in between that it computes itself.
+
+A request of V1 computes consecutive tokens, and glue lies in several places. So all but its last run is computed by
+*glue requests*, which share the blocks of their owner and exist until they are scheduled, usually for one step:
+
+    owner           c  c  c  g  i  i  i  i  g  i  i  g       c: computed before, i: injected, g: glue
+    glue request 1  ─────────■
+    glue request 2  ────────────────────────■                waits before its owner, so that both are in one step
+    owner           ─────────────────────────────────■       samples
+
+Nobody else ever sees a glue request: it is gone before the outputs of its step come.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any
+
+from sequence_hooks.config import BlockedKVPolicy
+from sequence_hooks.kv.plan import InjectedKV
+from sequence_hooks.kv.transfer import Run, SlotCopy, slots_of
+from sequence_hooks.trace.observer import Observer
+from sequence_hooks.v1.core.blocking import BlockingScheduler
+from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.pressure import Pressure
+from sequence_hooks.v1.core.requests import make_glue
+from sequence_hooks.v1.injected import InjectedStep, tell
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import Request, RequestStatus
+
+
+@dataclass(frozen=True)
+class Glue:
+    """A glue request that is not scheduled yet, or only with its first tokens."""
+
+    request: Request
+    owner: Request
+
+
+class InjectingScheduler(BlockingScheduler):
+    """Owns glue requests, the copies of the step being scheduled, and the KV that is kept for them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept = KeptKV(self.kv_cache_manager)
+        self._glue: dict[str, Glue] = {}
+        """By request id, those of one owner in the order of their tokens."""
+
+        self._copies: dict[Request, list[SlotCopy]] = {}
+        """The copies still to be made, by the request that gets them. Their sources are kept until then."""
+
+        self._owners: dict[str, str] = {}
+        """The owners of the glue requests of the latest step, by request id."""
+
+    def relieve_by(self, policy: BlockedKVPolicy, observer: Observer) -> None:
+        """Let BLOCKED requests, and finished children, give up KV as ``policy`` says."""
+        self.pressure = Pressure(
+            self.kv_cache_manager,
+            self._forks,
+            policy,
+            observer,
+            give_up=self._give_up_kv,
+            set_aside=self._blocked.values,
+            kept=lambda request: self._kept.holdings({*self._copies, request}),
+            queued=lambda: [each for each in self.waiting_first if each.request_id not in self._glue],
+            is_early=self._is_early,
+            may_take=self._may_take,
+            can_run=lambda: bool(self.running),
+        )
+
+    def share_no_injected_blocks(self) -> None:
+        """Keep injected KV, and what is computed after it, out of the prefix cache: its hash would lie."""
+        coordinator = self.kv_cache_manager.coordinator
+        enter = coordinator.cache_blocks
+
+        def enter_own(request: Request, num_computed_tokens: int) -> None:
+            if request.request_id not in self._glue and self._injected_of(request) is None:
+                enter(request, num_computed_tokens)
+
+        coordinator.cache_blocks = enter_own  # type: ignore[method-assign]
+
+    def _injected_of(self, request: Request) -> InjectedKV | None:
+        """What was injected into a request, or into the one that it was forked from."""
+        raise NotImplementedError
+
+    def _has_slots(self, request: Request) -> bool:
+        """Give a BLOCKED request slots for its whole context; False if there are not enough."""
+        return self.pressure.allocate_slots(request, request.num_tokens - request.num_computed_tokens) is not None
+
+    def _begin_injected(self, request: Request, injected: InjectedKV) -> None:
+        """Let a request that has slots go on with injected KV: its glue is queued, and it computes the last run."""
+        self._copies[request] = list(self._slot_copies(request, injected))
+        *runs, last = injected.take_runs(len(injected.glue))
+        # Where requests wait by priority, then by arrival, glue arrives just before its owner, in order.
+        times = list(accumulate(runs, lambda time, _: math.nextafter(time, -math.inf), initial=request.arrival_time))
+        for run, arrival_time in zip(runs, reversed(times), strict=False):
+            self.waiting_first.add_request(self._make_glue(request, run, arrival_time))
+        request.num_computed_tokens = last.start
+
+    def _slot_copies(self, request: Request, injected: InjectedKV) -> Iterator[SlotCopy]:
+        size = self._kept.block_size
+        (table,) = self.kv_cache_manager.get_block_ids(request.request_id)
+        for child, same in groupby(injected.take_copies(), key=lambda copy: copy.child):
+            copies = list(same)
+            sources = self._kept.slots(child, (copy.source_index for copy in copies))
+            destinations = slots_of(table, size, (copy.parent_index for copy in copies))
+            for copy, source, destination in zip(copies, sources, destinations, strict=True):
+                yield SlotCopy(source, destination, copy.source_position, copy.position)
+
+    def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
+        glue = make_glue(owner, run, arrival_time)
+        (manager,) = self.kv_cache_manager.coordinator.single_type_managers
+        blocks = manager.req_to_blocks[owner.request_id][: -(-run.end // manager.block_size)]
+        self.kv_cache_manager.block_pool.touch(blocks)
+        manager.req_to_blocks[glue.request_id] = blocks
+        self._glue[glue.request_id] = Glue(glue, owner)
+        self.requests[glue.request_id] = glue
+        return glue
+
+    def _is_early(self, request: Request) -> bool:
+        """Whether a waiting request has to wait for glue of a step before."""
+        glue = self._glue.get(request.request_id)
+        owner = request if glue is None else glue.owner
+        for each in self._glue.values():
+            if each.request is request:
+                return False
+            if each.owner is owner and not self._is_scheduled(each.request):
+                return True
+        return False
+
+    def _is_scheduled(self, glue: Request) -> bool:
+        # Upstream keeps those in flight whose prompt the step ends within.
+        return glue.status == RequestStatus.RUNNING and glue not in self._inflight_prefills
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        if scheduler_output.total_num_scheduled_tokens:
+            self._tell_workers(scheduler_output)
+        super()._update_after_schedule(scheduler_output)
+        if self._glue or self._owners:
+            scheduled = [name for name in self._glue if name in scheduler_output.num_scheduled_tokens]
+            self._owners = {name: self._glue[name].owner.request_id for name in scheduled}
+            for name in scheduled:
+                if not self._glue[name].request.is_prefill_chunk:
+                    self._end_glue(self._glue.pop(name))
+
+    def _scheduled_by_owner(self, scheduler_output: SchedulerOutput) -> Mapping[str, int]:
+        """How many tokens of each request the latest step computes, its glue included."""
+        if not self._owners:
+            scheduled: Mapping[str, int] = scheduler_output.num_scheduled_tokens
+            return scheduled
+        counts: Counter[str] = Counter()
+        for name, num_tokens in scheduler_output.num_scheduled_tokens.items():
+            counts[self._owners.get(name, name)] += num_tokens
+        return counts
+
+    def _tell_workers(self, scheduler_output: SchedulerOutput) -> None:
+        copies = [copy for each in self._copies.values() for copy in each]
+        step = InjectedStep(copies, dict(self._offsets(scheduler_output.num_scheduled_tokens)))
+        if step:
+            tell(scheduler_output, step)
+        # What takes these blocks now writes to them after the copies.
+        for request in self._copies:
+            self._release_kept(request)
+        self._copies.clear()
+
+    def _offsets(self, scheduled: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """Position minus index of the tokens that each request computes, where it is not 0."""
+        for name in scheduled if self._shifts_positions else ():
+            request = self.requests[name]
+            injected = self._injected_of(self._glue[name].owner if name in self._glue else request)
+            offset = 0 if injected is None else injected.positions.offset(request.num_computed_tokens)
+            if offset:
+                yield name, offset
+
+    @property
+    def _shifts_positions(self) -> bool:
+        """Whether any position may differ from its token's index."""
+        raise NotImplementedError
+
+    def _end_glue(self, glue: Glue) -> None:
+        """Forget a glue request, in whatever queue it is."""
+        request = glue.request
+        if request.status == RequestStatus.RUNNING:
+            self.running = [each for each in self.running if each is not request]
+            self.finished_req_ids.add(request.request_id)
+        else:
+            self.waiting_first.remove_requests([request])
+        self._inflight_prefills.discard(request)
+        self._free_request_blocks(request)
+        del self.requests[request.request_id]
+
+    def _stop_injecting(self, request: Request) -> None:
+        """Drop what is still to be copied and computed for a request that loses its KV."""
+        for name in [name for name, glue in self._glue.items() if glue.owner is request]:
+            self._end_glue(self._glue.pop(name))
+        self._copies.pop(request, None)
+        self._release_kept(request)
+
+    def _release_kept(self, parent: Request) -> None:
+        for child in self._kept.children_of(parent):
+            self._kept.release(child)
+
+    def _give_up_kv(self, request: Request) -> None:
+        if not self._kept.release(request.request_id):
+            self._stop_injecting(request)
+            super()._give_up_kv(request)
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        glue = self._glue.get(request.request_id)
+        if glue is None:
+            super()._preempt_request(request, *args, **kwargs)
+        else:
+            # Without it, its owner cannot go on with injected KV.
+            self.pressure.give_up(glue.owner)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KV of finished children, kept until it is copied to their parents.
+
+child, as it ends       │ full │ full │ promi… resu… │ …lt     its parent's blocks, then its own
+kept                                   +1             +1      upstream frees the child; these stay
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from sequence_hooks.kv.plan import Source
+from sequence_hooks.kv.pressure import Holding
+from sequence_hooks.kv.transfer import slots_of
+from sequence_hooks.v1.core.sequence import V1Branch, num_written
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.request import Request
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of one child."""
+
+    child: Request
+    parent: Request
+    num_prompt: int
+    num_available: int
+    first: int
+    """The index of the first of ``blocks`` in the child's block table."""
+
+    blocks: list[KVCacheBlock]
+
+
+class KeptKV:
+    """Owns the references to those blocks, and nothing else does."""
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+        self._by_child: dict[str, Kept] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_child)
+
+    def keep(self, branch: V1Branch) -> None:
+        """Keep the KV of a child's output; must be called before upstream frees the child."""
+        assert branch.parent is not None
+        child, num_prompt = branch.sequence.request, branch.sequence.num_prompt_tokens
+        num_available = num_written(child)
+        (manager,) = self._manager.coordinator.single_type_managers
+        first = num_prompt // manager.block_size
+        blocks = manager.req_to_blocks.get(child.request_id, [])[first : -(-num_available // manager.block_size)]
+        if num_available > num_prompt and blocks:
+            self._manager.block_pool.touch(blocks)
+            parent = branch.parent.sequence.request
+            self._by_child[child.request_id] = Kept(child, parent, num_prompt, num_available, first, blocks)
+
+    def source(self, branch: V1Branch) -> Source:
+        """What a join can copy of a finished child's KV."""
+        kept = self._by_child.get(branch.request_id)
+        return Source(branch.sequence.num_prompt_tokens, 0 if kept is None else kept.num_available, branch.injected)
+
+    def slots(self, child: str, indices: Iterable[int]) -> list[int]:
+        """The slots of a kept child's tokens, by their index in its context."""
+        kept, size = self._by_child[child], self.block_size
+        ids = [block.block_id for block in kept.blocks]
+        return slots_of(ids, size, (index - kept.first * size for index in indices))
+
+    def children_of(self, parent: Request) -> list[str]:
+        """The children of ``parent`` of which something is kept."""
+        return [child for child, kept in self._by_child.items() if kept.parent is parent]
+
+    def release(self, child: str) -> bool:
+        """Give back what is kept of a child; whether anything was."""
+        kept = self._by_child.pop(child, None)
+        if kept is None:
+            return False
+        self._manager.block_pool.free_blocks(reversed(kept.blocks))
+        return True
+
+    def holdings(self, busy: Collection[Request | None]) -> Iterator[Holding[Request]]:
+        """What could be given up: that of children whose parents are not ``busy`` copying it."""
+        for kept in self._by_child.values():
+            if kept.parent in busy:
+                continue
+            yield Holding(
+                holder=kept.child,
+                urgency=kept.child.priority,
+                num_all=len(kept.blocks),
+                num_owned=sum(block.ref_cnt == 1 for block in kept.blocks),
+                block_size=self.block_size,
+                num_computed_tokens=kept.num_available - kept.num_prompt,
+                num_indivisible_tokens=0,
+                can_swap=False,
+            )
+
+    @property
+    def held(self) -> dict[str, list[int]]:
+        """The ids of the blocks that are kept, by child."""
+        return {f"kept of {child}": [block.block_id for block in kept.blocks] for child, kept in self._by_child.items()}
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        size: int = self._manager.coordinator.single_type_managers[0].block_size
+        return size

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves requests as the rules and trees say: upstream's scheduler, in which requests spawn, wait for and join others.
+
+    spawn              WAITING ──► RUNNING
+    promise, sync      RUNNING ──► BLOCKED      its row in the worker's batch is freed
+    its own end        RUNNING ──► BLOCKED      with children still unjoined
+    children finished  BLOCKED ──► WAITING      KV kept: computes what is new; KV given up: finds or recomputes it
+                               ──► FINISHED_*   it had ended, or has no room left
+
+How a request is BLOCKED, and whose KV is given up meanwhile, is the business of `BlockingScheduler`; how it gets KV of
+its children, that of `InjectingScheduler`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sequence_hooks.kv.plan import Context, InjectedKV, plan_injection
+from sequence_hooks.rules import Merge, ready
+from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.recorder import Recorder
+from sequence_hooks.tree import DependencyManager
+from sequence_hooks.v1.core.decider import Decided
+from sequence_hooks.v1.core.forks import check_kv_groups
+from sequence_hooks.v1.core.hooks import Hooks, ending_of
+from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
+from sequence_hooks.v1.core.params import params_after_join
+from sequence_hooks.v1.core.recording import RecordingScheduler
+from sequence_hooks.v1.core.requests import begin_session
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence
+from sequence_hooks.v1.events import Aborted, Blocked
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.request import Request, RequestStatus
+
+
+class TreeScheduler(RecordingScheduler):
+    """Owns the trees of all requests, and tells the ledger what happens to them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._branches: dict[str, V1Branch] = {}
+        """The unfinished requests that a hook has touched, and all unfinished children."""
+
+        self._ledger = Ledger()
+        self._append: Callable[..., tuple[list[int], bool]] = self._upstream._update_request_with_output
+        """Upstream's own; what this scheduler does to a request with a new token is `_sample`."""
+
+        self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
+        special_kwargs = self.hooks.special_kwargs
+        check_kv_groups(self.kv_cache_config)
+        observer = SILENT if special_kwargs.record_to is None else Recorder(special_kwargs.record_to)
+        self.trees: DependencyManager[V1Sequence] = DependencyManager(observer)
+        self.observe(observer, lambda *tokens: self.hooks.decode(*tokens))
+        self.relieve_by(special_kwargs.blocked_kv_policy, observer)
+        if special_kwargs.injects_kv:
+            self.share_no_injected_blocks()
+
+    def attach(self, hooks: Hooks) -> None:
+        """Use ``hooks``; must be called before the first request."""
+        self.hooks = hooks
+        self._handlers = hooks.decider.handlers
+
+    def branch_of(self, request_id: str) -> V1Branch | None:
+        """The branch of an unfinished request; None if no hook has touched it."""
+        return self._branches.get(request_id)
+
+    def _sample(self, request: Request, new_token_ids: list[int], is_stale: bool = False) -> tuple[list[int], bool]:
+        """In place of upstream's `_update_request_with_output`."""
+        branch = self._branches.get(request.request_id)
+        token_id = new_token_ids[-1]
+        is_hook = token_id in self._handlers
+        if branch is None and not is_hook:
+            return self._append(request, new_token_ids, is_stale)
+        branch = self._plant(request) if branch is None else branch
+        decided = self.hooks.decider.decide(token_id, branch) if is_hook and branch.limits.hooks else None
+        if branch.phase == "finished":
+            # Its own handler has aborted it, so it has no blocks that upstream could enter into its prefix cache.
+            request.num_computed_tokens = 0
+            return [], False
+        new_token_ids, stopped = self._append(request, new_token_ids, is_stale)
+        stopped = stopped or self._ends_full(request)
+        ending = ending_of(branch.sequence, token_id)
+        if ending is not None:
+            self._end(branch, ending)
+            return new_token_ids, True
+        if decided is not None:
+            stopped = self._carry_out(decided, branch)
+        return new_token_ids, stopped
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        branch = self._branches.get(request.request_id)
+        if branch is not None:
+            self._abort(branch)
+        freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
+        return freed
+
+    def _plant(self, request: Request) -> V1Branch:
+        branch = self.trees.plant(self.hooks.sequence_of(request), self.hooks.limits_of(request))
+        self._branches[request.request_id] = branch
+        return branch
+
+    def _carry_out(self, decided: Decided, branch: V1Branch) -> bool:
+        """Spawn and block as decided; return whether the sequence is BLOCKED now."""
+        made = self.hooks.decider.effects(decided, branch)
+        if made is None:
+            return False
+        effects, children = made
+        for plan, child in zip(effects.children, children, strict=True):
+            self._branches[plan.request_id] = self.trees.spawn(branch, plan, self.hooks.sequence_of(child))
+            self._forks.add(branch.sequence.request, child)
+            self.requests[plan.request_id] = child
+            self._enqueue_waiting_request(child)
+            self._ledger.note(branch, spawned(plan, child, branch))
+            if self.log_stats:
+                child.record_event(EngineCoreEventType.QUEUED)
+        if effects.blocks_until is None:
+            return False
+        self.trees.block(branch, effects.blocks_until)
+        self._ledger.note(branch, Blocked(branch.request_id, effects.blocks_until == "caller"))
+        self._block(branch.sequence.request)
+        return True
+
+    def _end(self, branch: V1Branch, ending: range) -> None:
+        """Note that a sequence has ended. With unjoined children it is BLOCKED until they have finished."""
+        branch.sequence.note_end()
+        self._ledger.note(branch, ended(branch, ending))
+        if self.trees.end(branch, ending):
+            del self._branches[branch.request_id]
+            self._keep_kv(branch)
+        else:
+            self._block(branch.sequence.request)
+
+    def _is_of_a_tree(self, request: Request) -> bool:
+        return request.request_id in self._branches or request.request_id in self._glue
+
+    def _injected_of(self, request: Request) -> InjectedKV | None:
+        branch = self._branches.get(request.request_id)
+        return None if branch is None else branch.injected
+
+    @property
+    def _shifts_positions(self) -> bool:
+        return bool(self._branches) and self.hooks.special_kwargs.position_rule == "overlap"
+
+    def _starts_over(self, request: Request) -> None:
+        if request.request_id in self._branches:
+            self._branches[request.request_id].discard_injected()
+
+    def _settle(self) -> None:
+        while self.trees.has_unsettled:
+            # A join may finish its sequence, so that its parent is ready too.
+            for branch in ready(self.trees.take_unsettled()):
+                self._resume(branch)
+
+    def _resume(self, branch: V1Branch) -> None:
+        request = branch.sequence.request
+        merge = self.hooks.merger.merge(branch)
+        if branch.phase != "blocked":
+            # Its own join function has aborted it.
+            return
+        ends = branch.ended_as is not None or merge.ends_at_length
+        injected = None if ends else self._inject(branch, merge)
+        num_injected = 0 if injected is None else len(injected.copies)
+        num_prefill = 0 if ends else request.num_tokens - request.num_computed_tokens - num_injected
+        self.trees.join(branch, merge, num_prefill, num_injected)
+        self._ledger.note(branch, joined(branch, merge, num_prefill))
+        self._unblock(request)
+        if not ends:
+            begin_session(request, params_after_join(branch))
+            request.status = RequestStatus.WAITING
+            if injected is not None:
+                self._begin_injected(request, injected)
+            self._enqueue_waiting_request(request)
+        if injected is None:
+            self._release_kept(request)
+        for below in branch.take_forgettable():
+            below.sequence.let_go()
+        if ends:
+            self._finish(branch)
+
+    def _keep_kv(self, branch: V1Branch) -> None:
+        """Keep the KV of a child that has finished, if its parent may get it."""
+        parent = branch.parent
+        if not self.hooks.special_kwargs.injects_kv or parent is None or parent.phase == "finished":
+            return
+        has_lost_kv = parent.phase == "blocked" and not parent.sequence.request.num_computed_tokens
+        if not branch.has_failed and not has_lost_kv:
+            self._kept.keep(branch)
+
+    def _inject(self, branch: V1Branch, merge: Merge) -> InjectedKV | None:
+        """Let a BLOCKED branch have its children's KV, if it has its own, and there are slots."""
+        request, before = branch.sequence.request, branch.injected
+        if not self._kept or not request.num_computed_tokens:
+            return None
+        context = Context(merge.num_context - merge.num_merged, request.num_computed_tokens, before)
+        sources = {child.request_id: self._kept.source(child) for child in branch.unjoined}
+        injected = plan_injection(context, merge.spans, sources, self.hooks.special_kwargs.position_rule)
+        if injected is None:
+            return None
+        # First of all: what it gets slots for must not be entered in the prefix cache.
+        branch.inject(injected)
+        if self._has_slots(request):
+            return injected
+        branch.injected = before
+        return None
+
+    def _finish(self, branch: V1Branch) -> None:
+        """Finish a sequence with the end it had, or with the model's length, after its join."""
+        request = branch.sequence.request
+        request.status = branch.sequence.ended_with or RequestStatus.FINISHED_LENGTH_CAPPED
+        self._end(branch, branch.ending)
+        self._free_request(request)
+        if branch.parent is None:
+            self._ledger.finish(branch)
+
+    def _abort(self, branch: V1Branch) -> None:
+        del self._branches[branch.request_id]
+        self._unblock(branch.sequence.request)
+        self._forks.release(branch.request_id)
+        self._stop_injecting(branch.sequence.request)
+        self.trees.abort(branch)
+        self._ledger.note(branch, Aborted(branch.request_id))
+        below = [child.request_id for child in branch.subtree() if child.phase != "finished"]
+        self.finish_requests(below, RequestStatus.FINISHED_ABORTED)

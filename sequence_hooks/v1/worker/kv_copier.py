@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies a model's KV from slot to slot in all its layers, and moves the keys to their new positions."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from sequence_hooks.kv.rotary import Rotation
+from sequence_hooks.v1.worker.keys import KeyCheck, refuse
+from sequence_hooks.v1.worker.kv_layout import LayoutError, TokenView, view_by_token
+from vllm.model_executor.layers.attention import Attention
+
+
+class Layer(NamedTuple):
+    """The KV cache of a layer, and the rotary embedding that made its keys."""
+
+    keys: TokenView
+    values: TokenView
+    rotary: Any
+
+
+class KVCopier:
+    """Copies KV between slots of a model's caches."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self._layers = layers
+
+    @classmethod
+    def of(cls, model_runner: Any) -> "KVCopier":
+        """The copier of either of upstream's model runners, whose caches must be bound, and not yet in use.
+
+        Raises:
+            ValueError: the keys of some layer cannot be moved, or its cache cannot be read by token.
+        """
+        return cls(list(_layers_of(model_runner)))
+
+    @torch.inference_mode()
+    def copy(self, slot_copies: torch.Tensor) -> None:
+        """Carry out ``slot_copies``: `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
+
+        In each layer, all sources are read before any destination is written.
+        """
+        sources, destinations, before, after = slot_copies.unbind(1)
+        rotaries = {layer.rotary for layer in self._layers}
+        # Read the tables anew each time: a forward pass may replace them.
+        rotations = {each: Rotation.between(each.cos_sin_cache, before, after, each.is_neox_style) for each in rotaries}
+        for layer in self._layers:
+            keys, values = layer.keys.read(sources), layer.values.read(sources)
+            layer.keys.write(destinations, rotations[layer.rotary].apply(keys))
+            layer.values.write(destinations, values)
+
+
+def _layers_of(model_runner: Any) -> Iterator[Layer]:
+    config, caches = model_runner.vllm_config, model_runner.kv_cache_config
+    layers = config.compilation_config.static_forward_context
+    model = model_runner.get_model()
+    check = KeyCheck(model, config.model_config.get_hidden_size(), config.model_config.max_model_len)
+    seen = set()
+    for group in caches.kv_cache_groups:
+        for name in group.layer_names:
+            layer = layers[name]
+            if not isinstance(layer, Attention):
+                refuse(f"{type(layer).__name__}, as in {name}")
+            # Layers may share a cache.
+            if layer.kv_cache.data_ptr() in seen:
+                continue
+            seen.add(layer.kv_cache.data_ptr())
+            rotary = check.rotary_of(name, layer)
+            try:
+                keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
+            except LayoutError as error:
+                refuse(f"the KV cache of {type(layer.impl).__name__}, as in {name}: {error}")
+            yield Layer(keys, values, rotary)
