@@ -204,7 +204,7 @@ class InjectingScheduler(BlockingScheduler):
             self._kept.release(child)
 
     def _give_up_kv(self, request: Request) -> None:
-        if not self._kept.release(request.request_id):
+        if not self._kept.give_up(request.request_id):
             self._stop_injecting(request)
             super()._give_up_kv(request)
 

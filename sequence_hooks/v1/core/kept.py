@@ -21,6 +21,7 @@ from vllm.v1.request import Request
 class Kept:
     """What is kept of one child."""
 
+    branch: V1Branch
     child: Request
     parent: Request
     num_prompt: int
@@ -52,7 +53,7 @@ class KeptKV:
         if num_available > num_prompt and blocks:
             self._manager.block_pool.touch(blocks)
             parent = branch.parent.sequence.request
-            self._by_child[child.request_id] = Kept(child, parent, num_prompt, num_available, first, blocks)
+            self._by_child[child.request_id] = Kept(branch, child, parent, num_prompt, num_available, first, blocks)
 
     def source(self, branch: V1Branch) -> Source:
         """What a join can copy of a finished child's KV."""
@@ -76,6 +77,13 @@ class KeptKV:
             return False
         self._manager.block_pool.free_blocks(reversed(kept.blocks))
         return True
+
+    def give_up(self, child: str) -> bool:
+        """Discard what is kept of a child, whose context then counts as plain text; whether anything was kept."""
+        kept = self._by_child.get(child)
+        if kept is not None:
+            kept.branch.discard_injected()
+        return self.release(child)
 
     def holdings(self, busy: Collection[Request | None]) -> Iterator[Holding[Request]]:
         """What could be given up: that of children whose parents are not ``busy`` copying it."""
