@@ -3,6 +3,7 @@
 
 from typing import NamedTuple
 
+from sequence_hooks.kv.transfer import SlotCopy
 from vllm.core.hooked_metadata import HookedMetadata
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.sequence import SequenceGroupMetadata
@@ -25,11 +26,16 @@ class PretendedKV:
         self.injected: dict[int, set[int]] = {}
         """By sequence, the indices of tokens whose KV was injected and not recomputed since."""
 
-        self.num_injected = 0
-        """Tokens, so far."""
+        self.copies: list[SlotCopy] = []
+        """All that was injected so far."""
 
         self.num_computed = 0
         """Tokens, so far."""
+
+    @property
+    def num_injected(self) -> int:
+        """The number of tokens that were injected so far."""
+        return len(self.copies)
 
     def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
         """Copy and compute as the worker does, and check all that attention would read."""
@@ -83,7 +89,7 @@ class PretendedKV:
             assert entry.position == copy.source_position
             block = self.blocks.setdefault(("gpu", copy.destination // self.block_size), {})
             block[copy.destination % self.block_size] = Entry(entry.context, copy.position, is_injected=True)
-        self.num_injected += len(copies)
+        self.copies += copies
         for meta in metadata:
             if isinstance(meta, HookedMetadata):
                 [(seq_id, table)] = meta.block_tables.items()

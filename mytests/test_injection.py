@@ -71,31 +71,6 @@ class TestGlue:
         assert recorded(engine).runs() == [Run(8, 9, 0), Run(14, 15, 0), Run(19, 20, 0)]
         engine.assert_empty()
 
-    def test_with_promise_it_is_that_token_and_the_last_one(self) -> None:
-        """Only these are prefilled when a child returns like a call."""
-        engine = engine_with_kv(INJECT)
-        engine.add(prompt="prompt")
-        engine.run(plan(r="!y!z", r_child_0="ABCDE", r_child_1="VWXYZ"))
-        assert (finished(engine).text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
-        engine.assert_empty()
-
-    def test_the_last_token_of_a_child_that_ended_by_length_has_no_kv(self) -> None:
-        """The child ended before computing it, so it is prefilled."""
-        hooks = dataclasses.replace(SYNC_INJECT, child_sampling_params={"max_tokens": 3}, merge_separator="")
-        engine = engine_with_kv(hooks)
-        engine.add(prompt="prompt")
-        engine.run(plan(r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
-        assert (finished(engine).text, prefilled(engine)) == ("ABCVWXz", [3])
-        engine.assert_empty()
-
-    def test_a_result_of_one_token_is_glue(self) -> None:
-        """There is nothing to copy, and the worker is told nothing."""
-        engine = engine_with_kv()
-        engine.add()
-        engine.run(plan(r="!.z", r_child_0="A"))
-        assert (finished(engine).text, prefilled(engine), recorded(engine).hooked) == ("Az", [2], [])
-        engine.assert_empty()
-
     def test_it_is_prefilled_in_chunks_where_the_budget_is_small(self) -> None:
         """The copies come with the first chunk."""
         hooks = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
@@ -105,37 +80,6 @@ class TestGlue:
         chunks = [(len(meta.slot_copies), meta.token_chunk_size, meta.do_sample) for meta in recorded(engine).hooked]
         assert chunks == [(9, 4, False), (0, 3, True)]
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZz", [7])
-        engine.assert_empty()
-
-
-class TestNesting:
-    def test_a_child_hands_on_what_it_was_given(self) -> None:
-        """Its KV includes the KV of its own child."""
-        hooks = dataclasses.replace(INJECT, max_child_depth=2)
-        engine = engine_with_kv(hooks)
-        engine.add(prompt="prompt")
-        engine.run(plan(r="a!z", r_child_0="b!y", r_child_0_child_0="CDEFG"))
-        (child,) = finished(engine).children
-        assert [join.num_prefill for join in child.joins] == [2]
-        assert (finished(engine).text, prefilled(engine)) == ("abCDEFGyz", [2])
-        engine.assert_empty()
-
-    def test_what_a_child_got_at_its_end_has_no_kv(self) -> None:
-        """The child ended before computing it; what it sampled itself is copied."""
-        hooks = dataclasses.replace(SYNC_INJECT, max_child_depth=2)
-        engine = engine_with_kv(hooks)
-        engine.add(prompt="prompt")
-        engine.run(plan(r="!.z", r_child_0="a!b", r_child_0_child_0="CDE"))
-        assert finished(engine).text == "abCDEz"
-        assert (prefilled(engine), recorded(engine).num_injected) == ([4], 3)
-        engine.assert_empty()
-
-    def test_a_spawn_behind_a_join_shares_what_was_injected(self) -> None:
-        """The second child shares the injected KV of the first join."""
-        engine = engine_with_kv()
-        engine.add(prompt="prompt")
-        engine.run(plan(r="!.y!.z", r_child_0="ABCDE", r_child_1="VWXYZ"))
-        assert (finished(engine).text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
         engine.assert_empty()
 
 

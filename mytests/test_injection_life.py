@@ -86,35 +86,6 @@ class TestPressure:
         engine.assert_empty()
 
 
-class TestEnds:
-    def test_a_parent_that_ends_at_its_join_needs_no_kv(self) -> None:
-        """Nothing is injected, and nothing is kept once it has ended."""
-        engine = engine_with_kv()
-        engine.add(prompt="prompt")
-        engine.run(plan(r="!!aaaa", r_child_0="AB", r_child_1="C" * 9))
-        assert (finished(engine).text, recorded(engine).num_injected) == ("aaaaAB\n" + "C" * 9, 0)
-        engine.assert_empty()
-
-    @pytest.mark.parametrize("aborted", ["r", "r_child_1"])
-    def test_an_abort_gives_back_what_was_kept(self, aborted: str) -> None:
-        """An aborted request's is freed at once, that of an aborted child's sibling when their parent is joined."""
-        engine = engine_with_kv()
-        engine.add(prompt="prompt")
-        script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
-        engine.run_until(lambda: bool(engine.scheduler._kept), script)
-        engine.scheduler.abort_seq_group(aborted)
-        engine.run(script)
-        engine.assert_empty()
-
-    def test_a_merge_is_cut_to_the_models_length(self) -> None:
-        """Only what fits is copied."""
-        engine = engine_with_kv(max_model_len=16)
-        engine.add(prompt="prompt")
-        engine.run(plan(r="!!.z", r_child_0="ABC", r_child_1="DEFGH"))
-        assert (finished(engine).text, finished(engine).finish_reason) == ("ABC\nDEF", "length")
-        engine.assert_empty()
-
-
 class TestPrefixCaching:
     def test_an_injected_block_is_found_by_nobody(self) -> None:
         """A request with the same tokens finds only the blocks before the injection."""

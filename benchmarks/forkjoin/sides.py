@@ -37,7 +37,8 @@ class Kind:
 
 
 HOOKS = Kind("hooks, conditional prefill", arguments={"special_kwargs": _HOOKS})
-INJECTION = Kind("hooks, KV injection", arguments={"special_kwargs": {**_HOOKS, "child_merge_strategy": "kv_inject"}})
+_INJECTION = {**_HOOKS, "child_merge_strategy": "kv_inject"}
+INJECTION = Kind("hooks, KV injection", arguments={"special_kwargs": _INJECTION})
 OFF = Kind("hooks off")
 AGAIN = Kind("hooks off, again")
 """A second process of the same kind, to see by how much two such processes differ."""
@@ -56,6 +57,7 @@ _VARIABLES = {
 }
 
 PLUGIN_HOOKS = Kind("plug-in, conditional prefill", "plug-in", {"special_kwargs": _HOOKS})
+PLUGIN_INJECTION = Kind("plug-in, KV injection", "plug-in", {"special_kwargs": _INJECTION})
 STOCK = Kind("vLLM 0.32", "plug-in")
 """A stock vLLM whose engine has no hooks. It caches prefixes, as it does by default."""
 

@@ -114,7 +114,8 @@ class SurgicalEngine(SteppedEngine):
         self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size))
         self.scheduler.use_v2_model_runner = self.runner == "v2"
-        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1")
+        overlaps = self.special_kwargs.position_rule == "overlap"
+        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
         self.narrator = Narrator.adopt(processor, self.special_kwargs)
         init_none_hash(sha256)

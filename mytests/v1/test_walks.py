@@ -3,6 +3,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -65,9 +66,17 @@ def scripts(depth: int = 2) -> st.SearchStrategy[Script]:
     return draw()
 
 
-def hooks(block_on: str, policy: str) -> SpecialKwargs:
+MERGES: list[dict[str, Any]] = [
+    {},
+    {"child_merge_strategy": "kv_inject"},
+    {"child_merge_strategy": "kv_inject", "position_rule": "overlap"},
+]
+"""The ways to merge, as fields of the hooks."""
+
+
+def hooks(block_on: str, policy: str, merge: dict[str, Any]) -> SpecialKwargs:
     """Nested hooks."""
-    return dataclasses.replace(NESTED, block_on=block_on, blocked_kv_policy=policy)  # type: ignore[arg-type]
+    return dataclasses.replace(NESTED, block_on=block_on, blocked_kv_policy=policy, **merge)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
@@ -80,14 +89,23 @@ def hooks(block_on: str, policy: str) -> SpecialKwargs:
     st.sampled_from([2, 3, 16]),
     st.sampled_from([16, 64]),
     st.sampled_from(["auto", "preserve", "discard"]),
+    st.sampled_from(MERGES),
 )
 def test_every_tree_comes_to_what_its_scripts_say(
-    mode: str, block_on: str, trees: list[Script], length: int, blocks: int, seqs: int, budget: int, policy: str
+    mode: str,
+    block_on: str,
+    trees: list[Script],
+    length: int,
+    blocks: int,
+    seqs: int,
+    budget: int,
+    policy: str,
+    merge: dict[str, Any],
 ) -> None:
     """With any number of blocks that fits one context, of slots, and of tokens a step."""
     schedule, runner = mode.split("-")
     engine = SurgicalEngine(
-        hooks(block_on, policy),
+        hooks(block_on, policy, merge),
         num_blocks=blocks,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
@@ -110,14 +128,19 @@ def test_every_tree_comes_to_what_its_scripts_say(
     st.lists(scripts(), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), min_size=1, max_size=4),
     st.sampled_from([33, 60]),
+    st.sampled_from(MERGES),
 )
 def test_aborts_at_any_time_leave_nothing(
-    mode: str, trees: list[Script], aborts: list[tuple[int, int]], blocks: int
+    mode: str, trees: list[Script], aborts: list[tuple[int, int]], blocks: int, merge: dict[str, Any]
 ) -> None:
     """Whichever sequence is aborted, in whatever step, and whatever is in flight."""
     schedule, runner = mode.split("-")
     engine = SurgicalEngine(
-        NESTED, num_blocks=blocks, max_num_seqs=4, is_async=schedule == "asynchronous", runner=runner
+        hooks("sync", "auto", merge),
+        num_blocks=blocks,
+        max_num_seqs=4,
+        is_async=schedule == "asynchronous",
+        runner=runner,
     )
     texts: dict[str, str] = {}
     for number, tree in enumerate(trees):
