@@ -64,7 +64,7 @@ class InjectingScheduler(BlockingScheduler):
             observer,
             give_up=self._give_up_kv,
             set_aside=self._blocked.values,
-            kept=lambda request: self._kept.holdings({*self._copies, request}),
+            kept=lambda: self._kept.holdings(self._copies),
             queued=lambda: [each for each in self.waiting_first if each.request_id not in self._glue],
             is_early=self._is_early,
             may_take=self._may_take,
@@ -88,7 +88,12 @@ class InjectingScheduler(BlockingScheduler):
 
     def _has_slots(self, request: Request) -> bool:
         """Give a BLOCKED request slots for its whole context; False if there are not enough."""
-        return self.pressure.allocate_slots(request, request.num_tokens - request.num_computed_tokens) is not None
+        # From here on, what it is to get is kept.
+        self._copies[request] = []
+        has_slots = self.pressure.allocate_slots(request, request.num_tokens - request.num_computed_tokens) is not None
+        if not has_slots:
+            del self._copies[request]
+        return has_slots
 
     def _begin_injected(self, request: Request, injected: InjectedKV) -> None:
         """Let a request that has slots go on with injected KV: its glue is queued, and it computes the last run."""
@@ -120,10 +125,14 @@ class InjectingScheduler(BlockingScheduler):
         self.requests[glue.request_id] = glue
         return glue
 
+    def _owner_of(self, request: Request) -> Request:
+        """The owner of a glue request; any other one itself."""
+        glue = self._glue.get(request.request_id)
+        return request if glue is None else glue.owner
+
     def _is_early(self, request: Request) -> bool:
         """Whether a waiting request has to wait for glue of a step before."""
-        glue = self._glue.get(request.request_id)
-        owner = request if glue is None else glue.owner
+        owner = self._owner_of(request)
         for each in self._glue.values():
             if each.request is request:
                 return False
@@ -170,7 +179,7 @@ class InjectingScheduler(BlockingScheduler):
         """Position minus index of the tokens that each request computes, where it is not 0."""
         for name in scheduled if self._shifts_positions else ():
             request = self.requests[name]
-            injected = self._injected_of(self._glue[name].owner if name in self._glue else request)
+            injected = self._injected_of(self._owner_of(request))
             offset = 0 if injected is None else injected.positions.offset(request.num_computed_tokens)
             if offset:
                 yield name, offset

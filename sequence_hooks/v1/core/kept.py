@@ -85,7 +85,7 @@ class KeptKV:
             kept.branch.discard_injected()
         return self.release(child)
 
-    def holdings(self, busy: Collection[Request | None]) -> Iterator[Holding[Request]]:
+    def holdings(self, busy: Collection[Request]) -> Iterator[Holding[Request]]:
         """What could be given up: that of children whose parents are not ``busy`` copying it."""
         for kept in self._by_child.values():
             if kept.parent in busy:

@@ -29,7 +29,7 @@ class Pressure:
     Args:
         give_up: Frees the KV of a request that is not running, or what is kept of it.
         set_aside: The requests that are BLOCKED, least preferred victims first.
-        kept: What is kept of finished requests, and could be given up for the one that is named.
+        kept: What is kept of finished requests, and could be given up.
         queued: The waiting requests that hold KV; they give it up only if nothing can run otherwise.
         is_early: Whether a waiting request cannot start in this step.
         may_take: Whether a waiting request may have KV that others have to recompute.
@@ -44,7 +44,7 @@ class Pressure:
         observer: Observer,
         give_up: Callable[[Request], None],
         set_aside: Callable[[], Iterable[Request]],
-        kept: Callable[[Request | None], Iterable[Holding[Request]]],
+        kept: Callable[[], Iterable[Holding[Request]]],
         queued: Callable[[], Iterable[Request]],
         is_early: Callable[[Request], bool],
         may_take: Callable[[Request], bool],
@@ -86,7 +86,7 @@ class Pressure:
 
     def give_up_all(self) -> None:
         """Let all that do not run give up their KV: it is not valid any more."""
-        for holding in [*self._kept(None), *self._holdings(self._set_aside()), *self._holdings(self._queued())]:
+        for holding in [*self._kept(), *self._holdings(self._set_aside()), *self._holdings(self._queued())]:
             self._give_up(holding)
         for child in list(self._forks.children):
             self._forks.release(child)
@@ -101,7 +101,7 @@ class Pressure:
         if not is_last_resort and (self._policy == "preserve" or not self._may_take(request)):
             return False
         set_aside = self._holdings(each for each in self._set_aside() if each is not request)
-        if self._give_up_one([*set_aside, *self._kept(request)]):
+        if self._give_up_one([*set_aside, *self._kept()]):
             return True
         if not is_last_resort:
             return False

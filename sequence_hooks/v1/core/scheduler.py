@@ -61,8 +61,8 @@ class HookScheduler(TreeScheduler):
         """Upstream's, in which a tree counts as one request."""
         stats: SchedulerStats | None = super().make_stats(*args, **kwargs)
         if stats is not None and self._branches:
-            waiting = (each for each in chain(self.waiting, self.waiting_first) if each.request_id not in self._glue)
-            count_requests(stats, self._branches, self.running, waiting, self.deferred)
+            running, waiting = map(self._owner_of, self.running), chain(self.waiting, self.waiting_first)
+            count_requests(stats, self._branches, running, map(self._owner_of, waiting), self.deferred)
         return stats
 
     def add_request(self, request: Request) -> None:

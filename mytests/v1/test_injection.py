@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kv_inject` on V1's scheduler: glue requests, what is kept of children, and who gives it up."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.characters import EOS
+from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
+from mytests.v1.surgical import SurgicalEngine, finished, plan
+from sequence_hooks.v1.core.scheduler import HookScheduler
+from vllm.v1.request import RequestStatus
+
+LONG_GLUE = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
+CHILDREN = {"r_child_0": "ABCDE", "r_child_1": "VWXYZ"}
+
+
+def scheduler_of(engine: Any) -> HookScheduler:
+    """The scheduler of a surgical engine."""
+    scheduler: HookScheduler = engine.scheduler
+    return scheduler
+
+
+def with_glue_in_two_steps(**sizes: Any) -> tuple[SurgicalEngine, Any]:
+    """An engine after the first of the steps that compute a join's glue, whose budget ends within a run."""
+    engine: Any = engine_with_kv(LONG_GLUE, max_num_batched_tokens=4, max_num_seqs=4, **sizes)
+    engine.add(prompt="pro")
+    script = plan(r="!.zzzz", **CHILDREN)
+    engine.run_until(lambda: any(each.request.is_prefill_chunk for each in engine.scheduler._glue.values()), script)
+    return engine, script
+
+
+class TestGlueRequests:
+    def test_all_glue_is_computed_in_one_step(self) -> None:
+        """A join of four children costs one step, in which their parent samples."""
+        engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
+        engine.add(prompt="prompt")
+        script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
+        engine.run_until(lambda: bool(engine.scheduler._glue), script)
+        steps = engine.step(script)
+        assert [(each.request_id, each.num_tokens) for each in steps] == [
+            ("r_glue_7", 1), ("r_glue_12", 1), ("r_glue_17", 1), ("r_glue_22", 1), ("r", 1),
+        ]  # fmt: skip
+        engine.run(script)
+        assert (finished(engine).text, prefilled(engine)) == ("\n".join(["ABCD"] * 4) + "zz", [5])
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("seqs", [1, 2, 3])
+    def test_few_rows_make_it_take_more_steps(self, seqs: int) -> None:
+        """Each glue request needs a row in the batch for its step."""
+        engine = engine_with_kv(dataclasses.replace(INJECT, children_per_promise=2), max_num_seqs=seqs)
+        engine.add(prompt="prompt")
+        engine.add("s", prompt="other")
+        engine.run(plan(r="!zz", s="!y", s_child_0="abcd", s_child_1="efgh", **CHILDREN))
+        assert (finished(engine).text, finished(engine, "s").text) == ("ABCDE\nVWXYZzz", "abcd\nefghy")
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("policy", ["fcfs", "priority"])
+    def test_a_run_may_be_longer_than_a_part_of_a_prompt(self, policy: Any) -> None:
+        """What comes behind waits until all of the run is computed."""
+        engine: Any = engine_with_kv(LONG_GLUE, scheduling_policy=policy)
+        engine.scheduler.scheduler_config.long_prefill_token_threshold = 2
+        engine.add(prompt="pro")
+        engine.add("s", prompt="other", priority=1)
+        engine.run(plan(r="!.zz", s="a" * 30, **CHILDREN))
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
+        engine.assert_empty()
+
+    def test_a_sequence_whose_glue_is_preempted_is_recomputed(self) -> None:
+        """Upstream preempts whatever runs, and does not know that it is only glue."""
+        engine, script = with_glue_in_two_steps()
+        (running,) = engine.scheduler.running
+        engine.scheduler.running.remove(running)
+        engine.scheduler._preempt_request(running, 0.0)
+        engine.scheduler.check_integrity()
+        engine.run(script)
+        assert finished(engine).text == "ABCDE-----VWXYZzzzz"
+        assert engine.scheduler.pressure.evictions["discard"] == 1
+        engine.assert_empty()
+
+    def test_a_reset_of_the_cache_takes_what_was_injected(self) -> None:
+        """Glue that is under way is dropped with it."""
+        engine, script = with_glue_in_two_steps()
+        engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        engine.worker.kv.clear()
+        engine.scheduler.check_integrity()
+        engine.run(script)
+        assert finished(engine).text == "ABCDE-----VWXYZzzzz"
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("named", ["r", None])
+    def test_an_abort_takes_it_along(self, named: str | None) -> None:
+        """Whether the request is named, or all of them are aborted."""
+        engine, _ = with_glue_in_two_steps()
+        engine.narrator.abort_requests(["r"], internal=False)
+        engine.scheduler.finish_requests(named, RequestStatus.FINISHED_ABORTED)
+        engine.assert_empty()
+
+    def test_a_request_counts_once(self) -> None:
+        """Upstream's statistics know nothing of glue."""
+        engine, script = with_glue_in_two_steps()
+        latest = engine.scheduler_stats[-1]
+        assert (latest.num_running_reqs, latest.num_waiting_reqs) == (1, 0)
+        engine.run(script)
+        engine.assert_empty()
+
+
+class TestPressure:
+    def test_kept_kv_is_given_up_before_a_running_request_is_preempted(self) -> None:
+        """Its tokens are prefilled at the join."""
+        engine = engine_with_kv(num_blocks=11, max_model_len=44)
+        engine.add(prompt="prompt")
+        engine.run(plan(r="!" + "a" * 22 + ".z", r_child_0="ABCDEFGHIJ"))
+        assert (engine.scheduler.pressure.evictions["discard"], engine.num_preemptions()) == (1, 0)
+        assert (prefilled(engine), moves(engine)) == ([11], [])
+        engine.assert_empty()
+
+    def test_without_room_for_a_join_nothing_is_injected(self) -> None:
+        """What its children have is freed instead, and the merged tokens are prefilled."""
+        engine = engine_with_kv(
+            dataclasses.replace(INJECT, blocked_kv_policy="preserve"), num_blocks=8, max_model_len=32
+        )
+        engine.add(prompt="prompt")
+        engine.add("s", prompt="others")
+        engine.run(plan(r="!z", s="!" + "y" * 3, r_child_0="ABCDEFGHI", s_child_0="abcdefghi"), max_steps=400)
+        assert (finished(engine).text, finished(engine, "s").text) == ("ABCDEFGHIz", "abcdefghiyyy")
+        engine.assert_empty()
+
+    def test_a_child_that_lost_its_fork_is_plain_text(self) -> None:
+        """Its context is computed from its tokens, at plain positions, and may be found in the prefix cache."""
+        engine: Any = engine_with_kv(OVERLAP)
+        engine.add(prompt="prompt")
+        script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
+        engine.run_until(lambda: "r_child_2" in engine.scheduler._forks.children, script)
+        assert engine.scheduler.branch_of("r_child_2").injected is not None
+        engine.scheduler._forks.release("r_child_2")
+        engine.step(script)
+        assert engine.scheduler.branch_of("r_child_2").injected is None
+        engine.run(script)
+        assert finished(engine).text == "ABCDEF\nXYZGHI\nJKz"
+        engine.assert_empty()
+
+
+class TestPrefixCache:
+    @pytest.mark.parametrize("is_finished", [False, True])
+    def test_an_injected_block_is_found_by_nobody(self, is_finished: bool) -> None:
+        """Nor is one that was computed behind it, by the sequence itself or by a child."""
+        engine: Any = engine_with_kv()
+        engine.add(prompt="promptprompt")
+        script = plan(r="!!.zzzz!y" + "z" * 30, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="I" * 9, s="a")
+        engine.run_until(lambda: engine.num_sampled("r") > 25, script)
+        text = "".join(map(chr, engine.scheduler.requests["r"].all_token_ids))
+        if is_finished:
+            engine.run(script)
+        known = [engine.worker.kv[block.block_id] for block in pool_of(engine) if block.block_hash is not None]
+        assert known
+        assert not any(entry.is_injected for block in known for entry in block.values())
+        # The prompt and the first two children; the third one comes behind the join.
+        assert all(entry.position < 12 + 2 + 8 for block in known for entry in block.values())
+        request = engine.add("s", prompt=text)
+        assert engine.scheduler._get_local_prefix_cache_hit(request)[1] == 12
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_a_sequence_without_injected_kv_is_in_it(self) -> None:
+        """Here a child ends with its first token, so that there is nothing to inject."""
+        engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, merge_separator=""))
+        engine.add(prompt="promptprompt")
+        engine.run(plan(r="!.zzzzzzzz", r_child_0=chr(EOS)))
+        assert sum(block.block_hash is not None for block in pool_of(engine)) == 5
+        engine.assert_empty()
+
+
+def pool_of(engine: Any) -> list[Any]:
+    """All blocks of an engine."""
+    blocks: list[Any] = engine.scheduler.kv_cache_manager.block_pool.blocks
+    return blocks
+
+
+def test_a_recording_counts_glue_as_its_owners(tmp_path: Any) -> None:
+    """A step's prefill of a request is all that is computed of it."""
+    path = tmp_path / "run.jsonl"
+    engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, record_to=str(path)))
+    engine.add(prompt="prompt")
+    engine.run(plan(r="!!.z", **CHILDREN))
+    text = path.read_text()
+    assert "glue" not in text
+    assert '["r", 3]' in text.replace('["r",3]', '["r", 3]')
+    engine.assert_empty()
