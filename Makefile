@@ -89,7 +89,7 @@ demo-plugin: plugin ## the same on a stock, current vLLM with the plug-in: in pr
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo.py
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_served.py
 
-agreement: setup plugin ## the fork's and the plug-in's trees, token for token, on 500 prompts a mode
+agreement: setup plugin ## the fork's and the plug-in's trees, token for token, on 500 prompts for each way to merge
 	@$(BIN)/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/fork.json
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/plugin.json
 	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the fork and the plug-in do the same? Whole trees, token for token, on the held-out prompts of both modes.
+"""Do the fork and the plug-in do the same? Whole trees, token for token, on held-out prompts, for all ways to merge.
 
 Usage: `python examples/agreement.py answer ANSWERS.json [--count 500]`, once with each vLLM, then
 `python examples/agreement.py compare ONE.json OTHER.json`; `make agreement` does all of it.
@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from forkjoin_engine import GREEDY, hooks_for, open_engine
-from forkjoin_task import MODES, held_out_prompts
+from forkjoin_task import MODES, Mode, held_out_prompts
 
 from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm import RequestOutput
 
 SEED = 1
+INJECTION = {"child_merge_strategy": "kv_inject"}
+WAYS: dict[str, tuple[Mode, dict[str, str]]] = {
+    **{f'block_on="{mode}"': (mode, {}) for mode in MODES},
+    **{f'block_on="{mode}", injected': (mode, INJECTION) for mode in MODES},
+    **{f'block_on="{mode}", injected, overlapping': (mode, INJECTION | {"position_rule": "overlap"}) for mode in MODES},
+}
+"""The modes and merges that are compared, by what is printed of them."""
+
 Record = dict[str, Any]
 """Plain values; positions and counts are tokens."""
 
@@ -30,23 +38,23 @@ def main() -> int:
     commands = parser.add_subparsers(required=True, dest="command")
     answer = commands.add_parser("answer")
     answer.add_argument("file", type=Path)
-    answer.add_argument("--count", type=int, default=500, help="held-out prompts a mode")
+    answer.add_argument("--count", type=int, default=500, help="held-out prompts a way")
     commands.add_parser("compare").add_argument("files", type=Path, nargs=2)
     arguments = parser.parse_args()
     if arguments.command == "answer":
         arguments.file.parent.mkdir(parents=True, exist_ok=True)
-        arguments.file.write_text(json.dumps(answers_of_both_modes(arguments.count)))
+        arguments.file.write_text(json.dumps(all_answers(arguments.count)))
         return 0
     return report(*(json.loads(file.read_text()) for file in arguments.files))
 
 
-def answers_of_both_modes(count: int) -> dict[str, list[Record]]:
-    """What this environment's vLLM answers to ``count`` prompts of each mode."""
+def all_answers(count: int) -> dict[str, list[Record]]:
+    """What this environment's vLLM answers to ``count`` prompts in each of `WAYS`."""
     records: dict[str, list[Record]] = {}
-    for mode in MODES:
-        engine = open_engine(hooks_for(mode))
+    for name, (mode, fields) in WAYS.items():
+        engine = open_engine(hooks_for(mode, **fields))
         outputs = engine.generate(held_out_prompts(count, SEED, mode), GREEDY, use_tqdm=False)
-        records[mode] = [record_of(output) for output in outputs]
+        records[name] = [record_of(output) for output in outputs]
     return records
 
 
@@ -81,13 +89,13 @@ def _child(child: ChildOutput) -> Record:
 
 
 def report(one: dict[str, list[Record]], other: dict[str, list[Record]]) -> int:
-    """Print a line for each mode, and its first difference; return the exit status."""
+    """Print a line for each way, and its first difference; return the exit status."""
     differs = one.keys() != other.keys()
-    for mode in (mode for mode in one if mode in other):
-        pairs = list(zip_longest(one[mode], other[mode]))
+    for way in (way for way in one if way in other):
+        pairs = list(zip_longest(one[way], other[way]))
         places = [(number, next(differences(left, right), None)) for number, (left, right) in enumerate(pairs)]
         different = [(number, place) for number, place in places if place is not None]
-        print(f'block_on="{mode}": {len(pairs)} prompts, {len(pairs) - len(different)} identical; {_counts(one[mode])}')
+        print(f"{way}: {len(pairs)} prompts, {len(pairs) - len(different)} identical; {_counts(one[way])}")
         if different:
             print("first difference: prompt {}, {}".format(*different[0]))
         differs = differs or bool(different)

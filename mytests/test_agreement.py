@@ -17,7 +17,7 @@ def test_equal_answers_agree(capsys: pytest.CaptureFixture[str]) -> None:
     answers = {"sync": [ANSWER, ANSWER]}
     assert report(answers, deepcopy(answers)) == 0
     said = capsys.readouterr().out
-    assert said == 'block_on="sync": 2 prompts, 2 identical; 6 output tokens, 2 children, 2 joins\n'
+    assert said == "sync: 2 prompts, 2 identical; 6 output tokens, 2 children, 2 joins\n"
 
 
 def test_the_first_difference_is_told(capsys: pytest.CaptureFixture[str]) -> None:
