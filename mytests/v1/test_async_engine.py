@@ -93,6 +93,23 @@ def test_streams_of_trees_beside_aborted_ones(parallel: Mapping[str, int]) -> No
     run(work, parallel)
 
 
+@pytest.mark.parametrize("rule", ["sequential", "overlap"])
+def test_injected_kv_on_several_workers(rule: str) -> None:
+    """Each copies the KV of its heads, and trees come out as with one worker."""
+    prompts = held_out_prompts(12, 13, "sync")
+    told: list[list[list[int]]] = []
+
+    async def work(engine: AsyncLLM) -> None:
+        jobs = (_last(engine.generate(prompt, GREEDY, f"r{number}")) for number, prompt in enumerate(prompts))
+        outputs = await asyncio.gather(*jobs)
+        told.append([list(output.outputs[0].token_ids) for output in outputs])
+        assert all(join.num_prefill < join.num_merged for output in outputs for join in output.outputs[0].joins)
+
+    for parallel in PARALLEL[:2]:
+        run(work, parallel, child_merge_strategy="kv_inject", position_rule=rule)
+    assert told[0] == told[1]
+
+
 @pytest.mark.parametrize("parallel", [ALONE, {"data_parallel_size": 2}], ids=str)
 def test_callers_resume_sequences_that_wait(parallel: Mapping[str, int]) -> None:
     """What they give comes after the children's results, whichever engine waits; what does not fit is refused."""
