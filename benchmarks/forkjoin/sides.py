@@ -56,12 +56,15 @@ _VARIABLES = {
     "upstream": {},
 }
 
-PLUGIN_HOOKS = Kind("plug-in, conditional prefill", "plug-in", {"special_kwargs": _HOOKS})
-PLUGIN_INJECTION = Kind("plug-in, KV injection", "plug-in", {"special_kwargs": _INJECTION})
-STOCK = Kind("vLLM 0.32", "plug-in")
+_V1_BUDGET = {"max_num_batched_tokens": 4096}
+"""About what upstream chooses by itself; on CPUs, steps of more tokens take longer than several smaller ones."""
+
+PLUGIN_HOOKS = Kind("plug-in, conditional prefill", "plug-in", {"special_kwargs": _HOOKS, **_V1_BUDGET})
+PLUGIN_INJECTION = Kind("plug-in, KV injection", "plug-in", {"special_kwargs": _INJECTION, **_V1_BUDGET})
+STOCK = Kind("vLLM 0.32", "plug-in", _V1_BUDGET)
 """A stock vLLM whose engine has no hooks. It caches prefixes, as it does by default."""
 
-STOCK_AGAIN = Kind("vLLM 0.32, again", "plug-in")
+STOCK_AGAIN = Kind("vLLM 0.32, again", "plug-in", _V1_BUDGET)
 
 
 class Side:

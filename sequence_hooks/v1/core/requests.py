@@ -10,9 +10,12 @@ def make_like(request: Request, request_id: str, prompt_token_ids: list[int], pa
     """A new request of the same client, with the same adapter, priority and cache as ``request``.
 
     It has ended its reasoning, after which its grammar begins, if ``request`` has.
+
+    Args:
+        prompt_token_ids: All that ``request`` has, and more.
     """
     reasoning = request.structured_output_request
-    return Request(
+    made = Request(
         request_id=request_id,
         prompt_token_ids=prompt_token_ids,
         sampling_params=params,
@@ -23,11 +26,14 @@ def make_like(request: Request, request_id: str, prompt_token_ids: list[int], pa
         cache_salt=request.cache_salt,
         priority=request.priority,
         trace_headers=request.trace_headers,
-        block_hasher=request._block_hasher,
         session_id=request.session_id,
         reasoning_ended=None if reasoning is None else reasoning.reasoning_ended,
         reasoning_parser_kwargs=None if reasoning is None else reasoning.reasoning_parser_kwargs,
     )
+    # Its first blocks are those of ``request``, whose hashes are known.
+    made.block_hashes, made._block_hasher = list(request.block_hashes), request._block_hasher
+    made.update_block_hashes()
+    return made
 
 
 def begin_session(request: Request, params: SamplingParams) -> None:

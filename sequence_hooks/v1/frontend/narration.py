@@ -13,6 +13,9 @@ from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDe
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.metrics.stats import RequestStateStats
 
+_NUM_SEEN = 64
+"""Tokens of a child's prompt that its detokenizer gets."""
+
 
 class TreeDetokenizer(IncrementalDetokenizer):
     """Upstream's detokenizer of one sequence, for which the engine has looked for stop strings already."""
@@ -119,7 +122,9 @@ class Narration:
             logprobs=texts.logprobs,
             flat_logprobs=texts.flat_logprobs,
         )
-        request = EngineCoreRequest(request_id, prompt_token_ids, None, params, None, 0.0, None, None, None)
+        # Text depends on a few tokens before it, and upstream would decode all of them.
+        seen = prompt_token_ids[-_NUM_SEEN:]
+        request = EngineCoreRequest(request_id, seen, None, params, None, 0.0, None, None, None)
         tokenizer = tokenizer if texts.detokenize else None
         detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request), texts.num_held_back)
         logprobs = LogprobsProcessor.from_new_request(tokenizer, request)
