@@ -16,7 +16,8 @@ def assert_no_request_left(scheduler: HookScheduler, narrator: Narrator) -> None
     assert not scheduler.deferred
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
     assert not scheduler._forks.children and not scheduler._ledger
-    assert not scheduler._kept and not scheduler._glue and not scheduler._copies
+    assert not scheduler._kept and not scheduler._kept._children
+    assert not scheduler._glue and not scheduler._glue_of and not scheduler._copies
     pool = scheduler.kv_cache_manager.block_pool
     # The first block is upstream's null block, which no request can have.
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1

@@ -16,7 +16,7 @@ from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.settings import engine_args
-from vllm.config import VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
@@ -62,6 +62,9 @@ def test_hooks_that_can_never_do_anything_are_warned_of(caplog: pytest.LogCaptur
     ]
 
 
+INJECT = {**HOOKS, "child_merge_strategy": "kv_inject"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -92,7 +95,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("fields", "changes", "message"),
     [
-        ({**HOOKS, "child_merge_strategy": "kv_inject"}, {}, "child_merge_strategy='kv_inject'; use 'concatenate'"),
+        (INJECT, {"cache_config__cache_dtype": "fp8"}, "'kv_inject' does not work with kv_cache_dtype='fp8': keys are"),
         ({"sync_token": "<sync>"}, {"model_config__skip_tokenizer_init": True}, "give its id"),
         (HOOKS, {"model_config__skip_tokenizer_init": True}, r"merge_separator is '\\n'; set it to ''"),
         ({"sync_token": "two tokens"}, {}, "sync_token has 'two tokens', which is"),
@@ -105,6 +108,17 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
     """Before any process of the engine starts."""
     with pytest.raises(ValueError, match=message):
         prepare(config_with(fields, **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("use_mla", "its KV is latent"), ("uses_mrope", "its positions have several dimensions")]
+)
+def test_a_model_whose_kv_cannot_be_moved_is_refused(name: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is loaded; workers try out all others."""
+    config = config_with(INJECT)
+    monkeypatch.setattr(ModelConfig, name, True)
+    with pytest.raises(ValueError, match=f"does not work with model='.*': {reason}; use 'concatenate'"):
+        prepare(config)
 
 
 @pytest.mark.parametrize(

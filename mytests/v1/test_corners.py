@@ -44,11 +44,11 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
     engine = SurgicalEngine(hooks, num_blocks=6, max_num_seqs=4, max_model_len=40)
     engine.add("a", prompt="pppppp")
     engine.add("r", prompt="q" * 15)
-    free, victims = engine.scheduler._free_request_blocks, []
+    give_up, victims = engine.scheduler._give_up_kv, []
 
     def note(victim: Request) -> None:
         victims.append(engine.statuses()[victim.request_id])
-        free(victim)
+        give_up(victim)
 
     monkeypatch.setattr(engine.scheduler.pressure, "_free", note)
     engine.run(plan(a="!abc", r="x!.z", r_child_0="B", a_child_0="CC"))

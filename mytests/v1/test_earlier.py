@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mytests.characters import PROMISE, SYNC
+from mytests.v1.configuration import base_config
 from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.worker.attach import attach
@@ -124,7 +125,7 @@ def test_the_worker_learns_what_a_joined_sequence_has_sampled() -> None:
 @pytest.mark.parametrize("runner", ["first", "second", "second, without a sampler"])
 def test_either_runner_is_extended(runner: str) -> None:
     """Each in its own way; a rank that does not sample is left alone."""
-    made: Any = SimpleNamespace(device=CPU, sampler=None)
+    made: Any = SimpleNamespace(device=CPU, sampler=None, vllm_config=base_config())
     if runner == "first":
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
         attach(made)

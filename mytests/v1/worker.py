@@ -22,9 +22,10 @@ Choose = Callable[[str, list[int]], int]
 
 
 class Entry(NamedTuple):
-    """What a slot holds: the KV of the last token of ``context``, at a position."""
+    """What a slot holds: the KV of a token behind a context, of which only the hash is kept, at a position."""
 
-    context: tuple[int, ...]
+    token: int
+    context: int
     position: int
     is_injected: bool = False
 
@@ -121,7 +122,7 @@ class SimulatedWorker:
         for copy, entry in zip(copies, read, strict=True):
             assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
             block, offset = divmod(copy.destination, self.block_size)
-            self.kv.setdefault(block, {})[offset] = Entry(entry.context, copy.position, is_injected=True)
+            self.kv.setdefault(block, {})[offset] = entry._replace(position=copy.position, is_injected=True)
         self.injected += copies
 
     def _write(self, request_id: str, start: int, count: int, offset: int) -> None:
@@ -130,7 +131,7 @@ class SimulatedWorker:
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
         for index in range(start, end):
             block, place = divmod(index, self.block_size)
-            self.kv.setdefault(table[block], {})[place] = Entry(tokens[: index + 1], index + offset)
+            self.kv.setdefault(table[block], {})[place] = Entry(tokens[index], hash(tokens[:index]), index + offset)
 
     def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
         tokens, table = self.tokens[request_id], self.tables[request_id]
@@ -138,11 +139,10 @@ class SimulatedWorker:
         for index in range(end):
             block, offset = divmod(index, self.block_size)
             held = self.kv[table[block]].get(offset)
-            is_right = held is not None and (
-                held.context[-1] == context[index] if held.is_injected else held.context == context[: index + 1]
-            )
-            assert is_right, f"{request_id} reads {held} at {index}, not {context[: index + 1]}"
-            assert held is not None and (self.overlaps or held.position == index), f"{held} is read at {index}"
+            assert held is not None and held.token == context[index], f"{request_id} reads {held} at {index}"
+            is_behind_context = held.context == hash(context[:index])
+            assert held.is_injected or is_behind_context, f"{request_id} reads {held} behind {context[:index]}"
+            assert self.overlaps or held.position == index, f"{request_id} reads {held} at {index}"
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

@@ -47,7 +47,10 @@ class InjectingScheduler(BlockingScheduler):
         super().__init__(*args, **kwargs)
         self._kept = KeptKV(self.kv_cache_manager)
         self._glue: dict[str, Glue] = {}
-        """By request id, those of one owner in the order of their tokens."""
+        """By request id."""
+
+        self._glue_of: dict[Request, list[Request]] = {}
+        """By owner, in the order of their tokens."""
 
         self._copies: dict[Request, list[SlotCopy]] = {}
         """The copies still to be made, by the request that gets them. Their sources are kept until then."""
@@ -117,11 +120,13 @@ class InjectingScheduler(BlockingScheduler):
 
     def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
         glue = make_glue(owner, run, arrival_time)
+        # They are its owner's, which holds them for longer, so no reference is taken.
         (manager,) = self.kv_cache_manager.coordinator.single_type_managers
-        blocks = manager.req_to_blocks[owner.request_id][: -(-run.end // manager.block_size)]
-        self.kv_cache_manager.block_pool.touch(blocks)
-        manager.req_to_blocks[glue.request_id] = blocks
+        manager.req_to_blocks[glue.request_id] = manager.req_to_blocks[owner.request_id][
+            : -(-run.end // manager.block_size)
+        ]
         self._glue[glue.request_id] = Glue(glue, owner)
+        self._glue_of.setdefault(owner, []).append(glue)
         self.requests[glue.request_id] = glue
         return glue
 
@@ -132,11 +137,10 @@ class InjectingScheduler(BlockingScheduler):
 
     def _is_early(self, request: Request) -> bool:
         """Whether a waiting request has to wait for glue of a step before."""
-        owner = self._owner_of(request)
-        for each in self._glue.values():
-            if each.request is request:
+        for each in self._glue_of.get(self._owner_of(request), ()) if self._glue_of else ():
+            if each is request:
                 return False
-            if each.owner is owner and not self._is_scheduled(each.request):
+            if not self._is_scheduled(each):
                 return True
         return False
 
@@ -153,7 +157,7 @@ class InjectingScheduler(BlockingScheduler):
             self._owners = {name: self._glue[name].owner.request_id for name in scheduled}
             for name in scheduled:
                 if not self._glue[name].request.is_prefill_chunk:
-                    self._end_glue(self._glue.pop(name))
+                    self._end_glue(self._glue[name])
 
     def _scheduled_by_owner(self, scheduler_output: SchedulerOutput) -> Mapping[str, int]:
         """How many tokens of each request the latest step computes, its glue included."""
@@ -191,20 +195,25 @@ class InjectingScheduler(BlockingScheduler):
 
     def _end_glue(self, glue: Glue) -> None:
         """Forget a glue request, in whatever queue it is."""
-        request = glue.request
+        request, others = glue.request, self._glue_of[glue.owner]
+        del self._glue[request.request_id]
+        others.remove(request)
+        if not others:
+            del self._glue_of[glue.owner]
         if request.status == RequestStatus.RUNNING:
             self.running = [each for each in self.running if each is not request]
             self.finished_req_ids.add(request.request_id)
         else:
             self.waiting_first.remove_requests([request])
         self._inflight_prefills.discard(request)
-        self._free_request_blocks(request)
+        (manager,) = self.kv_cache_manager.coordinator.single_type_managers
+        del manager.req_to_blocks[request.request_id]
         del self.requests[request.request_id]
 
     def _stop_injecting(self, request: Request) -> None:
         """Drop what is still to be copied and computed for a request that loses its KV."""
-        for name in [name for name, glue in self._glue.items() if glue.owner is request]:
-            self._end_glue(self._glue.pop(name))
+        for glue in list(self._glue_of.get(request, ())):
+            self._end_glue(self._glue[glue.request_id])
         self._copies.pop(request, None)
         self._release_kept(request)
 

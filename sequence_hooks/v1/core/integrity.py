@@ -26,12 +26,18 @@ def check_queues_of(scheduler: ReleaseScheduler, blocked: Collection[str]) -> No
         )
 
 
-def check_blocks(manager: KVCacheManager, forks: Forks, kept: KeptKV) -> None:
-    """Raise an `IntegrityError` unless free and held blocks add up to the pool, and all owners are known."""
+def check_blocks(manager: KVCacheManager, forks: Forks, kept: KeptKV, glue: Collection[str]) -> None:
+    """Raise an `IntegrityError` unless free and held blocks add up to the pool, and all owners are known.
+
+    Args:
+        glue: The requests whose blocks are others'.
+    """
     pool = manager.block_pool
     held = forks.held | kept.held
     for each in manager.coordinator.single_type_managers:
         for name, blocks in each.req_to_blocks.items():
+            if name in glue:
+                continue
             held[f"{name}, group {each.kv_cache_group_id}"] = [block.block_id for block in blocks if not block.is_null]
     owners = {block.block_id: block.ref_cnt for block in pool.blocks}
     # The first block is upstream's null block, which nobody can have.

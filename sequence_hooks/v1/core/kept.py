@@ -38,6 +38,8 @@ class KeptKV:
     def __init__(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._by_child: dict[str, Kept] = {}
+        self._children: dict[Request, list[str]] = {}
+        """By parent, the children of which something is kept."""
 
     def __bool__(self) -> bool:
         return bool(self._by_child)
@@ -53,6 +55,7 @@ class KeptKV:
         if num_available > num_prompt and blocks:
             self._manager.block_pool.touch(blocks)
             parent = branch.parent.sequence.request
+            self._children.setdefault(parent, []).append(child.request_id)
             self._by_child[child.request_id] = Kept(branch, child, parent, num_prompt, num_available, first, blocks)
 
     def source(self, branch: V1Branch) -> Source:
@@ -68,13 +71,17 @@ class KeptKV:
 
     def children_of(self, parent: Request) -> list[str]:
         """The children of ``parent`` of which something is kept."""
-        return [child for child, kept in self._by_child.items() if kept.parent is parent]
+        return list(self._children.get(parent, ()))
 
     def release(self, child: str) -> bool:
         """Give back what is kept of a child; whether anything was."""
         kept = self._by_child.pop(child, None)
         if kept is None:
             return False
+        others = self._children[kept.parent]
+        others.remove(child)
+        if not others:
+            del self._children[kept.parent]
         self._manager.block_pool.free_blocks(reversed(kept.blocks))
         return True
 

@@ -82,14 +82,21 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
             ones that contradict them are adjusted (see ``docs/semantics.md``).
     """
     if overrides is None:
-        return copy.deepcopy(params)
+        return copied(params)
     if isinstance(overrides, SamplingParams):
-        return copy.deepcopy(overrides)
+        return copied(overrides)
     given = sampling_fields(overrides)
+    own = copied(params)
     names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in _DERIVED]
-    fields = {name: copy.deepcopy(getattr(params, name)) for name in names} | given
+    fields = {name: getattr(own, name) for name in names} | given
     reconcile(fields, given, LEAST_TEMPERATURE)
     return SamplingParams(**fields)
+
+
+def copied(params: SamplingParams) -> SamplingParams:
+    """A deep copy, but of extra arguments only as far as hooks change them: a caller's own may be of any size."""
+    extra_args = params.extra_args
+    return copy.deepcopy(params, {} if extra_args is None else {id(extra_args): dict(extra_args)})
 
 
 def check_child(overrides: Overrides, verify: Callable[[SamplingParams], None]) -> None:

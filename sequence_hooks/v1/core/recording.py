@@ -61,7 +61,9 @@ class RecordingScheduler(InjectingScheduler):
     def _counts(self) -> Counts:
         manager = self.kv_cache_manager
         pool = manager.block_pool
-        tables = [blocks for each in manager.coordinator.single_type_managers for blocks in each.req_to_blocks.values()]
+        managers = manager.coordinator.single_type_managers
+        items = [item for each in managers for item in each.req_to_blocks.items()]
+        tables = [blocks for name, blocks in items if name not in self._glue]
         held = self._forks.held | self._kept.held
         _, num_waiting = self.get_request_counts()
         return Counts(

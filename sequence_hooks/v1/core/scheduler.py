@@ -114,7 +114,7 @@ class HookScheduler(TreeScheduler):
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         self.trees.check_integrity()
         check_queues_of(self, self._blocked)
-        check_blocks(self.kv_cache_manager, self._forks, self._kept)
+        check_blocks(self.kv_cache_manager, self._forks, self._kept, self._glue)
         blocked = {branch.request_id for branch in self.trees.branches if branch.phase == "blocked"}
         if blocked != set(self._blocked):
             strays = f"{sorted(blocked ^ set(self._blocked))} are BLOCKED in the scheduler or in the trees, not in both"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """V1's requests in terms of the rules. A request that no hook has touched has no `V1Sequence`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from sequence_hooks.branch import Branch
@@ -32,6 +32,9 @@ class TokenView(Sequence[int]):
 
     def __len__(self) -> int:
         return len(self._token_ids) - self._start
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self[:])
 
     @overload
     def __getitem__(self, index: int) -> int: ...

@@ -172,7 +172,9 @@ class Narration:
         return None if own is None else [own[position] for position in positions]
 
     def entries_of_inserted(self, token_ids: Sequence[int]) -> list[dict[int, Logprob]]:
-        """The logprobs of tokens that no sequence sampled: each token alone, with 0.0."""
+        """The logprobs of tokens that no sequence sampled: each token alone, with 0.0; nothing if it has none."""
+        if self.logprobs.logprobs is None:
+            return []
         tokenizer = self.logprobs.tokenizer
         texts = [None if tokenizer is None else tokenizer.decode([token_id]) for token_id in token_ids]
         return [{token_id: Logprob(0.0, None, text)} for token_id, text in zip(token_ids, texts, strict=True)]
