@@ -13,7 +13,8 @@ from benchmarks.forkjoin.measure import WARM_UP, Clock
 from benchmarks.forkjoin.models import LARGE, SMALL, Model
 from benchmarks.forkjoin.plans import Plan, equal
 from benchmarks.forkjoin.quiet import Elsewhere, quietest
-from benchmarks.forkjoin.sides import HOOKS, INJECTION, PLUGIN_HOOKS, STOCK, STOCK_AGAIN, Kind, Workshop
+from benchmarks.forkjoin.sides import Kind, Workshop
+from benchmarks.plugin_forkjoin.contestants import CONTESTANTS, Contestant
 from benchmarks.plugin_forkjoin.outcomes import Outcome
 from benchmarks.plugin_forkjoin.served import served
 
@@ -32,29 +33,6 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A way to do the work on an engine."""
-
-    name: str
-    kind: Kind
-    way: str
-
-
-HOOKED = Contestant("hooks", PLUGIN_HOOKS, "by_hooks")
-CLIENT = Contestant("client", STOCK, "by_client")
-CONTROL = Contestant("client, again", STOCK_AGAIN, "by_client")
-SEQUENCE = Contestant("in sequence", STOCK, "in_sequence")
-FORK = Contestant("fork", HOOKS, "by_hooks")
-INJECTING_FORK = Contestant("fork, injection", INJECTION, "by_hooks")
-HOOKED_SERVER = Contestant("hooks, HTTP", Kind("hooks, served", "plug-in", PLUGIN_HOOKS.arguments), "by_hooks")
-HTTP_CLIENT = Contestant("client, HTTP", Kind("vLLM 0.32, served", "plug-in"), "by_client")
-IN_PROCESS = (HOOKED, CLIENT, CONTROL, SEQUENCE, FORK, INJECTING_FORK)
-SERVED = (HOOKED_SERVER, HTTP_CLIENT)
-CONTESTANTS = (*IN_PROCESS, *SERVED)
-KINDS = tuple(dict.fromkeys(each.kind for each in IN_PROCESS))
-
-
-@dataclass(frozen=True)
 class Suite:
     """What is measured, and how often."""
 
@@ -68,37 +46,50 @@ def _at_once(*counts: int) -> tuple[Plan, ...]:
     return tuple(Plan(512, (64,) * 8, num_requests=count) for count in counts)
 
 
+MANY, DEEP = Plan(64, (8,) * 8, num_requests=1000), Plan(256, (16,) * 2, depth=4)
+FORKS = tuple(equal(context, 8, 32) for context in (512, 2048, 8192))
+"""They show what a fork takes outside the model."""
+
 FULL = Suite(
     rounds=3,
     grids=(
-        (LARGE, (*(equal(2048, fan_out, 128) for fan_out in (2, 8, 16)), equal(512, 8, 128), *_at_once(1, 8))),
-        (SMALL, (equal(2048, 8, 128), *_at_once(1, 8, 64))),
+        (LARGE, (*(equal(2048, fan_out, 128) for fan_out in (2, 4, 8, 16)), equal(512, 8, 128), *_at_once(1, 8))),
+        (SMALL, (equal(2048, 8, 128), *FORKS, *_at_once(1, 8, 64), DEEP, MANY)),
     ),
 )
 QUICK = Suite(rounds=9, grids=((LARGE, (equal(512, 2, 32), equal(512, 8, 32))),), seconds=240)
 
 
-def measure(suite: Suite, workshop: Workshop) -> Iterator[Outcome]:
+def measure(suite: Suite, workshop: Workshop, contestants: Sequence[Contestant] = CONTESTANTS) -> Iterator[Outcome]:
     """Measure all of a suite, or what it has time for."""
     clock = Clock(suite.seconds)
+    in_process = dict.fromkeys(each.kind for each in contestants if not each.is_served)
     with tqdm(leave=False, unit="run") as progress:
         for model, plans in suite.grids:
             for number in clock.rounds(suite.rounds):
                 with ExitStack() as stack:
-                    sides: dict[Kind, Runs] = {**stack.enter_context(workshop.open(model, *KINDS))}
-                    for each in SERVED:
-                        sides[each.kind] = stack.enter_context(served(workshop, model, each.kind))
-                    yield from _round(model, plans, number, sides, progress)
+                    sides: dict[Kind, Runs] = {**stack.enter_context(workshop.open(model, *in_process))}
+                    for each in contestants:
+                        if each.is_served:
+                            sides[each.kind] = stack.enter_context(served(workshop, model, each.kind))
+                    yield from _round(model, plans, number, contestants, sides, progress)
 
 
 def _round(
-    model: Model, plans: Sequence[Plan], number: int, sides: dict[Kind, Runs], progress: tqdm
+    model: Model,
+    plans: Sequence[Plan],
+    number: int,
+    contestants: Sequence[Contestant],
+    sides: dict[Kind, Runs],
+    progress: tqdm,
 ) -> Iterator[Outcome]:
-    for each in CONTESTANTS:
+    for each in contestants:
         sides[each.kind].run(each.way, WARM_UP, seed=0)
-    start = number % len(CONTESTANTS)
+    start = number % len(contestants)
     for plan in plans:
-        for each in (*CONTESTANTS[start:], *CONTESTANTS[:start]):
+        for each in (*contestants[start:], *contestants[:start]):
+            if not each.does(plan):
+                continue
             progress.set_description(f"{model.name}: {plan.label}, {each.name}")
             side = sides[each.kind]
             run = quietest(

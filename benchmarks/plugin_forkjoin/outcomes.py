@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.forkjoin.engine import Run
 from benchmarks.forkjoin.plans import Plan
+from benchmarks.plugin_forkjoin.steps import TreeSteps
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Outcome:
     elsewhere: float
     """Cores that other processes kept busy during the run."""
 
+    tree: TreeSteps
+
     @classmethod
     def of(cls, model: str, side: str, plan: Plan, number: int, run: Run, block_size: int) -> "Outcome":
         """What ``run`` has cost. The requests of a client's tree end with that for its tail."""
@@ -59,6 +62,7 @@ class Outcome:
             peak_blocks=run.peak_blocks * block_size // 16,
             round_trips=3 if tails else 1,
             elsewhere=run.elsewhere,
+            tree=TreeSteps.of(plan, run.steps),
         )
 
 
@@ -102,6 +106,14 @@ class Outcomes:
         return statistics.median(each.seconds for each in self.of(model, side, plan))
 
     def gains(self, model: str, side: str, against: str, plan: Plan) -> list[float]:
-        """How many times as fast ``side`` is as ``against``, in each round."""
+        """How many times as fast ``side`` is as ``against``, in each round; none if one does not do the plan."""
+        ones, others = self.of(model, side, plan), self.of(model, against, plan)
+        return [other.seconds / one.seconds for one, other in zip(ones, others, strict=True)] if ones and others else []
+
+    def shares(self, model: str, side: str, against: str, plan: Plan) -> list[float]:
+        """How much of the time of children and join the batched steps of ``against`` would take, in each round."""
         pairs = zip(self.of(model, side, plan), self.of(model, against, plan), strict=True)
-        return [other.seconds / one.seconds for one, other in pairs]
+        told = [
+            (one.tree, other.tree) for one, other in pairs if one.tree.children_and_join and other.tree.batched_step
+        ]
+        return [plan.lengths[0] * other.batched_step / one.children_and_join for one, other in told]

@@ -2,23 +2,27 @@
 """The page that a run of the bench writes."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.tables import markdown, with_quartiles
-from benchmarks.forkjoin.verdicts import judge, noise_of_control
-from benchmarks.plugin_forkjoin.measure import (
+from benchmarks.plugin_forkjoin.contestants import (
     CLIENT,
+    CONTESTANTS,
     CONTROL,
     FORK,
     HOOKED,
     HOOKED_SERVER,
     HTTP_CLIENT,
+    INJECTING,
     INJECTING_FORK,
+    INJECTING_SERVER,
     SEQUENCE,
-    SERVED,
+    Contestant,
 )
-from benchmarks.plugin_forkjoin.outcomes import Outcomes
+from benchmarks.plugin_forkjoin.load import Loaded, load_table
+from benchmarks.plugin_forkjoin.outcomes import Outcome, Outcomes
+from benchmarks.plugin_forkjoin.targets import label, targets
 
 INTRODUCTION = """\
 # Hooks on a stock, current vLLM
@@ -31,17 +35,25 @@ round has new processes; times are medians of {rounds} rounds, with the quartile
 
 | side | |
 | --- | --- |
-| hooks | vLLM 0.32 with the plug-in: the merged tokens are prefilled |
+| hooks; injection | vLLM 0.32 with the plug-in: merged tokens are prefilled, or get their children's KV |
 | client | vLLM 0.32, which caches prefixes, and a client in its process, with three rounds of requests a tree |
 | client, again | the same in a second process: by as much the sides differ without any reason |
-| hooks, HTTP; client, HTTP | the same over HTTP, by `vllm serve` and one asynchronous client |
+| hooks, injection, client, HTTP | the same over HTTP, by `vllm serve` and one asynchronous client |
 | in sequence | vLLM 0.32: one request decodes all tokens |
 | fork; fork, injection | this repository's fork of vLLM 0.9.2, with both ways to merge |
 """
 
 
-def write_page(outcomes: Outcomes, command: str, seconds: float, device: str) -> str:
-    """The page as Markdown."""
+_PAIRS = ((HOOKED, CLIENT), (INJECTING, CLIENT), (HOOKED_SERVER, HTTP_CLIENT), (INJECTING_SERVER, HTTP_CLIENT))
+_OTHERS = ((HOOKED, FORK), (INJECTING, INJECTING_FORK), (HOOKED, SEQUENCE), (CONTROL, CLIENT))
+
+
+def write_page(outcomes: Outcomes, loaded: list[Loaded], command: str, seconds: float, device: str) -> str:
+    """The page as Markdown.
+
+    Args:
+        loaded: The runs with little KV, if they were made.
+    """
     introduction = INTRODUCTION.format(
         command=f"`{command}`",
         minutes=seconds / 60,
@@ -50,15 +62,27 @@ def write_page(outcomes: Outcomes, command: str, seconds: float, device: str) ->
         num=len(outcomes),
         rounds=outcomes.num_rounds,
     )
-    return introduction + "".join(_section(outcomes, model) for model in outcomes.models)
+    load = f"\n## Load above the KV\n\n{load_table(loaded)}\n" if loaded else ""
+    return introduction + _targets(outcomes) + "".join(_section(outcomes, model) for model in outcomes.models) + load
+
+
+def _targets(outcomes: Outcomes) -> str:
+    rows = [[each.what, each.target, each.figure, each.verdict] for each in targets(outcomes)]
+    return f"""
+## Targets
+
+"Cannot tell" stands where the client differs from its second process by as much. "Batched steps" is the time of as many
+steps as a child has tokens, if they compute nothing but the children's tokens.
+
+{markdown(["trees: context, children", "target", "figure", ""], rows)}
+"""
 
 
 def _section(outcomes: Outcomes, model: str) -> str:
     return f"""
 ## {model}
 
-How many times as fast hooks are as each other side, over HTTP as hooks over HTTP; the target is 1.0 against the clients
-and the fork:
+How many times as fast the first one is:
 
 {_gains(outcomes, model)}
 
@@ -67,62 +91,51 @@ round trips of each tree (a server tells only its steps):
 
 {_counts(outcomes, model)}
 
-Seconds; until half, and until 95 %, of the trees have ended:
+Seconds until all trees have ended:
 
-{_seconds(outcomes, model)}
+{_table(outcomes, model, lambda each: each.seconds)}
+
+Until half, and until 95 %, of the trees have ended:
+
+{_table(outcomes, model, lambda each: each.typical_end)}
+
+{_table(outcomes, model, lambda each: each.late_end)}
 """
 
 
 def _gains(outcomes: Outcomes, model: str) -> str:
-    headers = ["trees, context, children", "client", "", "client, HTTP", "", "fork", "", "in sequence"]
-    headers += ["client, again / client"]
+    pairs = (*_PAIRS, *_OTHERS)
     rows = []
     for plan in outcomes.plans(model):
-        control = outcomes.gains(model, CONTROL.name, CLIENT.name, plan)
-        cells = []
-        for hooks, side in ((HOOKED, CLIENT), (HOOKED_SERVER, HTTP_CLIENT), (HOOKED, FORK)):
-            gains = outcomes.gains(model, hooks.name, side.name, plan)
-            verdict = judge(statistics.median(gains), lambda gain: gain >= 1, noise_of_control(control))
-            cells += [with_quartiles(gains), verdict]
-        sequence = outcomes.gains(model, HOOKED.name, SEQUENCE.name, plan)
-        rows.append([_label(plan), *cells, with_quartiles(sequence), with_quartiles(control)])
-    return markdown(headers, rows)
+        gains = [outcomes.gains(model, one.name, other.name, plan) for one, other in pairs]
+        rows.append([label(plan), *(with_quartiles(each) if each else "-" for each in gains)])
+    return markdown(["trees: context, children", *(f"{one.name} / {other.name}" for one, other in pairs)], rows)
 
 
 def _counts(outcomes: Outcomes, model: str) -> str:
-    headers = ["trees, context, children", "side", "steps", "computed tokens", "blocks", "round trips"]
+    headers = ["trees: context, children", "side", "steps", "computed tokens", "blocks", "round trips"]
     return markdown(headers, _count_rows(outcomes, model))
 
 
 def _count_rows(outcomes: Outcomes, model: str) -> Iterator[Sequence[str]]:
+    for plan, side in _measured(outcomes, model):
+        (one, *_) = outcomes.of(model, side.name, plan)
+        counts = one.steps, one.tokens, one.peak_blocks, one.round_trips
+        yield label(plan), side.name, *(f"{count:,}" if count else "-" for count in counts)
+
+
+def _measured(outcomes: Outcomes, model: str) -> Iterator[tuple[Plan, Contestant]]:
     for plan in outcomes.plans(model):
-        for side in (HOOKED, CLIENT, *SERVED, SEQUENCE, FORK, INJECTING_FORK):
-            (one, *_) = outcomes.of(model, side.name, plan)
-            counts = one.steps, one.tokens, one.peak_blocks, one.round_trips
-            yield _label(plan), side.name, *(f"{count:,}" if count else "-" for count in counts)
+        for side in CONTESTANTS:
+            if side is not CONTROL and outcomes.of(model, side.name, plan):
+                yield plan, side
 
 
-def _seconds(outcomes: Outcomes, model: str) -> str:
-    sides = (HOOKED, CLIENT, *SERVED, SEQUENCE, FORK, INJECTING_FORK)
-    headers = [
-        "trees, context, children",
-        *(side.name for side in sides),
-        "hooks, half",
-        "95 %",
-        "client, half",
-        "95 %",
-    ]
-    rows: list[Iterable[str]] = []
+def _table(outcomes: Outcomes, model: str, figure: Callable[[Outcome], float]) -> str:
+    """The median of a figure in seconds, for each plan and side."""
+    sides = [side for side in CONTESTANTS if side is not CONTROL]
+    rows = []
     for plan in outcomes.plans(model):
-        ends = []
-        for side in (HOOKED, CLIENT):
-            found = outcomes.of(model, side.name, plan)
-            ends += [statistics.median(each.typical_end for each in found)]
-            ends += [statistics.median(each.late_end for each in found)]
-        seconds = [outcomes.seconds(model, side.name, plan) for side in sides]
-        rows.append([_label(plan), *(f"{each:.2f}" for each in (*seconds, *ends))])
-    return markdown(headers, [list(row) for row in rows])
-
-
-def _label(plan: Plan) -> str:
-    return f"{plan.num_requests}: {plan.label}"
+        found = [[figure(each) for each in outcomes.of(model, side.name, plan)] for side in sides]
+        rows.append([label(plan), *(f"{statistics.median(each):.2f}" if each else "-" for each in found)])
+    return markdown(["trees: context, children", *(side.name for side in sides)], rows)
