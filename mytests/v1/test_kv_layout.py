@@ -12,7 +12,7 @@ from sequence_hooks.v1.worker.kv_layout import LayoutError, view_by_token
 
 BLOCKS, SIZE, HEADS, HEAD = 5, 32, 2, 32
 Split = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Views of the keys and of the values of a cache, [blocks, tokens, heads, elements], tokens and elements maybe in parts."""
+"""Views of keys and of values, [blocks, tokens, heads, elements]; tokens and elements may be in parts."""
 
 
 def _pairs(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -80,7 +80,8 @@ class InjectingScheduler(BlockingScheduler):
         enter = coordinator.cache_blocks
 
         def enter_own(request: Request, num_computed_tokens: int) -> None:
-            if request.request_id not in self._glue and self._injected_of(request) is None:
+            is_to_get_some = request in self._copies
+            if not is_to_get_some and request.request_id not in self._glue and self._injected_of(request) is None:
                 enter(request, num_computed_tokens)
 
         coordinator.cache_blocks = enter_own  # type: ignore[method-assign]

@@ -29,6 +29,7 @@ class HookScheduler(TreeScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._append = self._upstream._update_request_with_output
         self._figures = FigureCounter(self._blocked, self.kv_cache_manager, self.pressure, self.has_unfinished_requests)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:

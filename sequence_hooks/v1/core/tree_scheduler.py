@@ -35,15 +35,15 @@ from vllm.v1.request import Request, RequestStatus
 class TreeScheduler(RecordingScheduler):
     """Owns the trees of all requests, and tells the ledger what happens to them."""
 
+    _append: Callable[..., tuple[list[int], bool]]
+    """Upstream's own way to give a request a new token; this scheduler's is `_sample`."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
         self._ledger = Ledger()
-        self._append: Callable[..., tuple[list[int], bool]] = self._upstream._update_request_with_output
-        """Upstream's own; what this scheduler does to a request with a new token is `_sample`."""
-
         self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
         special_kwargs = self.hooks.special_kwargs
         check_kv_groups(self.kv_cache_config)
@@ -187,20 +187,16 @@ class TreeScheduler(RecordingScheduler):
 
     def _inject(self, branch: V1Branch, merge: Merge) -> InjectedKV | None:
         """Let a BLOCKED branch have its children's KV, if it has its own, and there are slots."""
-        request, before = branch.sequence.request, branch.injected
+        request = branch.sequence.request
         if not self._kept or not request.num_computed_tokens:
             return None
-        context = Context(merge.num_context - merge.num_merged, request.num_computed_tokens, before)
+        context = Context(merge.num_context - merge.num_merged, request.num_computed_tokens, branch.injected)
         sources = {child.request_id: self._kept.source(child) for child in branch.unjoined}
         injected = plan_injection(context, merge.spans, sources, self.hooks.special_kwargs.position_rule)
-        if injected is None:
+        if injected is None or not self._has_slots(request):
             return None
-        # First of all: what it gets slots for must not be entered in the prefix cache.
         branch.inject(injected)
-        if self._has_slots(request):
-            return injected
-        branch.injected = before
-        return None
+        return injected
 
     def _finish(self, branch: V1Branch) -> None:
         """Finish a sequence with the end it had, or with the model's length, after its join."""
