@@ -86,3 +86,16 @@ def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy,
     # On V1 those that are BLOCKED have given up all of theirs before one that runs is preempted.
     assert any(layout.has_lost_injected for layout in sequences) or (IS_V1 and policy != "preserve")
     assert any(layout.num_computed < len(layout.node.prompt) for layout in sequences)
+
+
+@pytest.mark.parametrize("adapters", [(1, 2)] if IS_V1 else [(1, 2), (3, 0)])
+def test_each_request_keeps_its_adapter(adapters: tuple[int, int]) -> None:
+    """A resumed parent computes several runs of tokens, all with its own adapter."""
+    setup = Injecting(
+        max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w007", prefixes=((5,), (6,))
+    )
+    root = samples(3, PROMISE) + samples(2, PROMISE) + samples(5, EOS)
+    children = {5: samples(4, EOS), 6: samples(3, EOS)}
+    both = tuple(Request(40, max_tokens=64, topic=0, adapter=adapter) for adapter in adapters)
+    _, layouts = run_and_check(Scripted(setup, both, (), root, children))
+    assert [layout.num_injected > 0 for layout in layouts] == [True, True]

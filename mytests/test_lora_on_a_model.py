@@ -10,8 +10,7 @@ from transformers import LlamaForCausalLM
 
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_adapters import lora_request, with_adapter
-from mytests.fuzz_model import EOS, PROMISE, model_folder
-from mytests.injection_runs import Injecting, Scripted, run_and_check, samples
+from mytests.fuzz_model import model_folder
 from sequence_hooks.config import BlockOn
 from vllm import SamplingParams
 
@@ -79,16 +78,3 @@ def prompt_logprobs(adapter: int, prompt: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         rows = model(torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
     return rows.gather(1, torch.tensor(prompt[1:]).unsqueeze(1)).squeeze(1)
-
-
-@pytest.mark.parametrize("adapters", [(1, 2), (3, 0)])
-def test_injected_results(adapters: tuple[int, int]) -> None:
-    """A resumed parent computes several runs of tokens, all with its own adapter."""
-    setup = Injecting(
-        max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w007", prefixes=((5,), (6,))
-    )
-    root = samples(3, PROMISE) + samples(2, PROMISE) + samples(5, EOS)
-    children = {5: samples(4, EOS), 6: samples(3, EOS)}
-    both = tuple(Request(40, max_tokens=64, topic=0, adapter=adapter) for adapter in adapters)
-    _, layouts = run_and_check(Scripted(setup, both, (), root, children))
-    assert [layout.num_injected > 0 for layout in layouts] == [True, True]

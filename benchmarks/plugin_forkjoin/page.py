@@ -100,6 +100,11 @@ Until half, and until 95 %, of the trees have ended:
 {_table(outcomes, model, lambda each: each.typical_end)}
 
 {_table(outcomes, model, lambda each: each.late_end)}
+
+Milliseconds of a step in which all children of one tree decode. What a longer context adds is the most that could be
+gained if its KV were read once for all of them:
+
+{_table(outcomes, model, lambda each: 1000 * each.tree.batched_step)}
 """
 
 
@@ -132,10 +137,10 @@ def _measured(outcomes: Outcomes, model: str) -> Iterator[tuple[Plan, Contestant
 
 
 def _table(outcomes: Outcomes, model: str, figure: Callable[[Outcome], float]) -> str:
-    """The median of a figure in seconds, for each plan and side."""
+    """The median of a figure, for each plan and side."""
     sides = [side for side in CONTESTANTS if side is not CONTROL]
     rows = []
     for plan in outcomes.plans(model):
         found = [[figure(each) for each in outcomes.of(model, side.name, plan)] for side in sides]
-        rows.append([label(plan), *(f"{statistics.median(each):.2f}" if each else "-" for each in found)])
+        rows.append([label(plan), *(f"{statistics.median(each):.2f}" if any(each) else "-" for each in found)])
     return markdown(["trees: context, children", *(side.name for side in sides)], rows)

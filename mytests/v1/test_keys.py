@@ -89,6 +89,25 @@ def test_keys_that_are_rotated_can_be_moved(variant: str) -> None:
     assert "forward" not in vars(owner.attn)
 
 
+class Adapted(nn.Module):
+    """A layer with adapters, which cannot run before one is chosen."""
+
+    def __init__(self, base_layer: nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no adapter is chosen")
+
+
+def test_adapters_are_left_out() -> None:
+    """What they add is rotated with the rest."""
+    owner = Owner()
+    owner.project = Adapted(owner.project)  # type: ignore[assignment]
+    assert rotary_of(nn.Sequential(owner), owner.attn) is owner.rotary_emb
+    assert "forward" not in vars(owner.project)
+
+
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [

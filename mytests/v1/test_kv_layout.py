@@ -28,7 +28,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], Split]] = {
     "both in each block": ((BLOCKS, 2, SIZE, HEADS, HEAD), lambda cache: (cache[:, 0], cache[:, 1])),
     "heads before tokens": (
         (BLOCKS, HEADS, SIZE, 2 * HEAD),
-        lambda cache: tuple(each.transpose(1, 2) for each in cache.split(HEAD, -1)),  # type: ignore[return-value]
+        lambda cache: (cache[..., :HEAD].transpose(1, 2), cache[..., HEAD:].transpose(1, 2)),
     ),
     "both in each row": ((BLOCKS, SIZE, HEADS, 2 * HEAD), lambda cache: (cache[..., :HEAD], cache[..., HEAD:])),
     "elements before tokens": (

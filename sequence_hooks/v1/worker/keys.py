@@ -94,6 +94,10 @@ class KeyCheck:
         def see(query: torch.Tensor, key: torch.Tensor, *args: Any, **kwargs: Any) -> NoReturn:
             raise _Seen(key)
 
+        # No adapter is chosen yet, and what it adds is rotated like the rest.
+        adapted: list[Any] = [module for module in owner.modules() if hasattr(module, "base_layer")]
+        for module in adapted:
+            module.forward = module.base_layer.forward
         layer.forward = see
         try:
             owner(**_arguments(owner, positions, self._input.to(positions.device, layer.dtype)))
@@ -102,7 +106,8 @@ class KeyCheck:
         except Exception as error:
             refuse(f"{type(owner).__name__}, whose keys cannot be tried out ({error}), as in {name}")
         finally:
-            del layer.forward
+            for module in (layer, *adapted):
+                del module.forward
         refuse(f"{type(owner).__name__}, which does not call its attention with keys, as in {name}")
 
 
