@@ -110,7 +110,8 @@ class V1Driver:
         return outputs
 
     def lengths(self) -> dict[str, int]:
-        return {name: request.num_tokens for name, request in self.scheduler.requests.items()}
+        requests = self.scheduler.requests.items()
+        return {name: request.num_tokens for name, request in requests if name not in self.scheduler._glue}
 
     def place_of(self, context: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """The own prompt of the sequence with this ``context``, and how many tokens it has sampled."""

@@ -97,6 +97,15 @@ class TestGlueRequests:
         engine.scheduler.finish_requests(named, RequestStatus.FINISHED_ABORTED)
         engine.assert_empty()
 
+    def test_it_cannot_be_aborted_by_itself(self) -> None:
+        """Nobody knows its id, and it ends with its owner."""
+        engine, script = with_glue_in_two_steps()
+        (name,) = list(engine.scheduler._glue)[:1]
+        assert engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED) == []
+        engine.run(script)
+        assert finished(engine).text == "ABCDE-----VWXYZzzzz"
+        engine.assert_empty()
+
     def test_a_request_counts_once(self) -> None:
         """Upstream's statistics know nothing of glue."""
         engine, script = with_glue_in_two_steps()

@@ -85,10 +85,9 @@ class HookScheduler(TreeScheduler):
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Abort requests or single branches, with all their descendants, whatever their status."""
-        if request_ids is None:
-            ids = [name for name in self.requests if name not in self._glue]
-        else:
-            ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        named = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
+        # Glue ends with its owner.
+        ids = [name for name in named if name not in self._glue]
         doomed = [self._branches[name] for name in ids if name in self._branches]
         if not doomed:
             untouched: list[Request] = super().finish_requests(ids, finished_status)
