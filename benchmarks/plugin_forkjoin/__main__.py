@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import cpuinfo
@@ -25,6 +26,7 @@ def main() -> None:
     """Measure, write the page, and print its path."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a subset, in less than five minutes")
+    parser.add_argument("--rounds", type=int, help="how often each plan is measured")
     parser.add_argument("--output", type=Path, default=Path("build/bench-plugin"), help="folder to write into")
     parser.add_argument("--plugin", type=Path, default=PLUGIN, help="the interpreter of the plug-in's environment")
     parser.add_argument(
@@ -33,11 +35,13 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
+    suite = QUICK if arguments.quick else FULL
+    suite = replace(suite, rounds=arguments.rounds or suite.rounds)
     contestants = WITHOUT_FORK if arguments.without_fork else CONTESTANTS
     kinds = tuple(dict.fromkeys(each.kind for each in contestants))
     with tempfile.TemporaryDirectory() as folder:
         workshop = Workshop(Path(folder), kinds, arguments.plugin)
-        outcomes = Outcomes(list(measure(QUICK if arguments.quick else FULL, workshop, contestants)))
+        outcomes = Outcomes(list(measure(suite, workshop, contestants)))
         outcomes.save(arguments.output / "outcomes.jsonl")
         loaded = [] if arguments.quick else list(measure_load(workshop))
     command = "make bench-plugin-quick" if arguments.quick else "make bench-plugin"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import sequence_hooks.rules as rules
 import sequence_hooks.v1.core.params as params
-import sequence_hooks.v1.core.scheduler as scheduler
 import sequence_hooks.v1.core.spawn as spawn
+import sequence_hooks.v1.core.tree_scheduler as tree_scheduler
 import vllm.v1.worker.gpu_model_runner as worker
 from mytests.fuzz import Failure, fuzz
 from mytests.fuzz_draw import histories
@@ -102,7 +102,7 @@ FAULTS = [
     ),
     pytest.param(TokenTexts, "merge", _merge_as_sampled, histories(("stop",)), "", id="stop-strings-across-a-join"),
     pytest.param(params, "derive_seed", _draw_a_seed, histories(("sampled",)), "and then", id="seeds-at-random"),
-    pytest.param(scheduler, "params_after_join", _keep_params, ALL, "r", id="limits-across-a-join"),
+    pytest.param(tree_scheduler, "params_after_join", _keep_params, ALL, "r", id="limits-across-a-join"),
     pytest.param(
         *(params, "with_earlier", _forget_earlier_tokens, histories(("penalties",)), "should be"),
         id="penalties-across-a-join",
