@@ -41,7 +41,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -100,7 +100,8 @@ test: setup test-plugin test-releases ## all tests; the surgical ones cover ever
 
 test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest mytests/rules mytests/server mytests/v1 \
-	  mytests/test_hostile_clients.py mytests/test_injection_engine.py mytests/test_injection_sharing.py
+	  mytests/test_hostile_clients.py mytests/test_injection_engine.py mytests/test_injection_sharing.py \
+	  mytests/test_injection_fuzz.py
 
 test-releases: plugin ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
 	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases $(RELEASES)) || exit 1; \
@@ -160,6 +161,10 @@ bench-plugin-quick: setup plugin ## a subset of it in less than five minutes
 
 fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+fuzz-injection: setup plugin ## random histories of injected KV on both engines, against transformers
+	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.injection_fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	@VLLM_LOGGING_LEVEL=ERROR $(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.injection_fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 fuzz-plugin: plugin ## the same on a stock, current vLLM with the plug-in
 	@$(IN_PLUGIN) VLLM_LOGGING_LEVEL=ERROR TORCH_CPP_LOG_LEVEL=ERROR $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz \
