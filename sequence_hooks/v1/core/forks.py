@@ -35,6 +35,8 @@ class Forks:
     def __init__(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._by_child: dict[str, Fork] = {}
+        self.children: KeysView[str] = self._by_child.keys()
+        """The request ids of the children that have forks."""
 
     def add(self, parent: Request, child: Request) -> None:
         """Let ``child`` share the KV that ``parent`` has written; nothing if it has none, because it was preempted."""
@@ -79,11 +81,6 @@ class Forks:
             f"fork of {child}": [block.block_id for group in fork.blocks for block in group]
             for child, fork in self._by_child.items()
         }
-
-    @property
-    def children(self) -> KeysView[str]:
-        """The request ids of the children that have forks."""
-        return self._by_child.keys()
 
 
 def check_kv_groups(config: KVCacheConfig) -> None:

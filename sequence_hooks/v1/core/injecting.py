@@ -55,6 +55,9 @@ class InjectingScheduler(BlockingScheduler):
         self._copies: dict[Request, list[SlotCopy]] = {}
         """The copies still to be made, by the request that gets them. Their sources are kept until then."""
 
+        self._shifts_positions = False
+        """Whether any position may differ from its token's index."""
+
         self._owners: dict[str, str] = {}
         """The owners of the glue requests of the latest step, by request id."""
 
@@ -150,7 +153,7 @@ class InjectingScheduler(BlockingScheduler):
         return glue.status == RequestStatus.RUNNING and glue not in self._inflight_prefills
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        if scheduler_output.total_num_scheduled_tokens:
+        if scheduler_output.total_num_scheduled_tokens and (self._copies or self._shifts_positions):
             self._tell_workers(scheduler_output)
         super()._update_after_schedule(scheduler_output)
         if self._glue or self._owners:
@@ -188,11 +191,6 @@ class InjectingScheduler(BlockingScheduler):
             offset = 0 if injected is None else injected.positions.offset(request.num_computed_tokens)
             if offset:
                 yield name, offset
-
-    @property
-    def _shifts_positions(self) -> bool:
-        """Whether any position may differ from its token's index."""
-        raise NotImplementedError
 
     def _end_glue(self, glue: Glue) -> None:
         """Forget a glue request, in whatever queue it is."""

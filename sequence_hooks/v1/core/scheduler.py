@@ -87,7 +87,7 @@ class HookScheduler(TreeScheduler):
         """Abort requests or single branches, with all their descendants, whatever their status."""
         named = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
         # Glue ends with its owner.
-        ids = [name for name in named if name not in self._glue]
+        ids = [name for name in named if name not in self._glue] if self._glue else list(named)
         doomed = [self._branches[name] for name in ids if name in self._branches]
         if not doomed:
             untouched: list[Request] = super().finish_requests(ids, finished_status)

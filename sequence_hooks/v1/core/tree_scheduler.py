@@ -53,6 +53,7 @@ class TreeScheduler(RecordingScheduler):
         self.relieve_by(special_kwargs.blocked_kv_policy, observer)
         if special_kwargs.injects_kv:
             self.share_no_injected_blocks()
+            self._shifts_positions = special_kwargs.position_rule == "overlap"
 
     def attach(self, hooks: Hooks) -> None:
         """Use ``hooks``; must be called before the first request."""
@@ -135,10 +136,6 @@ class TreeScheduler(RecordingScheduler):
     def _injected_of(self, request: Request) -> InjectedKV | None:
         branch = self._branches.get(request.request_id)
         return None if branch is None else branch.injected
-
-    @property
-    def _shifts_positions(self) -> bool:
-        return bool(self._branches) and self.hooks.special_kwargs.position_rule == "overlap"
 
     def _starts_over(self, request: Request) -> None:
         if request.request_id in self._branches:
