@@ -31,6 +31,9 @@ class CharTokenizer:
     def get_vocab(self) -> dict[str, int]:
         return {chr(token_id): token_id for token_id in range(128)}
 
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(chr(each) for each in token_ids if not (skip_special_tokens and each <= CHILD))
+
 
 class CharDetokenizer:
     """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""

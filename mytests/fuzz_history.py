@@ -15,7 +15,7 @@ from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.config import BlockedKVPolicy
+from sequence_hooks.choices import BlockedKVPolicy, BlockOn
 
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
@@ -28,7 +28,7 @@ MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
 class Setup(Compact):
     """The engine of a history."""
 
-    block_on: Literal["promise", "sync"] = "promise"
+    block_on: BlockOn = "promise"
     prefix_caching: bool = DIALECT.prefix_caching[0]
     max_model_len: int = 256
     spare_blocks: int = 40

@@ -18,7 +18,7 @@ from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
 from mytests.kv_watch import watch
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.config import PositionRule
+from sequence_hooks.choices import PositionRule
 from vllm import RequestOutput
 
 KV_TOLERANCE = 5e-4

@@ -102,7 +102,7 @@ class TestDemo:
             ('add s "a', "a quote that is not closed"),
             ("new block_size=0", "block_size is '0'; give a whole number from 1"),
             ("new prefix_caching=yes", "prefix_caching is 'yes'; give on or off"),
-            ("new block_on=never", "block_on is 'never'; use 'promise' or 'sync'"),
+            ("new block_on=always", "block_on is 'always'; use 'promise' or 'sync' or 'never'"),
             ("new colour=red", "there is no option 'colour'"),
             ("jump", "there is no command 'jump'; help lists them"),
         ],

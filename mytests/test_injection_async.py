@@ -7,7 +7,7 @@ import pytest
 
 from mytests.injection_runs import run_and_check
 from mytests.test_injection_sharing import TIGHT, everybody, random_requests
-from sequence_hooks.config import BlockOn
+from sequence_hooks.choices import BlockOn
 
 pytestmark = pytest.mark.model
 

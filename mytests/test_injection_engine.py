@@ -16,7 +16,7 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
 from mytests.kv_watch import NO_HOOK
-from sequence_hooks.config import BlockOn, PositionRule
+from sequence_hooks.choices import BlockOn, PositionRule
 
 pytestmark = pytest.mark.model
 

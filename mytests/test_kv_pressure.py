@@ -9,7 +9,7 @@ import pytest
 
 from mytests.pretended_kv import PretendedKV
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
-from sequence_hooks.config import BlockedKVPolicy
+from sequence_hooks.choices import BlockedKVPolicy
 from vllm.config import SpecialKwargs
 from vllm.core.hooked_sequence import branch_of
 

@@ -77,14 +77,13 @@ def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) ->
     """A worker raises at any other token; steps and tokens are the same in the fork and with the plug-in."""
     plans = (equal(64, 2, 8), Plan(64, (8,) * 4, num_requests=3))
     kinds = tuple(dict.fromkeys(each.kind for each in CONTESTANTS))
-    found = list(measure(Suite(1, ((SMALL, plans),)), Workshop(tmp_path, kinds)))
-    outcomes = Outcomes(found)
+    found = measure(Suite(1, ((SMALL, plans),)), Workshop(tmp_path, kinds))
+    outcomes = Outcomes.saved(found, tmp_path / "outcomes.jsonl")
     for plan in plans:
         for plugin, fork in (("hooks", "fork"), ("injection", "fork, injection")):
             (one,), (other,) = (outcomes.of(SMALL.name, side, plan) for side in (plugin, fork))
             assert (one.steps, one.tokens) == (other.steps, other.tokens)
     page = write_page(outcomes, [], "a test", 60.0, "a machine")
     assert all(side.name in page for side in CONTESTANTS)
-    outcomes.save(tmp_path / "outcomes.jsonl")
     num_left_out = sum(not side.does(plan) for side in CONTESTANTS for plan in plans)
     assert len((tmp_path / "outcomes.jsonl").read_text().splitlines()) == 2 * len(CONTESTANTS) - num_left_out

@@ -9,7 +9,7 @@ import pytest
 
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
-from sequence_hooks.config import BlockedKVPolicy
+from sequence_hooks.choices import BlockedKVPolicy
 
 pytestmark = pytest.mark.model
 

@@ -150,7 +150,7 @@ class TestBlock:
                 lengths.append(len(event.output_token_ids))
                 return super().on_token(event)
 
-        engine.processor.handlers[PROMISE] = Recording(HOOKS)
+        engine.processor.triggers.by_id[PROMISE] = Recording(HOOKS)
         engine.add()
         engine.step({"r": PROMISE})
         assert lengths == [0]

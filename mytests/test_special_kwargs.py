@@ -50,7 +50,7 @@ class TestFields:
             ({"record_to": 7}, "record_to is 7; give the path of a file, as a string"),
             ({"record_to": "\ud800"}, r"record_to is '\\ud800'; give a path that the file system can have"),
             ({"record_to": "a\0b"}, r"record_to is 'a\\x00b'; give a path that the file system can have"),
-            ({"block_on": "never"}, "block_on is 'never'; use 'promise' or 'sync'"),
+            ({"block_on": "always"}, "block_on is 'always'; use 'promise' or 'sync' or 'never'"),
             ({"sync_resume": "later"}, "sync_resume is 'later'; use 'auto' or 'manual'"),
             ({"blocked_kv_policy": "drop"}, "blocked_kv_policy is 'drop'; use 'preserve' or 'swap' or"),
             (

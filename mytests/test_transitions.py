@@ -26,7 +26,7 @@ class TestTransitions:
         branch = engine.scheduler.branch_for(parent)
         child = branch.children[0]
         assert child.origin is not None
-        plan = ChildPlan("r_child_1", 1, (), 1, child.origin.handler)
+        plan = ChildPlan("r_child_1", 1, (), 1, child.origin.handler, num_shared=3)
         engine.scheduler.block_manager.free(parent.first_seq)
         with pytest.raises(IllegalTransition, match="r spawns without a block table"):
             engine.scheduler.spawn(branch, Effects((plan,), None), [child.sequence])

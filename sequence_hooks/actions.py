@@ -40,4 +40,4 @@ def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
     if type(given) is Spawn and type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}:
         return given
     prefix = tuple(as_token_id(token_id) for token_id in islice(prefix, max(most_prefix, 0) + 1))
-    return Spawn(prefix, given.sampling_params)
+    return Spawn(prefix, given.sampling_params, given.context, bool(given.is_detached))

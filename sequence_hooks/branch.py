@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from sequence_hooks.choices import ChildContext
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.limits import Limits
 from sequence_hooks.results import ChildOutput, Join, Segment
@@ -31,6 +32,16 @@ class Origin:
     position: int
     """Output tokens of its parent at the spawn, including the token that spawned it."""
 
+    num_shared: int
+    """Tokens of its parent's context that its own begins with."""
+
+    context: ChildContext
+    is_detached: bool
+    """Whether its parent neither waits for it nor sees it."""
+
+    num_trigger_tokens: int
+    """Tokens of its parent's output, up to ``position``, that contain the trigger."""
+
 
 class Branch(Generic[S]):
     """One sequence of a tree: its parent, its children, and what was merged into it."""
@@ -46,6 +57,12 @@ class Branch(Generic[S]):
         self.root: Branch[S] = self if parent is None else parent.root
         self.children: list[Branch[S]] = []
         """In spawn order."""
+
+        self.detached: list[Branch[S]] = []
+        """Those of its children that are detached."""
+
+        self.has_detached_below = False
+        """Of a root: whether any sequence of its tree has detached children."""
 
         self.spawn_time = time.time()
         self.finished_time: float | None = None
@@ -78,6 +95,9 @@ class Branch(Generic[S]):
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
         self._num_forgotten = 0
+        self._remembered: list[Branch[S]] = []
+        """The detached children whose contexts are still needed."""
+
         self.blocked_since = 0.0
         self._output: ChildOutput | None = None
 
@@ -87,14 +107,30 @@ class Branch(Generic[S]):
         return self.sequence.request_id
 
     @property
+    def is_detached(self) -> bool:
+        """Whether its parent neither waits for it nor sees it."""
+        return self.origin is not None and self.origin.is_detached
+
+    @property
     def unjoined(self) -> list["Branch[S]"]:
-        """The children whose results are not merged yet, in spawn order."""
-        return self.children[self.num_joined :]
+        """The children whose results will be merged, and are not yet, in spawn order."""
+        return [child for child in self.children[self.num_joined :] if not child.is_detached]
 
     @property
     def num_unfinished_children(self) -> int:
         """How many of its children have not finished."""
-        return sum(child.phase != "finished" for child in self.unjoined)
+        return sum(child.phase != "finished" for child in (*self.unjoined, *self.detached))
+
+    @property
+    def num_awaited(self) -> int:
+        """How many unfinished children a BLOCKED branch waits for: the detached ones only if it has ended."""
+        waited = self.unjoined if self.ended_as is None else (*self.unjoined, *self.detached)
+        return sum(child.phase != "finished" for child in waited)
+
+    @property
+    def waits_at_end(self) -> bool:
+        """Whether it would be BLOCKED if it ended now, or still is at its end."""
+        return bool(self.unjoined or self.num_awaited or (self.ended_as is None and self.detached))
 
     @property
     def has_failed(self) -> bool:
@@ -115,6 +151,11 @@ class Branch(Generic[S]):
     def num_sampled(self) -> int:
         """Output tokens that it has sampled itself."""
         return len(self.sequence.output_token_ids) - sum(segment.end - segment.start for segment in self.merged)
+
+    @property
+    def num_sampled_last(self) -> int:
+        """Output tokens that it has sampled since its latest join."""
+        return len(self.sequence.output_token_ids) - (self.merged[-1].end if self.merged else 0)
 
     @property
     def sampled_token_ids(self) -> list[int]:
@@ -151,6 +192,14 @@ class Branch(Generic[S]):
             yield branch
             left += reversed(branch.children)
 
+    def adopt(self, child: "Branch[S]") -> None:
+        """Add a child that was spawned just now."""
+        self.children.append(child)
+        if child.is_detached:
+            self.detached.append(child)
+            self._remembered.append(child)
+            self.root.has_detached_below = True
+
     def output(self, make: Callable[["Branch[S]"], ChildOutput]) -> ChildOutput:
         """What ``make`` returns for this child. Once the child has finished, the first result is kept."""
         if self._output is not None:
@@ -168,17 +217,25 @@ class Branch(Generic[S]):
         self.injected = None
 
     def take_forgettable(self) -> list["Branch[S]"]:
-        """Return each descendant once whose context is no longer needed, because its parent has been joined."""
-        left, self._num_forgotten = self.children[self._num_forgotten : self.num_joined], self.num_joined
+        """Return each descendant once whose context is no longer needed: its parent has been joined, or has finished,
+        or it is detached and has finished."""
+        left = self._take_children(self.num_joined)
         taken: list[Branch[S]] = []
         while left:
             branch = left.pop()
             taken.append(branch)
             branch.injected = None
             # The children of an aborted branch are never joined.
-            left += branch.children[branch._num_forgotten :]
-            branch._num_forgotten = len(branch.children)
+            left += branch._take_children(len(branch.children))
         return taken
+
+    def _take_children(self, num_joined: int) -> list["Branch[S]"]:
+        """Return each of the first ``num_joined`` children once, and the detached ones that have finished."""
+        joined = [child for child in self.children[self._num_forgotten : num_joined] if not child.is_detached]
+        ended = [child for child in self._remembered if child.phase == "finished"]
+        self._num_forgotten = num_joined
+        self._remembered = [child for child in self._remembered if child.phase != "finished"]
+        return joined + ended
 
 
 def _fill_with_sampled(merged: Sequence[Segment], length: int) -> tuple[Segment, ...]:

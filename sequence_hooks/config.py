@@ -1,35 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SpecialKwargs`: which tokens are hooks, and what they do."""
 
-import copy
 import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from pathlib import Path
+from typing import Any, TypeVar
 
-from sequence_hooks.checks import (
-    check_at_least,
-    check_choice,
-    check_encodable,
-    check_ids,
-    check_overrides,
-    check_record_to,
-    check_text,
-    refuse,
-)
-from sequence_hooks.plugins import load
+from sequence_hooks.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
+from sequence_hooks.field_checks import check_fields, frozen_fields
+from sequence_hooks.published import with_protocol
 
-BlockOn = Literal["promise", "sync"]
-SyncResume = Literal["auto", "manual"]
-BlockedKVPolicy = Literal["preserve", "swap", "discard", "auto"]
-PositionRule = Literal["sequential", "overlap"]
 K = TypeVar("K", bound="SpecialKwargs")
-BUILT_IN_MERGES = ("concatenate", "kv_inject", "none")
+
+
+class _WithProtocol(type):
+    """Lets a protocol's fields stand for those that are not given, before a subclass's generated ``__init__`` runs."""
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        return super().__call__(*args, **with_protocol(given))
 
 
 @dataclass(frozen=True)
-class SpecialKwargs:
+class SpecialKwargs(metaclass=_WithProtocol):
     """Which tokens are hooks, and what they do. Immutable, hashable and picklable.
 
     Raises:
@@ -48,16 +42,32 @@ class SpecialKwargs:
     promise_token: str | None = None
     """The text of the promise token, instead of its id; it must be exactly one token of the model's tokenizer."""
 
+    trigger_by: TriggerBy = "token"
+    """How hooks given by text are recognized. "token": each text is one token. "text": each fires at the token with
+    which the sampled text contains it, however it is cut into tokens; what was merged is no part of it."""
+
     block_on: BlockOn = "promise"
-    """"promise": a parent is BLOCKED as soon as it spawns (a subroutine call). "sync": it keeps
-    decoding beside its children, and is BLOCKED at the sync token."""
+    """"promise": a parent is BLOCKED as soon as it spawns (a subroutine call). "sync": it keeps decoding beside its
+    children, and is BLOCKED at the sync token. "never": children are detached. Nobody waits for their results but the
+    end of the request, and in its output, though not in its context, they replace the promise."""
 
     children_per_promise: int = 1
     """The number of children that one promise spawns, each with its own seed."""
 
+    child_context: ChildContext = "parent"
+    """What a child's context begins with. "parent": all of its parent's, with the promise. "before_trigger": its
+    parent's up to the promise. "none": nothing, so that the child prefix is all of its prompt."""
+
     child_prefix_token_ids: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
     """Tokens that follow the promise in a child's context, so that it diverges from its parent: one
     tuple for all children of a promise, or one for each child."""
+
+    child_prefix: str | tuple[str, ...] | None = None
+    """The text of the child prefix, instead of its ids; or one text for each child."""
+
+    child_stop: str | tuple[str, ...] | None = None
+    """The texts that end a child, beside the end-of-sequence token. One that is a single token becomes a stop token,
+    the others become stop strings."""
 
     child_sampling_params: Any = field(default=None, hash=False)
     """Sampling parameters of children, instead of their parent's: a complete ``SamplingParams`` of the engine, or a
@@ -100,32 +110,19 @@ class SpecialKwargs:
     record_to: str | None = None
     """Path of a file to record the run to, one JSON object per line, for ``python -m sequence_hooks.trace``."""
 
+    protocol: str | None = None
+    """A published notation, such as "npr", whose fields are used for those that are not given; see
+    `sequence_hooks.protocols`."""
+
     def __post_init__(self) -> None:
-        self._freeze()
-        self._check_tokens()
-        check_choice(self, "block_on", get_args(BlockOn))
-        check_choice(self, "sync_resume", get_args(SyncResume))
-        check_choice(self, "blocked_kv_policy", get_args(BlockedKVPolicy))
-        check_choice(self, "position_rule", get_args(PositionRule))
-        check_at_least(self, "max_child_depth", 0)
-        check_at_least(self, "max_children", 1)
-        check_at_least(self, "children_per_promise", 1)
-        if self.max_tree_tokens is not None:
-            check_at_least(self, "max_tree_tokens", 0)
-        check_text(self, "merge_separator")
-        check_overrides(self, "child_sampling_params")
-        check_record_to(self)
-        if self.children_per_promise > self.max_children:
-            refuse(self, "children_per_promise", f"raise max_children, which is {self.max_children}, to it")
-        prefixes = self.child_prefixes
-        if len(prefixes) != self.children_per_promise:
-            refuse(self, "child_prefix_token_ids", f"give one tuple of ids, or {self.children_per_promise} of them")
-        if self.position_rule != "sequential" and not self.injects_kv:
-            refuse(self, "position_rule", "leave it out, or set child_merge_strategy='kv_inject'")
-        if self.child_merge_strategy not in BUILT_IN_MERGES:
-            load("child_merge_strategy", self.child_merge_strategy, BUILT_IN_MERGES)
-        for _, name in self.named_handlers:
-            load("handlers", name)
+        for name, value in frozen_fields(self).items():
+            object.__setattr__(self, name, value)
+        check_fields(self)
+
+    @property
+    def detaches(self) -> bool:
+        """Whether the children of a promise are detached."""
+        return self.block_on == "never"
 
     @property
     def injects_kv(self) -> bool:
@@ -145,45 +142,6 @@ class SpecialKwargs:
         """The tokens and the qualified names of their factories, in the order given."""
         assert isinstance(self.handlers, tuple)
         return self.handlers
-
-    def _freeze(self) -> None:
-        """Copy the fields that the caller could change later."""
-        prefix: Any = self.child_prefix_token_ids
-        nested = isinstance(prefix, (tuple, list)) and {isinstance(item, (tuple, list)) for item in prefix}
-        if nested is False or len(nested) > 1:
-            refuse(self, "child_prefix_token_ids", "give a list of token ids, or a list of such lists")
-        handlers: Any = tuple(self.handlers.items()) if isinstance(self.handlers, Mapping) else self.handlers
-        is_pairs = isinstance(handlers, (tuple, list)) and all(_is_handler(pair) for pair in handlers)
-        if not is_pairs:
-            refuse(self, "handlers", "give a dict of qualified names by token id or text")
-        frozen = {
-            "child_prefix_token_ids": tuple(tuple(p) if isinstance(p, (list, tuple)) else p for p in prefix),
-            "child_sampling_params": copy.deepcopy(self.child_sampling_params),
-            "handlers": tuple(tuple(pair) for pair in handlers),
-        }
-        for name, value in frozen.items():
-            object.__setattr__(self, name, value)
-
-    def _check_tokens(self) -> None:
-        for name in ("sync_token", "promise_token"):
-            check_text(self, name, optional=True)
-            check_ids(self, f"{name}_id", (getattr(self, f"{name}_id"),), optional=True)
-            if getattr(self, name) is not None and getattr(self, f"{name}_id") is not None:
-                refuse(self, name, f"leave it out, or {name}_id")
-        for token, _ in self.named_handlers:
-            check_encodable(self, "handlers", token)
-        for prefix in self.child_prefixes:
-            check_ids(self, "child_prefix_token_ids", prefix)
-        tokens = [self.sync_token_id, self.sync_token, self.promise_token_id, self.promise_token]
-        hooks = [token for token in tokens if token is not None] + [token for token, _ in self.named_handlers]
-        if not hooks:
-            raise ValueError("special_kwargs: set sync_token_id, promise_token_id, handlers, or several of them")
-        twice = [token for token in hooks if hooks.count(token) > 1]
-        if twice:
-            raise ValueError(
-                f"special_kwargs: token {twice[0]!r} is given to two of sync_token_id, promise_token_id and "
-                "handlers; give each hook a token of its own"
-            )
 
     @classmethod
     def of(cls: type[K], value: "SpecialKwargs | Mapping[str, Any] | None") -> K | None:
@@ -206,11 +164,16 @@ class SpecialKwargs:
 
     @classmethod
     def from_json(cls: type[K], text: str) -> K | None:
-        """The object that a JSON object of the fields describes.
+        """The object that a JSON object of the fields describes, or that a file has: ``@path``.
 
         Raises:
-            ValueError: ``text`` is not a JSON object, or a field has an invalid value.
+            ValueError: ``text`` is not a JSON object, the file cannot be read, or a field has an invalid value.
         """
+        if text.startswith("@"):
+            try:
+                text = Path(text[1:]).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"special_kwargs: {text!r} cannot be read: {error}; give an existing file") from None
         try:
             fields = json.loads(text)
         except json.JSONDecodeError as error:
@@ -218,8 +181,3 @@ class SpecialKwargs:
         if not isinstance(fields, dict):
             raise ValueError(f"special_kwargs: {text!r} is not a JSON object; write '{{\"sync_token_id\": 5}}'")
         return cls.of(fields)
-
-
-def _is_handler(pair: Any) -> bool:
-    """Whether ``pair`` is a token, by id or text, and one more item; whether that is a name is checked later."""
-    return isinstance(pair, (tuple, list)) and len(pair) == 2 and type(pair[0]) in (int, str)

@@ -7,9 +7,10 @@ Promise and sync have handlers with this interface; user-defined handlers are na
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
-from sequence_hooks.checks import check_overrides
+from sequence_hooks.checks import check_choice, check_overrides
+from sequence_hooks.choices import ChildContext
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.plugins import FAULTS, load, told
 from sequence_hooks.results import ChildOutput
@@ -34,12 +35,14 @@ class TokenEvent:
 
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
-    """The tokens before this one, including merged ones."""
+    """The tokens before this one, including merged ones, and those that begin the trigger if it has several tokens."""
 
     depth: int
     """0 for a request's own sequence, 1 for its children, and so on."""
 
     num_unfinished_children: int
+    num_trigger_tokens: int = 1
+    """The tokens that contain the trigger, this one included."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,21 @@ class Spawn:
     """One child to spawn."""
 
     prefix_token_ids: tuple[int, ...] = ()
-    """Tokens appended to its parent's context, which ends with the token that spawns it."""
+    """Tokens of its context that follow those of its parent; without its parent's trigger, it needs one at least."""
 
     sampling_params: Any = None
     """Used instead of its parent's: a complete ``SamplingParams`` of the engine, or a mapping of some of its fields."""
 
+    context: ChildContext = "parent"
+    """What its context begins with, see `SpecialKwargs.child_context`."""
+
+    is_detached: bool = False
+    """Whether its parent neither waits for it nor sees it. Its result replaces the trigger in the request's output, and
+    is in no sequence's context; only the end of the request waits for it."""
+
     def __post_init__(self) -> None:
         check_overrides(self, "sampling_params")
+        check_choice(self, "context", get_args(ChildContext))
 
 
 @dataclass(frozen=True)
@@ -81,14 +92,20 @@ class TokenHandler(Protocol):
         """The actions for the handler's token, which was just sampled."""
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
-        """What to append to the parent of ``children``, which this handler spawned; finished, in spawn order."""
+        """What to append to the parent of ``children``, which this handler spawned; finished, in spawn order.
+
+        For detached children: what replaces the trigger that spawned them in the output.
+        """
 
 
 class PromiseHandler:
     """Spawns the configured children, and merges them by the configured strategy."""
 
     def __init__(self, special_kwargs: SpecialKwargs) -> None:
-        spawn = [Spawn(prefix, special_kwargs.child_sampling_params) for prefix in special_kwargs.child_prefixes]
+        spawn = [
+            Spawn(prefix, special_kwargs.child_sampling_params, special_kwargs.child_context, special_kwargs.detaches)
+            for prefix in special_kwargs.child_prefixes
+        ]
         self._actions = Actions(tuple(spawn), block=special_kwargs.block_on == "promise")
         self._join = _join_function(special_kwargs)
 
@@ -130,23 +147,25 @@ def nothing(children: Sequence[ChildOutput]) -> Merged:
     return ()
 
 
-def make_handlers(special_kwargs: SpecialKwargs, tokenizer: Tokenizer | None) -> dict[int, TokenHandler]:
-    """The handlers by token id. User-defined ones are made by calling the named factories with ``tokenizer``.
+def make_handlers(special_kwargs: SpecialKwargs, tokenizer: Tokenizer | None) -> dict[int | str, TokenHandler]:
+    """The handlers by token id, or by text. User-defined ones are made by calling the named factories with
+    ``tokenizer``.
 
     Args:
-        special_kwargs: Must give every token by its id.
+        special_kwargs: Must give every token by its id, unless ``trigger_by`` is "text".
         tokenizer: The model's tokenizer; None if the engine has none.
 
     Raises:
         ValueError: a factory failed, or did not return a handler.
     """
-    handlers: dict[int, TokenHandler] = {}
-    if special_kwargs.promise_token_id is not None:
-        handlers[special_kwargs.promise_token_id] = PromiseHandler(special_kwargs)
-    if special_kwargs.sync_token_id is not None:
-        handlers[special_kwargs.sync_token_id] = SyncHandler(special_kwargs)
+    handlers: dict[int | str, TokenHandler] = {}
+    for token in (special_kwargs.promise_token_id, special_kwargs.promise_token):
+        if token is not None:
+            handlers[token] = PromiseHandler(special_kwargs)
+    for token in (special_kwargs.sync_token_id, special_kwargs.sync_token):
+        if token is not None:
+            handlers[token] = SyncHandler(special_kwargs)
     for token, name in special_kwargs.named_handlers:
-        assert isinstance(token, int)
         handlers[token] = _make_named(name, tokenizer)
     return handlers
 

@@ -49,7 +49,11 @@ class HookLog:
         logger = self._logger
         if merge.num_cut and self._told.is_first(request_id):
             logger.warning("%s: %d merged tokens are cut to fit the model's length", request_id, merge.num_cut)
-        if merge.error is not None and self._told.is_first(request_id):
-            logger.error(
-                "%s: a join function failed, and nothing is merged for its children: %s", request_id, merge.error
+        self.assembled(request_id, merge.error)
+
+    def assembled(self, request_id: str, error: str | None) -> None:
+        """The results of children were put together; ``error`` is that of a join function, if any."""
+        if error is not None and self._told.is_first(request_id):
+            self._logger.error(
+                "%s: a join function failed, and nothing is merged for its children: %s", request_id, error
             )

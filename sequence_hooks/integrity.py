@@ -71,7 +71,7 @@ def faults_of(branch: "Branch[Any]") -> Iterator[str]:
         end = segment.end
     if end != num_output:
         yield f"has segments up to {end}, and {num_output} output tokens"
-    if any(child.phase != "finished" for child in branch.children[: branch.num_joined]):
+    if any(child.phase != "finished" and not child.is_detached for child in branch.children[: branch.num_joined]):
         yield "is joined with a child that has not finished"
     if branch.num_unfinished_children > branch.limits.max_children:
         yield f"has {branch.num_unfinished_children} unfinished children, and may have {branch.limits.max_children}"

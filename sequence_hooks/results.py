@@ -2,7 +2,7 @@
 """What a caller learns about a request's tree. All positions count the output tokens of one sequence."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Origin = Literal["sampled", "merged", "inserted"]
 
@@ -58,6 +58,21 @@ class TreeTokens:
     inserted: int
     """Tokens of its output that no sequence sampled."""
 
+    replaced: int = 0
+    """Tokens that it sampled and that are not in its output: triggers that results of detached children replace."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A completion with detached children in one of its two orders: as it was sampled, which is its context after the
+    prompt, or assembled, where results of detached children replace the triggers that spawned them."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    logprobs: Any
+    """As in `CompletionOutput`."""
+
 
 @dataclass(frozen=True)
 class ChildOutput:
@@ -67,11 +82,20 @@ class ChildOutput:
     spawn_position: int
     """Output tokens of its parent at the spawn, including the promise."""
 
+    num_shared: int
+    """Tokens of its parent's context, prompt and output, that its own context begins with."""
+
     prefix_token_ids: tuple[int, ...]
-    """The tokens that followed its parent's context when it started."""
+    """The tokens of its context that follow these."""
+
+    is_detached: bool
+    """Whether its parent neither waits for it nor sees it."""
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None
+    """The log-probability of each of ``token_ids``; None if its sampling parameters ask for no logprobs."""
+
     result_token_ids: tuple[int, ...]
     """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed."""
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.actions import plain_actions
 from sequence_hooks.branch import Branch, S
+from sequence_hooks.choices import ChildContext
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.ids import child_id
 from sequence_hooks.limits import Limits
@@ -48,6 +49,9 @@ class Standing:
     """Read only if the limits have ``max_tree_tokens``; otherwise 0 will do."""
 
     limits: Limits
+    num_context: int
+    """Tokens of its context, including the hook token."""
+
     room: int
     """Tokens that fit after the hook token, up to the model's length."""
 
@@ -62,6 +66,7 @@ class Decision:
     token_id: int
     handler: TokenHandler
     actions: Actions
+    num_trigger_tokens: int = 1
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class ChildPlan:
-    """A child that the engine has to make. Its prompt is its parent's context, followed by the prefix."""
+    """A child that the engine has to make. Its prompt is the first ``num_shared`` tokens of its parent's context,
+    followed by the prefix."""
 
     request_id: str
     number: int
@@ -88,6 +94,10 @@ class ChildPlan:
     """Output tokens of its parent, including the token that spawns it."""
 
     handler: TokenHandler
+    num_shared: int
+    context: ChildContext = "parent"
+    is_detached: bool = False
+    num_trigger_tokens: int = 1
 
 
 @dataclass(frozen=True)
@@ -146,25 +156,42 @@ def decide(handler: TokenHandler, event: TokenEvent, standing: Standing) -> Deci
             return Refusal()
         for spawn in actions.spawn:
             inserted(spawn.prefix_token_ids, standing.vocab_size)
+            if spawn.context != "parent" and not spawn.prefix_token_ids:
+                raise ValueError(f"a child with the context {spawn.context!r} needs a prefix; give prefix_token_ids")
     except FAULTS as error:
         return Refusal(error=error)
     # Each child needs room for a token of its own.
-    if any(len(spawn.prefix_token_ids) >= standing.room for spawn in actions.spawn):
+    longest = standing.num_context + standing.room
+    if any(
+        _num_shared(spawn, standing.num_context, event.num_trigger_tokens) + len(spawn.prefix_token_ids) >= longest
+        for spawn in actions.spawn
+    ):
         return Refusal(lacks_room=True)
-    return Decision(event.token_id, handler, actions)
+    return Decision(event.token_id, handler, actions, event.num_trigger_tokens)
 
 
-def apply(decision: Decision, parent_id: str, num_children: int, position: int) -> Effects:
+def apply(decision: Decision, parent_id: str, num_children: int, position: int, num_context: int) -> Effects:
     """The children that ``decision`` spawns, and whether it blocks their parent.
 
     Args:
         num_children: How many children the parent has spawned before.
         position: The parent's output tokens, including the hook token.
+        num_context: The tokens of its context, including the hook token.
     """
+    num_trigger = decision.num_trigger_tokens
 
     def plan(number: int, spawn: Spawn) -> ChildPlan:
-        name = child_id(parent_id, number)
-        return ChildPlan(name, number, spawn.prefix_token_ids, position, decision.handler)
+        return ChildPlan(
+            request_id=child_id(parent_id, number),
+            number=number,
+            prefix_token_ids=spawn.prefix_token_ids,
+            position=position,
+            handler=decision.handler,
+            num_shared=_num_shared(spawn, num_context, num_trigger),
+            context=spawn.context,
+            is_detached=spawn.is_detached,
+            num_trigger_tokens=num_trigger,
+        )
 
     actions = decision.actions
     children = tuple(plan(number, spawn) for number, spawn in enumerate(actions.spawn, num_children))
@@ -179,7 +206,7 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
     Each is checked when its turn comes: joining one may finish it, so that its parent, later in order, is ready too.
     """
     for branch in branches:
-        if branch.phase == "blocked" and not branch.awaits_resume and not branch.num_unfinished_children:
+        if branch.phase == "blocked" and not branch.awaits_resume and not branch.num_awaited:
             yield branch
 
 
@@ -207,6 +234,11 @@ def join(
         ends_at_length=num_merged == room.num_free,
         error=error,
     )
+
+
+def _num_shared(spawn: Spawn, num_context: int, num_trigger: int) -> int:
+    """How many tokens of its parent's context a child's own context begins with."""
+    return {"parent": num_context, "before_trigger": num_context - num_trigger, "none": 0}[spawn.context]
 
 
 def _is_within_limits(actions: Actions, standing: Standing) -> bool:

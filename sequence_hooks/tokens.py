@@ -20,31 +20,57 @@ class Tokenizer(Protocol):
 
 
 def needs_tokenizer(special_kwargs: SpecialKwargs) -> bool:
-    """Whether any hook token is given by its text."""
-    texts = [
-        special_kwargs.sync_token,
-        special_kwargs.promise_token,
-        *(token for token, _ in special_kwargs.named_handlers),
-    ]
-    return any(isinstance(text, str) for text in texts)
+    """Whether anything is given by its text that needs to become tokens."""
+    return bool(_hook_texts(special_kwargs) or special_kwargs.child_prefix or special_kwargs.child_stop)
 
 
 def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:
-    """``special_kwargs`` with every token given by its id.
+    """``special_kwargs`` with every token given by its id; hooks that are texts stay texts.
 
     Raises:
         ValueError: a text is not exactly one token; the message names the field, the value and the way out.
     """
     changes: dict[str, object] = {}
-    for name in ("sync_token", "promise_token"):
-        text = getattr(special_kwargs, name)
-        if text is not None:
-            changes |= {name: None, f"{name}_id": _token_id(name, text, tokenizer)}
-    changes["handlers"] = tuple(
-        (_token_id("handlers", token, tokenizer) if isinstance(token, str) else token, handler)
-        for token, handler in special_kwargs.named_handlers
-    )
+    if special_kwargs.trigger_by == "token":
+        for name in ("sync_token", "promise_token"):
+            text = getattr(special_kwargs, name)
+            if text is not None:
+                changes |= {name: None, f"{name}_id": token_of(name, text, tokenizer)}
+        changes["handlers"] = tuple(
+            (token_of("handlers", token, tokenizer) if isinstance(token, str) else token, handler)
+            for token, handler in special_kwargs.named_handlers
+        )
+    if special_kwargs.child_prefix is not None:
+        changes |= {"child_prefix": None, "child_prefix_token_ids": _prefix_ids(special_kwargs.child_prefix, tokenizer)}
+    if special_kwargs.child_stop is not None:
+        changes |= {"child_stop": None, "child_sampling_params": _with_stop(special_kwargs, tokenizer)}
     return dataclasses.replace(special_kwargs, **changes)  # type: ignore[arg-type]
+
+
+def _hook_texts(special_kwargs: SpecialKwargs) -> list[str]:
+    given = (
+        special_kwargs.sync_token,
+        special_kwargs.promise_token,
+        *(token for token, _ in special_kwargs.named_handlers),
+    )
+    return [token for token in given if isinstance(token, str)]
+
+
+def _prefix_ids(prefix: str | tuple[str, ...], tokenizer: Tokenizer) -> tuple[Any, ...]:
+    if isinstance(prefix, str):
+        return tuple(tokenizer.encode(prefix, add_special_tokens=False))
+    return tuple(tuple(tokenizer.encode(each, add_special_tokens=False)) for each in prefix)
+
+
+def _with_stop(special_kwargs: SpecialKwargs, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The parameters of children, with what ends them: tokens where a text is one, and strings."""
+    texts = (special_kwargs.child_stop,) if isinstance(special_kwargs.child_stop, str) else special_kwargs.child_stop
+    ids = [single_token(text, tokenizer) for text in texts or ()]
+    stop = {
+        "stop_token_ids": [token_id for token_id in ids if token_id is not None],
+        "stop": [text for text, token_id in zip(texts or (), ids, strict=True) if token_id is None],
+    }
+    return {**(special_kwargs.child_sampling_params or {}), **{name: value for name, value in stop.items() if value}}
 
 
 def check_vocabulary(special_kwargs: SpecialKwargs, vocab_size: int) -> None:
@@ -60,15 +86,27 @@ def check_vocabulary(special_kwargs: SpecialKwargs, vocab_size: int) -> None:
             )
 
 
-def _token_id(name: str, text: str, tokenizer: Tokenizer) -> int:
+def token_of(name: str, text: str, tokenizer: Tokenizer) -> int:
+    """The id of the one token that ``text``, given in the field ``name``, is.
+
+    Raises:
+        ValueError: it is several tokens, or unknown; the message names the field, the text, its tokens and the way out.
+    """
+    token_id = single_token(text, tokenizer)
+    if token_id is None:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        raise ValueError(
+            f"special_kwargs: {name} has {shortened(text)}, which is {len(ids)} tokens {shortened(ids)} of "
+            "the model's tokenizer; use a text that is one token of its own, add it to the tokenizer as a "
+            "special token, or set trigger_by='text'"
+        )
+    return token_id
+
+
+def single_token(text: str, tokenizer: Tokenizer) -> int | None:
+    """The id of the one token that ``text`` is; None if it is several, or unknown."""
     token_id = tokenizer.get_vocab().get(text)
     if token_id is not None:
         return token_id
     ids = tokenizer.encode(text, add_special_tokens=False)
-    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
-        raise ValueError(
-            f"special_kwargs: {name} has {shortened(text)}, which is {len(ids)} tokens {shortened(ids)} of "
-            "the model's tokenizer; use a text that is one token of its own, or add it to the tokenizer as a "
-            "special token"
-        )
-    return ids[0]
+    return None if len(ids) != 1 or ids[0] == tokenizer.unk_token_id else ids[0]

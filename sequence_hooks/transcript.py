@@ -6,12 +6,13 @@ texts. An engine that has them provides sequences that are `Narrated`.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 from sequence_hooks.branch import Branch
 from sequence_hooks.merge import Finished
-from sequence_hooks.results import ChildOutput, Origin, TreeTokens
+from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens
 from sequence_hooks.sequence import HookedSequence
 
 
@@ -21,6 +22,10 @@ class Narrated(HookedSequence, Protocol):
     @property
     def text(self) -> str:
         """The text of its output."""
+
+    @property
+    def token_logprobs(self) -> Sequence[float] | None:
+        """The log-probability of each output token; None if its sampling parameters ask for no logprobs."""
 
     @property
     def finish_reason(self) -> str | None:
@@ -53,16 +58,42 @@ def tokens_of(branch: Branch[N]) -> TreeTokens:
     return TreeTokens(sampled_below, num_by_origin["merged"], num_by_origin["inserted"])
 
 
+def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
+    """Put both orders of a finished completion with detached children into the engine's ``CompletionOutput``.
+
+    Args:
+        is_delta: Whether its text and tokens are those since the last output, which stay as they were sampled.
+    """
+    completion.sampled, completion.assembled, completion.segments = sampled, assembled, assembled.segments
+    if is_delta:
+        return
+    completion.text, completion.token_ids = assembled.text, list(assembled.token_ids)
+    completion.logprobs = assembled.logprobs
+    num_by_origin = Counter[Origin]()
+    for segment in assembled.segments:
+        num_by_origin[segment.origin] += segment.end - segment.start
+    num_sampled = sum(segment.end - segment.start for segment in sampled.segments if segment.origin == "sampled")
+    completion.tree_tokens = replace(
+        completion.tree_tokens,
+        merged=num_by_origin["merged"],
+        inserted=num_by_origin["inserted"],
+        replaced=num_sampled - num_by_origin["sampled"],
+    )
+
+
 def _narrate(child: Branch[N]) -> ChildOutput:
     sequence, origin = child.sequence, child.origin
     assert origin is not None
-    token_ids = tuple(sequence.output_token_ids)
+    token_ids, logprobs = tuple(sequence.output_token_ids), sequence.token_logprobs
     return ChildOutput(
         request_id=child.request_id,
         spawn_position=origin.position,
+        num_shared=origin.num_shared,
         prefix_token_ids=origin.prefix_token_ids,
+        is_detached=origin.is_detached,
         text=sequence.text,
         token_ids=token_ids,
+        logprobs=None if logprobs is None else tuple(logprobs),
         result_token_ids=tuple(token_ids[position] for position in child.result_positions),
         finish_reason=sequence.finish_reason,
         failed=child.has_failed,

@@ -53,10 +53,10 @@ class DependencyManager(Generic[S]):
     def spawn(self, parent: Branch[S], plan: "ChildPlan", sequence: S) -> Branch[S]:
         """Add the child that ``plan`` describes, whose ``sequence`` the engine has made."""
         self._require(parent, "live", "spawn")
-        child = Branch(sequence, parent.limits, parent, Origin(plan.handler, plan.prefix_token_ids, plan.position))
-        if parent.injected is not None:
+        child = Branch(sequence, parent.limits, parent, _origin(plan))
+        if parent.injected is not None and plan.num_shared:
             child.inject(parent.injected.for_child())
-        parent.children.append(child)
+        parent.adopt(child)
         self.stats.num_spawned += 1
         self._observer.note(
             Spawned,
@@ -91,10 +91,12 @@ class DependencyManager(Generic[S]):
             Whether it has finished. If not, it is BLOCKED until its children have finished.
         """
         self._require(branch, "live", "end")
+        # A tree is told at once, after all of its tokens, so an end with detached children takes a step of its own.
+        has_detached = branch.ended_as is None and branch.detached
         branch.finished_time = time.time()
         branch.ended_as = branch.ended_as or branch.sequence.outcome
         branch.ending = branch.ending if ending is None else ending
-        if branch.unjoined:
+        if has_detached or branch.waits_at_end:
             self._set_aside(branch, "children")
             return False
         self._finish(branch)
@@ -105,8 +107,10 @@ class DependencyManager(Generic[S]):
         branch.finished_time, branch.ended_as, branch.awaits_resume = time.time(), "failed", False
         self._finish(branch)
 
-    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> Join:
+    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> Join | None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
+
+        One that only waited for detached children before it finishes is joined with nothing, and has no `Join`.
 
         Args:
             merge: What `sequence_hooks.rules.join` returned.
@@ -115,6 +119,11 @@ class DependencyManager(Generic[S]):
         """
         self._require(branch, "blocked", "join")
         children, branch.num_joined = branch.unjoined, len(branch.children)
+        # A child that ended in the same round may have queued it for another check.
+        self._unsettled.pop(branch, None)
+        if branch.ended_as is not None and not children:
+            branch.phase, branch.ended_at_join = "live", True
+            return None
         join = Join(
             position=merge.position,
             num_merged=merge.num_merged,
@@ -129,8 +138,6 @@ class DependencyManager(Generic[S]):
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
-        # A child that ended in the same round may have queued it for another check.
-        self._unsettled.pop(branch, None)
         num_failed = sum(child.has_failed for child in children)
         self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
         self._observer.note(
@@ -198,3 +205,15 @@ class DependencyManager(Generic[S]):
     def _require(self, branch: Branch[S], phase: Phase, step: str) -> None:
         if branch.phase != phase:
             raise IllegalStep(f"{branch.request_id} is {branch.phase} and cannot {step}")
+
+
+def _origin(plan: "ChildPlan") -> Origin:
+    return Origin(
+        handler=plan.handler,
+        prefix_token_ids=plan.prefix_token_ids,
+        position=plan.position,
+        num_shared=plan.num_shared,
+        context=plan.context,
+        is_detached=plan.is_detached,
+        num_trigger_tokens=plan.num_trigger_tokens,
+    )

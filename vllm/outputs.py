@@ -4,12 +4,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, TreeTokens
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.transcript import output_of, tokens_of
+from sequence_hooks.transcript import output_of, tell_final_order, tokens_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
+from vllm.sampling_params import RequestOutputKind
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
 
 
@@ -32,6 +33,13 @@ class CompletionOutput(upstream.CompletionOutput):
     tree_tokens: TreeTokens | None = None
     """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
     request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
+
+    sampled: Transcript | None = None
+    """The completion as it was sampled, which is its context; None unless it has detached children."""
+
+    assembled: Transcript | None = None
+    """The completion with the results of detached children in place: what text, tokens and logprobs are, unless outputs
+    are deltas. Segments are always its own. None unless it has detached children."""
 
 
 class RequestOutput(upstream.RequestOutput):
@@ -169,6 +177,9 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
             completion.children = tuple(output_of(child) for child in branch.children)
             completion.segments = branch.segments
             completion.joins = tuple(branch.joins)
+            if branch.sequence.orders is not None:
+                is_delta = branch.sequence.sampling_params.output_kind == RequestOutputKind.DELTA
+                tell_final_order(completion, *branch.sequence.orders, is_delta)
 
 
 __getattr__ = fall_back_to("vllm._upstream.outputs")

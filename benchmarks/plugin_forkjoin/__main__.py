@@ -41,8 +41,7 @@ def main() -> None:
     kinds = tuple(dict.fromkeys(each.kind for each in contestants))
     with tempfile.TemporaryDirectory() as folder:
         workshop = Workshop(Path(folder), kinds, arguments.plugin)
-        outcomes = Outcomes(list(measure(suite, workshop, contestants)))
-        outcomes.save(arguments.output / "outcomes.jsonl")
+        outcomes = Outcomes.saved(measure(suite, workshop, contestants), arguments.output / "outcomes.jsonl")
         loaded = [] if arguments.quick else list(measure_load(workshop))
     command = "make bench-plugin-quick" if arguments.quick else "make bench-plugin"
     page = arguments.output / "benchmarks.md"

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from benchmarks.forkjoin.engine import Run
 from benchmarks.forkjoin.measure import WARM_UP, Clock
 from benchmarks.forkjoin.models import LARGE, SMALL, Model
-from benchmarks.forkjoin.plans import Plan, equal
+from benchmarks.forkjoin.plans import Plan, equal, skewed
 from benchmarks.forkjoin.quiet import Elsewhere, quietest
 from benchmarks.forkjoin.sides import Kind, Workshop
 from benchmarks.plugin_forkjoin.contestants import CONTESTANTS, Contestant
@@ -50,10 +50,12 @@ MANY, DEEP = Plan(64, (8,) * 8, num_requests=1000), Plan(256, (16,) * 2, depth=4
 FORKS = tuple(equal(context, 8, 32) for context in (512, 2048, 8192))
 """They show what a fork takes outside the model."""
 
+_BY_FAN_OUT = tuple(equal(2048, fan_out, 128) for fan_out in (1, 2, 4, 8, 16))
+_OTHERS = (equal(512, 8, 128), equal(4096, 8, 128), equal(2048, 8, 32), skewed(2048, 8, 128))
 FULL = Suite(
     rounds=3,
     grids=(
-        (LARGE, (*(equal(2048, fan_out, 128) for fan_out in (2, 4, 8, 16)), equal(512, 8, 128), *_at_once(1, 8))),
+        (LARGE, (*_BY_FAN_OUT, *_OTHERS, *_at_once(1, 8))),
         (SMALL, (equal(2048, 8, 128), *FORKS, *_at_once(1, 8, 64), DEEP, MANY)),
     ),
 )

@@ -3,7 +3,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -72,9 +72,15 @@ class Outcomes:
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._all = outcomes
 
-    def save(self, path: Path) -> None:
-        """Write them, one a line."""
-        path.write_text("\n".join(json.dumps(asdict(each)) for each in self._all) + "\n")
+    @classmethod
+    def saved(cls, outcomes: Iterable[Outcome], path: Path) -> "Outcomes":
+        """All of ``outcomes``; each is written to ``path`` as it comes, for a run that is cut off."""
+        told: list[Outcome] = []
+        with path.open("w") as file:
+            for each in outcomes:
+                print(json.dumps(asdict(each)), file=file, flush=True)
+                told.append(each)
+        return cls(told)
 
     @property
     def models(self) -> list[str]:

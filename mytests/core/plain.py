@@ -31,10 +31,15 @@ class PlainSequence:
     num_computed_tokens: int = 0
     outcome: Outcome | None = None
     sampling_params: Any = None
+    logprobs: Sequence[float] | None = None
 
     @property
     def text(self) -> str:
         return "".join(f"<{token_id}>" for token_id in self.output_token_ids)
+
+    @property
+    def token_logprobs(self) -> Sequence[float] | None:
+        return self.logprobs
 
     @property
     def finish_reason(self) -> str | None:
@@ -51,7 +56,7 @@ def handler() -> TokenHandler:
 
 def plan(number: int, spawned_by: TokenHandler, prefix: tuple[int, ...] = (), parent: str = "r") -> ChildPlan:
     """A child spawned by a parent's first token."""
-    return ChildPlan(f"{parent}_child_{number}", number, prefix, 1, spawned_by)
+    return ChildPlan(f"{parent}_child_{number}", number, prefix, 1, spawned_by, num_shared=3)
 
 
 def child_of(
@@ -89,6 +94,7 @@ def output(name: str, result: Sequence[int], **fields: Any) -> ChildOutput:
     """A finished child whose result is all of its output."""
     given = {"spawn_position": 1, "prefix_token_ids": (), "text": "", "finish_reason": "stop", "failed": False}
     given |= {"children": (), "segments": (), "joins": (), "spawn_time": 0.0, "finished_time": 0.0}
+    given |= {"num_shared": 3, "is_detached": False, "logprobs": None}
     return ChildOutput(request_id=name, token_ids=tuple(result), result_token_ids=tuple(result), **{**given, **fields})
 
 

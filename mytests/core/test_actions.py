@@ -37,7 +37,7 @@ def spawned(spawn: Any, most_prefix: int = 8) -> Spawn:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([Spawn()], "on_token returned [Spawn(prefix_token_ids=(), sampling_params=None)]; return Actions"),
+        (["a list"], "on_token returned ['a list']; return Actions"),
         (Actions((7,)), "Actions.spawn has 7; give Spawn objects"),  # type: ignore[arg-type]
     ],
 )

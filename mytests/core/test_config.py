@@ -106,7 +106,7 @@ def test_errors_say_what_to_do() -> None:
         with_token_ids(SpecialKwargs(promise_token="no"), Tokenizer())
     assert str(error.value) == (
         "special_kwargs: promise_token has 'no', which is 2 tokens [110, 111] of the model's tokenizer; use a text "
-        "that is one token of its own, or add it to the tokenizer as a special token"
+        "that is one token of its own, add it to the tokenizer as a special token, or set trigger_by='text'"
     )
     with pytest.raises(ValueError, match=r"^special_kwargs: handlers has 'no', which is 2 tokens"):
         with_token_ids(SpecialKwargs(handlers={"no": f"{__name__}.make_nothing"}), Tokenizer())

@@ -40,8 +40,8 @@ def event(depth: int = 0) -> TokenEvent:
 
 def standing(**changes: Any) -> Standing:
     """A root with room for nine tokens after the hook token, in a vocabulary of 100."""
-    given = {"depth": 0, "num_unfinished_children": 0, "num_sampled_in_tree": 0, "limits": LIMITS, "room": 9}
-    return Standing(**{**given, "vocab_size": 100, **changes})
+    given = {"depth": 0, "num_unfinished_children": 0, "num_sampled_in_tree": 0, "limits": LIMITS, "num_context": 3}
+    return Standing(**{**given, "room": 9, "vocab_size": 100, **changes})
 
 
 TWO = Actions((Spawn((5,)), Spawn((6, 7))))
@@ -113,7 +113,7 @@ class TestApply:
     def test_children_are_numbered_per_parent(self) -> None:
         """In spawn order, after those that it has spawned before."""
         decision = Decision(PROMISE, Asks(TWO), TWO)
-        children = apply(decision, "r", num_children=3, position=8).children
+        children = apply(decision, "r", num_children=3, position=8, num_context=10).children
         assert [(plan.request_id, plan.number) for plan in children] == [("r_child_3", 3), ("r_child_4", 4)]
         assert [(plan.prefix_token_ids, plan.position) for plan in children] == [((5,), 8), ((6, 7), 8)]
         assert all(plan.handler is decision.handler for plan in children)
@@ -129,7 +129,7 @@ class TestApply:
     )
     def test_a_sequence_blocks_until(self, actions: Actions, until: Any) -> None:
         """A caller who is awaited is awaited beside the children."""
-        assert apply(Decision(SYNC, Asks(actions), actions), "r", 0, 1) == Effects((), until)
+        assert apply(Decision(SYNC, Asks(actions), actions), "r", 0, 1, 3) == Effects((), until)
 
 
 class TestJoin:

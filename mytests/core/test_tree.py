@@ -24,7 +24,9 @@ def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
 
 
 def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
-    return trees.join(branch, merged(branch, room), num_prefill=1, num_injected=0)
+    joined = trees.join(branch, merged(branch, room), num_prefill=1, num_injected=0)
+    assert joined is not None
+    return joined
 
 
 class TestLife:

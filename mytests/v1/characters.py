@@ -24,6 +24,3 @@ class Detokenizable(CharTokenizer):
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         return "".join(tokens)
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
-        return "".join(self.convert_ids_to_tokens(token_ids, skip_special_tokens))

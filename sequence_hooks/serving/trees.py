@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the server's responses say about a request's tree, in extra fields that other clients can ignore.
 
-A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in
-the engine's ``CompletionOutput``. A stream has them in the chunk with the choice's finish reason. If the request asks
-for ``stream_children``, each `ChildDelta` is a chunk of its own, without choices and with the extra field ``child``.
+A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in the engine's
+``CompletionOutput``; with detached children also ``sampled`` and ``assembled``. A stream has them in the chunk with the
+choice's finish reason. If the request asks for ``stream_children``, each `ChildDelta` is a chunk of its own, without
+choices and with the extra field ``child``.
 """
 
 import asyncio
@@ -32,7 +33,12 @@ def tree_of(completion: Any) -> dict[str, Any]:
     if not has_tree(completion):
         return {}
     fields = ("children", "segments", "joins")
-    return {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
+    tree: dict[str, Any] = {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
+    for name in ("sampled", "assembled"):
+        order = getattr(completion, name, None)
+        if order is not None:
+            tree[name] = {"text": order.text, "token_ids": order.token_ids, "segments": [*map(asdict, order.segments)]}
+    return tree
 
 
 def add_trees(response: Any, completions: Iterable[Any], make_details: Callable[..., Any] = dict) -> None:

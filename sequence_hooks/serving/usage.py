@@ -29,7 +29,7 @@ def details(num_tokens: int, trees: Iterable[TreeTokens]) -> dict[str, dict[str,
     if not trees:
         return {}
     merged, inserted = sum(tree.merged for tree in trees), sum(tree.inserted for tree in trees)
-    sampled = num_tokens - merged - inserted + sum(tree.sampled_below for tree in trees)
+    sampled = num_tokens - merged - inserted + sum(tree.sampled_below + tree.replaced for tree in trees)
     return {_DETAILS: {"sampled_tokens": sampled, "merged_tokens": merged, "inserted_tokens": inserted}}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from sequence_hooks.choices import ChildContext
 from sequence_hooks.sequence import Outcome
 
 LEDGER = "sequence_hooks"
@@ -79,6 +80,12 @@ class Spawned(Told, frozen=True):
     """Output tokens of its parent, including the token that spawned it."""
 
     texts: Texts
+    num_shared: int
+    """Tokens of its parent's context that its own begins with."""
+
+    context: ChildContext
+    is_detached: bool
+    num_trigger_tokens: int
 
 
 class Blocked(Told, frozen=True):
@@ -124,7 +131,16 @@ class Joined(Told, frozen=True):
     error: str | None
 
 
-Event = Spawned | Blocked | Ended | Aborted | Joined
+class Assembled(Told, frozen=True):
+    """The tree of a request with detached children has ended, and this is its output.
+
+    Its spans name as their ``child`` the sequence whose output has the tokens: the request itself or a descendant.
+    """
+
+    spans: list[SpanTold]
+
+
+Event = Spawned | Blocked | Ended | Aborted | Joined | Assembled
 
 
 def decode(plain: list[Any]) -> list[Event]:

@@ -5,20 +5,24 @@ A tree lives as long as its request. If each child kept its whole context, a req
 many copies of its own context.
 """
 
+from sequence_hooks.transcript import output_of
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import forget_context
 from vllm.sequence import Sequence
 
 
 def forget_joined(parent: V0Branch) -> None:
-    """Drop the contexts of joined children and of their descendants. Their outputs were made when they were joined."""
+    """Drop the contexts of joined children, of detached ones that have finished, and of their descendants."""
     for branch in parent.take_forgettable():
+        # What a caller is told is made now, if no join has asked for it.
+        output_of(branch)
         _forget(branch.sequence.seq)
+        if not branch.root.has_detached_below:
+            branch.sequence.seq.output_logprobs = []
 
 
 def _forget(seq: Sequence) -> None:
-    """Drop the context, the logprobs and the tokens' texts of a finished sequence."""
+    """Drop the context and the tokens' texts of a finished sequence."""
     context = forget_context(seq.data)
     seq.inputs = {**seq.inputs, "prompt": None, "prompt_token_ids": context}
-    seq.output_logprobs = []
     seq.tokens = None

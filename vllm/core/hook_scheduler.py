@@ -29,6 +29,7 @@ from sequence_hooks.trace.events import Until
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree import DependencyManager
+from vllm.core.forgotten import forget_joined
 from vllm.core.hooked_sequence import (
     Merges,
     V0Branch,
@@ -87,18 +88,24 @@ class HookScheduler(PriorityScheduler):
     def spawn(self, parent: V0Branch, effects: Effects, made: Iterable[V0Sequence]) -> None:
         """Queue the children that ``effects`` plans and that were ``made``; they run as soon as there is room.
 
+        Those that share no block with their parent are prompts like any other, ahead of new requests.
+
         Raises:
             IllegalTransition: the parent has no block table to share.
         """
         if effects.children and not self._has_blocks(parent.sequence.group):
             raise IllegalTransition(f"{parent.request_id} spawns without a block table")
+        alone: list[SequenceGroup] = []
         for plan, sequence in zip(effects.children, made, strict=True):
             child = self.trees.spawn(parent, plan, sequence)
             attach(child)
             sequence.group.metrics.last_token_time = child.spawn_time
             self.notes.lives(sequence.group)
-            self._blocks.fork(parent.sequence.seq, sequence.seq)
-            self.forked.append(sequence.group)
+            if self._blocks.fork(parent.sequence.seq, sequence.seq, plan.num_shared):
+                self.forked.append(sequence.group)
+            else:
+                alone.append(sequence.group)
+        self.waiting.extendleft(reversed(alone))
 
     def block(self, branch: V0Branch, until: Until) -> None:
         """Set a running parent aside until its children have finished, or also until a caller resumes it."""
@@ -195,8 +202,12 @@ class HookScheduler(PriorityScheduler):
         return bool(self.blocked) and not can_go_on
 
     def _settle(self) -> None:
-        for branch in ready(self.trees.take_unsettled()):
+        unsettled = self.trees.take_unsettled()
+        for branch in ready(unsettled):
             self._resume(branch)
+        # Children with KV that their parent may still copy are forgotten when it is released.
+        for branch in unsettled if not self._special_kwargs.injects_kv else ():
+            forget_joined(branch)
 
     def _resume(self, branch: V0Branch) -> None:
         group = branch.sequence.group
@@ -249,9 +260,14 @@ class HookScheduler(PriorityScheduler):
         group, outcome = branch.sequence.group, branch.ended_as
         assert outcome is not None
         self._move(group, status_of(outcome))
+        self.end(branch)
+        if branch.phase == "blocked":
+            # A join has filled the model's length, and detached children are not done.
+            return
+        if branch.parent is None and branch.has_detached_below:
+            self._merger.assemble(branch)
         # Upstream emits the output of a group that ends outside a step through this list.
         self._finished_at_join.append(group)
-        self.end(branch)
         self.free_seq(group.first_seq)
         self._told_later[-1].append(branch.request_id)
 
@@ -266,6 +282,9 @@ class HookScheduler(PriorityScheduler):
         """Whether a sequence has ended with KV that its parent will use."""
         sequence, parent = branch.sequence, branch.parent
         if not self._special_kwargs.injects_kv or parent is None or self._kept.holds(sequence.seq):
+            return False
+        assert branch.origin is not None
+        if branch.origin.context != "parent" or branch.is_detached:
             return False
         has_result = sequence.outcome in ("stopped", "length") and self._has_blocks(sequence.group)
         return has_result and parent.ended_as is None and parent.sequence.outcome is None

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from sequence_hooks.branch import Branch
 from sequence_hooks.kv.plan import InjectedKV, num_computed_alike
+from sequence_hooks.results import Transcript
 from sequence_hooks.rules import Merge
 from sequence_hooks.sequence import Outcome
 from vllm.core.sequence_data import output_ids, prompt_ids
@@ -39,6 +40,9 @@ class V0Sequence:
 
         self.merged_text_end = 0
         """Characters of its text up to the end of what was merged last."""
+
+        self.orders: tuple[Transcript, Transcript] | None = None
+        """With detached children: its output as it was sampled, and assembled, once its tree has ended."""
 
     @property
     def seq(self) -> Sequence:
@@ -73,6 +77,13 @@ class V0Sequence:
         return text
 
     @property
+    def token_logprobs(self) -> list[float] | None:
+        if self.sampling_params.logprobs is None:
+            return None
+        pairs = zip(self.output_token_ids, self.seq.output_logprobs, strict=True)
+        return [entries[token_id].logprob for token_id, entries in pairs]
+
+    @property
     def finish_reason(self) -> str | None:
         return SequenceStatus.get_finished_reason(self.seq.status)
 
@@ -85,6 +96,9 @@ class Merges(Protocol):
 
     def merge(self, branch: V0Branch) -> Merge:
         """Append what `sequence_hooks.rules.join` returns for ``branch`` to its sequence, and return it."""
+
+    def assemble(self, branch: V0Branch) -> None:
+        """Put the results of detached children into the output of a request whose tree has ended."""
 
 
 def branch_of(group: SequenceGroup) -> V0Branch | None:

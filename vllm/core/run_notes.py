@@ -59,7 +59,7 @@ class RunNotes:
         if seq.seq_id not in self._live:
             return
         branch = branch_of_seq(seq)
-        if branch is not None and branch.unjoined and seq.status != SequenceStatus.FINISHED_ABORTED:
+        if branch is not None and branch.waits_at_end and seq.status != SequenceStatus.FINISHED_ABORTED:
             return
         group = self._live.pop(seq.seq_id)
         self._observer.note(

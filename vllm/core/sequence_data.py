@@ -94,16 +94,16 @@ def output_ids(data: SequenceData) -> Ids[int]:
     return token_ids
 
 
-def continued(data: SequenceData, prefix_token_ids: Ids[int]) -> SequenceData:
-    """New data whose prompt is all tokens of ``data``, followed by the prefix.
+def continued(data: SequenceData, num_shared: int, prefix_token_ids: Ids[int]) -> SequenceData:
+    """New data whose prompt is the first ``num_shared`` tokens of ``data``, followed by the prefix.
 
     Upstream would make it from a list, and convert that into an array, a tuple and another list, token by token. Here
     each is copied from its counterpart.
     """
     made = SequenceData(array(VLLM_TOKEN_ID_ARRAY_TYPE))
-    made._prompt_token_ids = data._prompt_token_ids + data._output_token_ids
+    made._prompt_token_ids = (data._prompt_token_ids + data._output_token_ids)[:num_shared]
     made._prompt_token_ids.extend(prefix_token_ids)
-    made._cached_all_token_ids = [*data.get_token_ids(), *prefix_token_ids]
+    made._cached_all_token_ids = [*data.get_token_ids()[:num_shared], *prefix_token_ids]
     made._prompt_token_ids_tuple = tuple(made._cached_all_token_ids)
     return made
 

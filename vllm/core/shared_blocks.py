@@ -31,8 +31,14 @@ class SharedBlocks:
         self._kept: list[int] = []
         self._salts = count(1)
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Fork the block table of ``parent`` for ``child``.
+    def fork(self, parent: Sequence, child: Sequence, num_shared: int) -> int:
+        """Fork the block table of ``parent`` for ``child``, which begins with the same ``num_shared`` tokens.
+
+        If these are not all that have slots, the child gets the full blocks among them: a partial one would also hold
+        tokens that are not its own.
+
+        Returns:
+            The child's tokens that have slots; 0 if it has no table.
 
         For upstream the child is a prompt, part of which may be in the prefix cache. Only what its parent
         has computed may count as cached: the cache may already hold the block of the child's last token,
@@ -41,17 +47,26 @@ class SharedBlocks:
         The child takes over its parent's block hashes. Otherwise its first new block would hash all blocks before
         it again, one recursive call each, which raises a RecursionError after some thousand blocks.
         """
+        block_size, tables = self._manager.block_size, self._manager.block_tables
+        num_slots = tables[parent.seq_id].num_full_slots
+        if num_shared < num_slots:
+            num_slots = num_shared // block_size * block_size
+        if num_slots == 0:
+            return 0
         self._manager.fork(parent, child)
+        self._cut(child, -(-num_slots // block_size), num_slots)
+        num_computed = min(parent.get_num_computed_tokens(), num_slots)
+        child.data.update_num_computed_tokens(num_computed)
         if self._cache is not None:
-            tracker, block_size = self._manager._computed_blocks_tracker, self._manager.block_size
-            tables = self._manager.block_tables
-            for block, forked in zip(tables[parent.seq_id].blocks, tables[child.seq_id].blocks, strict=True):
+            tracker = self._manager._computed_blocks_tracker
+            for block, forked in zip(tables[parent.seq_id].blocks, tables[child.seq_id].blocks, strict=False):
                 forked._cached_content_hash = block._cached_content_hash
             tracker._update_seq_hashes(parent)
-            tracker._seq_id_to_blocks_hashes[child.seq_id] = tracker._seq_id_to_blocks_hashes[parent.seq_id].copy()
+            hashes = tracker._seq_id_to_blocks_hashes[parent.seq_id][: num_slots // block_size]
+            tracker._seq_id_to_blocks_hashes[child.seq_id] = hashes
             tracker._update_seq_hashes(child)
-            num_cached = child.get_num_computed_tokens() // block_size * block_size
-            tracker._seq_id_to_num_tokens_computed[child.seq_id] = num_cached
+            tracker._seq_id_to_num_tokens_computed[child.seq_id] = num_computed // block_size * block_size
+        return num_slots
 
     @property
     def has_swap_space(self) -> bool:
@@ -143,15 +158,11 @@ class SharedBlocks:
             The tokens that still have a slot; 0 if ``seq`` no longer has a table.
         """
         table = self._manager.block_tables[seq.seq_id]
-        blocks = table.blocks
-        num_kept = len(blocks) - num_blocks
+        num_kept = len(table.blocks) - num_blocks
         if num_kept == 0 or self._cache is not None:
             self.free(seq)
             return 0
-        for block in blocks[num_kept:]:
-            table._allocator.free(block)
-        table.update(blocks[:num_kept])
-        table._num_full_slots = min(table.num_full_slots, num_kept * self._manager.block_size)
+        self._cut(seq, num_kept, min(table.num_full_slots, num_kept * self._manager.block_size))
         return table.num_full_slots
 
     def free(self, seq: Sequence) -> None:
@@ -221,6 +232,15 @@ class SharedBlocks:
         self._mutable._free_block_indices.extend(self._kept)
         self._kept.clear()
         self._sources.clear()
+
+    def _cut(self, seq: Sequence, num_blocks: int, num_slots: int) -> None:
+        """Give up the blocks of ``seq`` after the first ``num_blocks``."""
+        table = self._manager.block_tables[seq.seq_id]
+        blocks = table.blocks
+        for block in blocks[num_blocks:]:
+            table._allocator.free(block)
+        table.update(blocks[:num_blocks])
+        table._num_full_slots = num_slots
 
     def _forget(self, block_id: int) -> None:
         """Remove a block that no sequence holds from the prefix cache."""

@@ -11,8 +11,7 @@ from vllm.sequence import Sequence, SequenceGroup
 def make_child(parent: V0Branch, plan: ChildPlan, seq_id: int, params: SamplingParams) -> V0Sequence:
     """The sequence of a child: WAITING, without blocks, and not yet in a queue or a tree.
 
-    Its prompt is its parent's whole context, then the prefix. Tokens that the parent has computed count as
-    computed, so the parent's block table has to be forked before the child is scheduled.
+    Its prompt is what it shares of its parent's context, then the prefix.
 
     Args:
         seq_id: Unique within the engine.
@@ -21,8 +20,7 @@ def make_child(parent: V0Branch, plan: ChildPlan, seq_id: int, params: SamplingP
     group, seq = parent.sequence.group, parent.sequence.seq
     inputs = {**seq.inputs, "prompt": None, "prompt_token_ids": []}
     child_seq = Sequence(seq_id, inputs, seq.block_size, seq.eos_token_id, seq.lora_request, seq.prompt_adapter_request)
-    child_seq.data = continued(seq.data, plan.prefix_token_ids)
-    child_seq.data.update_num_computed_tokens(seq.get_num_computed_tokens())
+    child_seq.data = continued(seq.data, plan.num_shared, plan.prefix_token_ids)
     inputs["prompt_token_ids"] = child_seq.get_token_ids().copy()
     child_group = SequenceGroup(
         request_id=plan.request_id,

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.handlers import TokenEvent, TokenHandler, make_handlers
+from sequence_hooks.handlers import TokenEvent
 from sequence_hooks.hook_log import HookLog
 from sequence_hooks.plugins import FAULTS
 from sequence_hooks.rules import Decision, Effects, Refusal, Standing, apply, decide
+from sequence_hooks.triggers import Fired, Triggers
 from sequence_hooks.v1.core.params import Completion, child_params
 from sequence_hooks.v1.core.sequence import V1Branch
 from sequence_hooks.v1.core.spawn import make_child
@@ -42,14 +43,14 @@ class Decider:
         grammars: StructuredOutputManager,
         log: HookLog,
     ) -> None:
-        self.handlers: dict[int, TokenHandler] = make_handlers(special_kwargs, completion.tokenizer)
+        self.triggers = Triggers.of(special_kwargs, completion.tokenizer)
         self._completion = completion
         self._model_len = max_model_len
         self._vocab_size = vocab_size
         self._grammars = grammars
         self._log = log
 
-    def decide(self, token_id: int, branch: V1Branch) -> Decided | None:
+    def decide(self, token_id: int, fired: Fired, branch: V1Branch) -> Decided | None:
         """What to do about a hook token that is not yet in the output; None if it counts as an ordinary one."""
         sequence = branch.sequence
         event = TokenEvent(
@@ -59,8 +60,9 @@ class Decider:
             tuple(sequence.output_token_ids),
             branch.depth,
             branch.num_unfinished_children,
+            fired.num_tokens,
         )
-        decision = decide(self.handlers[token_id], event, self._standing(branch))
+        decision = decide(fired.handler, event, self._standing(branch))
         if isinstance(decision, Refusal):
             self._log.refused(branch.request_id, token_id, decision)
             return None
@@ -76,8 +78,8 @@ class Decider:
 
     def effects(self, decided: Decided, branch: V1Branch) -> tuple[Effects, Sequence[Request]] | None:
         """What the token does now that it is in the output, and the children's requests; None if they can't be made."""
-        num_output = len(branch.sequence.output_token_ids)
-        effects = apply(decided.decision, branch.request_id, len(branch.children), num_output)
+        num_output, num_context = len(branch.sequence.output_token_ids), len(branch.sequence.request.all_token_ids)
+        effects = apply(decided.decision, branch.request_id, len(branch.children), num_output, num_context)
         planned = zip(effects.children, decided.params, strict=True)
         try:
             # All are made before the tree learns of the first.
@@ -89,11 +91,13 @@ class Decider:
     def _standing(self, branch: V1Branch) -> Standing:
         # A walk over the whole tree: only where it counts.
         num_sampled = 0 if branch.limits.max_tree_tokens is None else branch.num_sampled_in_tree
+        num_context = len(branch.sequence.request.all_token_ids) + 1
         return Standing(
             depth=branch.depth,
             num_unfinished_children=branch.num_unfinished_children,
             num_sampled_in_tree=num_sampled,
             limits=branch.limits,
-            room=self._model_len - len(branch.sequence.request.all_token_ids) - 1,
+            num_context=num_context,
+            room=self._model_len - num_context,
             vocab_size=self._vocab_size,
         )

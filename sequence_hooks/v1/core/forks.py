@@ -38,9 +38,13 @@ class Forks:
         self.children: KeysView[str] = self._by_child.keys()
         """The request ids of the children that have forks."""
 
-    def add(self, parent: Request, child: Request) -> None:
-        """Let ``child`` share the KV that ``parent`` has written; nothing if it has none, because it was preempted."""
-        num_tokens = num_written(parent)
+    def add(self, parent: Request, child: Request, num_shared: int) -> None:
+        """Let ``child`` share the KV that ``parent`` has written; nothing if it has none, because it was preempted.
+
+        Args:
+            num_shared: How many tokens of its parent's context the child's own begins with.
+        """
+        num_tokens = min(num_written(parent), num_shared)
         if num_tokens <= 0:
             return
         blocks = tuple(

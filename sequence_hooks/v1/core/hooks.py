@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sequence_hooks.config import BUILT_IN_MERGES, SpecialKwargs
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.field_checks import BUILT_IN_MERGES
 from sequence_hooks.hook_log import HookLog
 from sequence_hooks.limits import Limits, limits_of
 from sequence_hooks.tokens import check_vocabulary, with_token_ids

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-from sequence_hooks.config import BlockedKVPolicy
+from sequence_hooks.choices import BlockedKVPolicy
 from sequence_hooks.kv.plan import InjectedKV
 from sequence_hooks.kv.transfer import Run, SlotCopy, slots_of
 from sequence_hooks.trace.observer import Observer

@@ -5,10 +5,13 @@ Events travel as one more output of the engine, which only a front end with hook
 requests that it does not know. They are lists and dicts of plain values, as upstream's encoder takes them.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from sequence_hooks.assembly import Assembly
+from sequence_hooks.merge import Span
 from sequence_hooks.rules import ChildPlan, Merge
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.events import (
@@ -17,6 +20,7 @@ from sequence_hooks.v1.events import (
     LEDGER,
     NUM_BEFORE,
     NUM_OUTPUTS,
+    Assembled,
     Ended,
     Figures,
     Joined,
@@ -99,7 +103,18 @@ def spawned(plan: ChildPlan, child: Request, parent: V1Branch) -> Spawned:
         params.flat_logprobs,
     )
     prefix = list(plan.prefix_token_ids)
-    return Spawned(plan.request_id, parent.request_id, plan.number, prefix, plan.position, texts)
+    return Spawned(
+        plan.request_id,
+        parent.request_id,
+        plan.number,
+        prefix,
+        plan.position,
+        texts,
+        plan.num_shared,
+        plan.context,
+        plan.is_detached,
+        plan.num_trigger_tokens,
+    )
 
 
 def ended(branch: V1Branch, ending: range) -> Ended:
@@ -119,5 +134,14 @@ def ended(branch: V1Branch, ending: range) -> Ended:
 
 def joined(branch: V1Branch, merge: Merge, num_prefill: int) -> Joined:
     """Tells of a join of ``branch``."""
-    spans = [SpanTold(span.child, list(span.token_ids), list(span.positions)) for span in merge.spans]
+    spans = _told(merge.spans)
     return Joined(branch.request_id, spans, merge.num_cut, num_prefill, merge.ends_at_length, merge.error)
+
+
+def assembled(branch: V1Branch, assembly: Assembly) -> Assembled:
+    """Tells of the output of a request with detached children."""
+    return Assembled(branch.request_id, _told(assembly.spans))
+
+
+def _told(spans: Iterable[Span]) -> list[SpanTold]:
+    return [SpanTold(span.child, list(span.token_ids), list(span.positions)) for span in spans]

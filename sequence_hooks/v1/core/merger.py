@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from sequence_hooks.assembly import Assembler, Assembly
 from sequence_hooks.hook_log import HookLog
 from sequence_hooks.resuming import checked_ids
 from sequence_hooks.rules import Merge, Room, join
@@ -43,6 +44,12 @@ class Merger:
             request.append_output_token_ids(list(span.token_ids))
             branch.sequence.merged(span.token_ids)
         return merge
+
+    def assemble(self, branch: V1Branch) -> Assembly:
+        """The output of a request whose tree has ended, with the results of detached children."""
+        assembly = Assembler(self._encode, self._vocab_size).assemble(branch)
+        self._log.assembled(branch.request_id, assembly.error)
+        return assembly
 
     def _encode(self, text: str) -> Sequence[int]:
         token_ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)

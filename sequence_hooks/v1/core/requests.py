@@ -12,7 +12,7 @@ def make_like(request: Request, request_id: str, prompt_token_ids: list[int], pa
     It has ended its reasoning, after which its grammar begins, if ``request`` has.
 
     Args:
-        prompt_token_ids: All that ``request`` has, and more.
+        prompt_token_ids: The caller has to update its block hashes.
     """
     reasoning = request.structured_output_request
     made = Request(
@@ -30,9 +30,7 @@ def make_like(request: Request, request_id: str, prompt_token_ids: list[int], pa
         reasoning_ended=None if reasoning is None else reasoning.reasoning_ended,
         reasoning_parser_kwargs=None if reasoning is None else reasoning.reasoning_parser_kwargs,
     )
-    # Its first blocks are those of ``request``, whose hashes are known.
-    made.block_hashes, made._block_hasher = list(request.block_hashes), request._block_hasher
-    made.update_block_hashes()
+    made._block_hasher = request._block_hasher
     return made
 
 

@@ -47,7 +47,7 @@ class HookScheduler(TreeScheduler):
         """Upstream's outputs, and what happened to trees meanwhile."""
         self._ledger.begin_step()
         sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
-        is_ours = bool(self._branches) or any(map(self._handlers.__contains__, sampled))
+        is_ours = bool(self._branches) or any(map(self._candidates.__contains__, sampled))
         # Upstream calls it for each request. In most steps nobody is in a tree, and nothing of ours is called.
         self._update_request_with_output = self._sample if is_ours else self._append  # type: ignore[method-assign]
         outputs = super().update_from_output(scheduler_output, model_runner_output)

@@ -103,6 +103,11 @@ class V1Sequence:
     def text(self) -> str:
         return self._text_of(self.output_token_ids)
 
+    @property
+    def token_logprobs(self) -> None:
+        """Not known here, as they go straight to the front end."""
+        return None
+
     def sampled(self, token_id: int) -> Stop | None:
         """Take note of the token that upstream has just appended; return the stop string that has ended the output."""
         self._sample(token_id)

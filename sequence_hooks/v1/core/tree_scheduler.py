@@ -19,10 +19,11 @@ from sequence_hooks.rules import Merge, ready
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree import DependencyManager
+from sequence_hooks.triggers import Fired
 from sequence_hooks.v1.core.decider import Decided
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
-from sequence_hooks.v1.core.ledger import Ledger, ended, joined, spawned
+from sequence_hooks.v1.core.ledger import Ledger, assembled, ended, joined, spawned
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recording import RecordingScheduler
 from sequence_hooks.v1.core.requests import begin_session
@@ -58,7 +59,7 @@ class TreeScheduler(RecordingScheduler):
     def attach(self, hooks: Hooks) -> None:
         """Use ``hooks``; must be called before the first request."""
         self.hooks = hooks
-        self._handlers = hooks.decider.handlers
+        self._triggers, self._candidates = hooks.decider.triggers, hooks.decider.triggers.candidates
 
     def branch_of(self, request_id: str) -> V1Branch | None:
         """The branch of an unfinished request; None if no hook has touched it."""
@@ -68,11 +69,11 @@ class TreeScheduler(RecordingScheduler):
         """In place of upstream's `_update_request_with_output`."""
         branch = self._branches.get(request.request_id)
         token_id = new_token_ids[-1]
-        is_hook = token_id in self._handlers
-        if branch is None and not is_hook:
+        fired = self._fired(token_id, request, branch) if token_id in self._candidates else None
+        if branch is None and fired is None:
             return self._append(request, new_token_ids, is_stale)
         branch = self._plant(request) if branch is None else branch
-        decided = self.hooks.decider.decide(token_id, branch) if is_hook and branch.limits.hooks else None
+        decided = self.hooks.decider.decide(token_id, fired, branch) if fired and branch.limits.hooks else None
         if branch.phase == "finished":
             # Its own handler has aborted it, so it has no blocks that upstream could enter into its prefix cache.
             request.num_computed_tokens = 0
@@ -94,6 +95,11 @@ class TreeScheduler(RecordingScheduler):
         freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
         return freed
 
+    def _fired(self, token_id: int, request: Request, branch: V1Branch | None) -> Fired | None:
+        """The hook that a token which comes next in a request's context fires, if any."""
+        num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
+        return self._triggers.fired(token_id, request.all_token_ids, num_sampled)
+
     def _plant(self, request: Request) -> V1Branch:
         branch = self.trees.plant(self.hooks.sequence_of(request), self.hooks.limits_of(request))
         self._branches[request.request_id] = branch
@@ -107,7 +113,7 @@ class TreeScheduler(RecordingScheduler):
         effects, children = made
         for plan, child in zip(effects.children, children, strict=True):
             self._branches[plan.request_id] = self.trees.spawn(branch, plan, self.hooks.sequence_of(child))
-            self._forks.add(branch.sequence.request, child)
+            self._forks.add(branch.sequence.request, child, plan.num_shared)
             self.requests[plan.request_id] = child
             self._enqueue_waiting_request(child)
             self._ledger.note(branch, spawned(plan, child, branch))
@@ -143,9 +149,12 @@ class TreeScheduler(RecordingScheduler):
 
     def _settle(self) -> None:
         while self.trees.has_unsettled:
+            unsettled = self.trees.take_unsettled()
             # A join may finish its sequence, so that its parent is ready too.
-            for branch in ready(self.trees.take_unsettled()):
+            for branch in ready(unsettled):
                 self._resume(branch)
+            for branch in unsettled:
+                self._let_go(branch)
 
     def _resume(self, branch: V1Branch) -> None:
         request = branch.sequence.request
@@ -168,18 +177,24 @@ class TreeScheduler(RecordingScheduler):
             self._enqueue_waiting_request(request)
         if injected is None:
             self._release_kept(request)
-        for below in branch.take_forgettable():
-            below.sequence.let_go()
+        self._let_go(branch)
         if ends:
             self._finish(branch)
+
+    def _let_go(self, branch: V1Branch) -> None:
+        """Drop the contexts of children that nobody needs any more."""
+        for below in branch.take_forgettable():
+            below.sequence.let_go()
 
     def _keep_kv(self, branch: V1Branch) -> None:
         """Keep the KV of a child that has finished, if its parent may get it."""
         parent = branch.parent
         if not self.hooks.special_kwargs.injects_kv or parent is None or parent.phase == "finished":
             return
+        assert branch.origin is not None
         has_lost_kv = parent.phase == "blocked" and not parent.sequence.request.num_computed_tokens
-        if not branch.has_failed and not has_lost_kv:
+        sees_parent = branch.origin.context == "parent" and not branch.is_detached
+        if sees_parent and not branch.has_failed and not has_lost_kv:
             self._kept.keep(branch)
 
     def _inject(self, branch: V1Branch, merge: Merge) -> InjectedKV | None:
@@ -200,8 +215,13 @@ class TreeScheduler(RecordingScheduler):
         request = branch.sequence.request
         request.status = branch.sequence.ended_with or RequestStatus.FINISHED_LENGTH_CAPPED
         self._end(branch, branch.ending)
+        if branch.phase == "blocked":
+            # A join has filled the model's length, and detached children are not done.
+            return
         self._free_request(request)
         if branch.parent is None:
+            if branch.has_detached_below:
+                self._ledger.note(branch, assembled(branch, self.hooks.merger.assemble(branch)))
             self._ledger.finish(branch)
 
     def _abort(self, branch: V1Branch) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text, tokens and logprobs of one sequence of a tree, which grow as the engine tells."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDe
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.metrics.stats import RequestStateStats
 
-_NUM_SEEN = 64
+NUM_SEEN = 64
 """Tokens of a child's prompt that its detokenizer gets."""
 
 
@@ -106,6 +107,7 @@ class Narration:
         """Upstream's; None if the engine has none."""
 
         self._num_told = 0
+        self._kept_logprobs: Sequence[float] | None = None
         self.outcome: Outcome | None = None
         self.finish_reason: str | None = None
 
@@ -123,7 +125,7 @@ class Narration:
             flat_logprobs=texts.flat_logprobs,
         )
         # Text depends on a few tokens before it, and upstream would decode all of them.
-        seen = prompt_token_ids[-_NUM_SEEN:]
+        seen = prompt_token_ids[-NUM_SEEN:]
         request = EngineCoreRequest(request_id, seen, None, params, None, 0.0, None, None, None)
         tokenizer = tokenizer if texts.detokenize else None
         detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request), texts.num_held_back)
@@ -149,11 +151,24 @@ class Narration:
         self.detokenizer.update(list(output.new_token_ids), False)
         self.logprobs.update_from_output(output)
 
+    @property
+    def token_logprobs(self) -> Sequence[float] | None:
+        own = self.logprobs.logprobs
+        if own is None:
+            return self._kept_logprobs
+        pairs = zip(own, self.output_token_ids, strict=True)
+        return [entry[token_id].logprob for entry, token_id in pairs if entry is not None]
+
     def let_go(self) -> None:
         """Keep nothing but the output of a child that was joined, and whose last delta was told."""
+        self._kept_logprobs = None if self.logprobs.logprobs is None else array("d", self.token_logprobs or ())
+        self.logprobs.logprobs = None
+        self.let_go_of_context()
+
+    def let_go_of_context(self) -> None:
+        """Keep the output, with its logprobs, which an output with detached children is put together from."""
         self.prompt_token_ids = ()
         self.detokenizer.let_go()
-        self.logprobs.logprobs = None
 
     def merge(self, token_ids: list[int], entries: Iterable[dict[int, Logprob]]) -> None:
         """Append what a join has appended.

@@ -19,6 +19,7 @@ from sequence_hooks.v1.events import (
     LEDGER,
     NUM_BEFORE,
     NUM_OUTPUTS,
+    Assembled,
     Ended,
     Event,
     Figures,
@@ -26,6 +27,7 @@ from sequence_hooks.v1.events import (
     Spawned,
     decode,
 )
+from sequence_hooks.v1.frontend.final_order import assembled
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
 from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
@@ -87,6 +89,7 @@ class Narrator(OutputProcessor):
         assert isinstance(state, TreelessState)
         given = request.sampling_params.extra_args or {}
         state.limits, state.counts_tree = limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE))
+        state.params = request.sampling_params
 
     def process_outputs(
         self,
@@ -189,6 +192,9 @@ class Narrator(OutputProcessor):
                 self._stats.spawned(branch.children[-1].sequence)
             if isinstance(event, Joined) and branch is not None:
                 self._note_join(branch, [token_id for span in event.spans for token_id in span.token_ids])
+            if isinstance(event, Assembled) and branch is not None:
+                state = self._states[branch]
+                state.assembled = assembled(branch, event.spans, self._replay, state.params)
 
     def _note_join(self, branch: FrontBranch, token_ids: list[int]) -> None:
         self._joined.append(branch)
@@ -201,7 +207,10 @@ class Narrator(OutputProcessor):
         joined, self._joined = self._joined, []
         for branch in joined:
             for below in branch.take_forgettable():
-                below.sequence.let_go()
+                if below.root.has_detached_below:
+                    below.sequence.let_go_of_context()
+                else:
+                    below.sequence.let_go()
 
     def _sample(self, output: EngineCoreOutput) -> bool:
         """Append what a child has sampled; False if ``output`` is not a child's."""
@@ -255,7 +264,7 @@ class Narrator(OutputProcessor):
             name = f"{state.request_index}_{name}"
         root = Narration(name, state.request_id, prompt, None, detokenizer, state.logprobs_processor)
         root.stats = state.stats
-        state.branch, state.merged = self._replay.plant(root, state.limits), []
+        state.branch, state.merged, state.assembled = self._replay.plant(root, state.limits), [], None
         self._states[state.branch] = state
 
     def _finish_request(self, req_state: RequestState) -> None:

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 import vllm.outputs as upstream
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, TreeTokens
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens
 from vllm.v1.engine import output_processor
 
 
@@ -28,6 +28,13 @@ class CompletionOutput(upstream.CompletionOutput):
     """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
     request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
 
+    sampled: Transcript | None = None
+    """The completion as it was sampled, which is its context; None unless it has detached children."""
+
+    assembled: Transcript | None = None
+    """The completion with the results of detached children in place: what text, tokens and logprobs are, unless outputs
+    are deltas. Segments are always its own. None unless it has detached children."""
+
 
 class RequestOutput(upstream.RequestOutput):
     """Upstream's `RequestOutput`, and what children have sampled, for a request that asks for it."""
@@ -43,6 +50,7 @@ class RequestOutput(upstream.RequestOutput):
             if later is not None and later is not completion and isinstance(completion, CompletionOutput):
                 completion.children, completion.segments = later.children, later.segments
                 completion.joins, completion.tree_tokens = later.joins, later.tree_tokens
+                completion.sampled, completion.assembled = later.sampled, later.assembled
         if isinstance(next_output, RequestOutput):
             self.child_deltas += next_output.child_deltas
 

@@ -16,7 +16,7 @@ from sequence_hooks.limits import Limits
 from sequence_hooks.merge import Span
 from sequence_hooks.rules import ChildPlan, Merge, segments
 from sequence_hooks.tree import DependencyManager
-from sequence_hooks.v1.events import Aborted, Blocked, Ended, Joined, Spawned, Told
+from sequence_hooks.v1.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, Told
 from sequence_hooks.v1.frontend.narration import Narration
 
 FrontBranch = Branch[Narration]
@@ -35,13 +35,17 @@ class Replay:
 
     def __init__(self, tokenizer: Any) -> None:
         self.trees: DependencyManager[Narration] = DependencyManager()
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._branches: dict[str, FrontBranch] = {}
         """By the engine's ids. To its caller a request has the id that the caller gave it, and so have its children."""
 
     def branch_of(self, request_id: str) -> FrontBranch | None:
         """The branch of a sequence in a tree of an unfinished request."""
         return self._branches.get(request_id)
+
+    def known(self, request_id: str) -> FrontBranch:
+        """The same, of a sequence that is known to be in one."""
+        return self._branches[request_id]
 
     @property
     def has_trees(self) -> bool:
@@ -78,11 +82,26 @@ class Replay:
     @_replay.register
     def _(self, event: Spawned, parent: FrontBranch) -> None:
         output = parent.sequence.output_token_ids[: event.position]
-        prompt = [*parent.sequence.prompt_token_ids, *output, *event.prefix_token_ids]
+        context = [*parent.sequence.prompt_token_ids, *output][: event.num_shared]
+        prompt = [*context, *event.prefix_token_ids]
         name = child_id(parent.request_id, event.number)
-        child = Narration.of_child(name, event.request_id, prompt, event.texts, self._tokenizer)
-        plan = ChildPlan(name, event.number, tuple(event.prefix_token_ids), event.position, _ASKED)
+        child = Narration.of_child(name, event.request_id, prompt, event.texts, self.tokenizer)
+        plan = ChildPlan(
+            request_id=name,
+            number=event.number,
+            prefix_token_ids=tuple(event.prefix_token_ids),
+            position=event.position,
+            handler=_ASKED,
+            num_shared=event.num_shared,
+            context=event.context,
+            is_detached=event.is_detached,
+            num_trigger_tokens=event.num_trigger_tokens,
+        )
         self._branches[event.request_id] = self.trees.spawn(parent, plan, child)
+
+    @_replay.register
+    def _(self, event: Assembled, branch: FrontBranch) -> None:
+        """Changes no tree: it is what a caller is told."""
 
     @_replay.register
     def _(self, event: Blocked, branch: FrontBranch) -> None:

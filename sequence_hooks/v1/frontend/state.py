@@ -4,11 +4,13 @@
 from typing import Any
 
 from sequence_hooks.limits import Limits
-from sequence_hooks.results import ChildDelta
-from sequence_hooks.transcript import output_of, tokens_of
+from sequence_hooks.results import ChildDelta, Transcript
+from sequence_hooks.transcript import output_of, tell_final_order, tokens_of
+from sequence_hooks.v1.frontend.final_order import as_sampled
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.releases.installed import ReleaseRequestState
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestState
 
@@ -20,6 +22,9 @@ class TreelessState(RequestState):
     counts_tree: bool
     """Whether each output has the tree's tokens, and not only the last one."""
 
+    params: SamplingParams
+    """The request's own."""
+
 
 class TreeState(TreelessState, ReleaseRequestState):
     """Upstream's state of a request with a tree."""
@@ -27,6 +32,9 @@ class TreeState(TreelessState, ReleaseRequestState):
     branch: FrontBranch
     merged: list[int]
     """The tokens of joins that no output has told yet."""
+
+    assembled: Transcript | None
+    """Its output with the results of detached children in place, once its tree has ended."""
 
     def make_request_output(self, new_token_ids: list[int], *args: Any, **kwargs: Any) -> Any:
         """Upstream's output, whose new tokens include those of joins since the last one."""
@@ -64,4 +72,6 @@ class TreeState(TreelessState, ReleaseRequestState):
             made.children = tuple(output_of(child) for child in branch.children)
             made.segments = branch.segments
             made.joins = tuple(branch.joins)
+        if self.assembled is not None:
+            tell_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
         return made

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where trees fork and join, whatever the model samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import count
+from sys import maxsize
 from typing import Any
 
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler, concatenate
 from sequence_hooks.ids import root_id
+from sequence_hooks.triggers import Fired, Triggers
 
 GO_ON = Actions()
 JOIN = Actions(block=True)
@@ -66,15 +70,26 @@ class Scripted:
         return self._join(children)
 
 
-class EveryToken(dict[int, TokenHandler]):
-    """Handlers by token id, of which every id has the same one."""
+class EveryToken(Triggers):
+    """The hook of one token, which every token fires."""
 
     def __init__(self, handler: TokenHandler) -> None:
-        super().__init__()
+        super().__init__({}, None)
         self._handler = handler
+        self.candidates = _Everything()
+
+    def fired(self, token_id: int, context: Sequence[int], num_sampled: int) -> Fired:
+        return Fired(self._handler, 1)
+
+
+class _Everything(AbstractSet[int]):
+    """All token ids there may be."""
 
     def __contains__(self, token_id: object) -> bool:
         return True
 
-    def __missing__(self, token_id: int) -> TokenHandler:
-        return self._handler
+    def __iter__(self) -> Iterator[int]:
+        return count()
+
+    def __len__(self) -> int:
+        return maxsize

@@ -48,8 +48,8 @@ class Trees:
         assert isinstance(scheduler, HookScheduler)
         self.scheduler = scheduler
         hooks = scheduler.hooks
-        (handler,) = hooks.decider.handlers.values()
-        hooks.decider.handlers = EveryToken(handler)
+        (handler,) = hooks.decider.triggers.by_id.values()
+        hooks.decider.triggers = EveryToken(handler)
         scheduler.attach(hooks)
         self.block_size = scheduler.block_size
         model = self.engine.model_config

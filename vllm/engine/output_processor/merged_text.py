@@ -56,7 +56,7 @@ def ending_of(seq: Sequence) -> range:
 def num_tokens_within(seq: Sequence) -> int:
     """How many output tokens begin within the text of ``seq``, which a stop string may have cut."""
     start, length = 0, len(seq.output_text)
-    for index, text in enumerate(_texts(seq.get_output_token_ids(), seq.output_logprobs)):
+    for index, text in enumerate(texts_of(seq.get_output_token_ids(), seq.output_logprobs)):
         end = start + len(text)
         if end > length:
             return index if start >= length else index + 1
@@ -85,7 +85,7 @@ def _decode_at_once(
         # An id in a padded vocabulary, beyond the tokenizer's own.
         return False
     text = tokenizer.convert_tokens_to_string(window + tokens)[len(tokenizer.convert_tokens_to_string(window)) :]
-    if text != "".join(_texts(token_ids, logprobs)):
+    if text != "".join(texts_of(token_ids, logprobs)):
         return False
     seq.output_text += text
     seq.tokens += tokens
@@ -94,6 +94,6 @@ def _decode_at_once(
     return True
 
 
-def _texts(token_ids: Ids[int], logprobs: SampleLogprobs) -> Iterator[str]:
+def texts_of(token_ids: Ids[int], logprobs: SampleLogprobs) -> Iterator[str]:
     """The text that each token was decoded to."""
     return (entries[token_id].decoded_token or "" for token_id, entries in zip(token_ids, logprobs, strict=True))

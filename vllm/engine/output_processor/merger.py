@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence as Ids
 
+from sequence_hooks.assembly import Assembler
 from sequence_hooks.hook_log import HookLog
 from sequence_hooks.merge import Span
 from sequence_hooks.rules import Merge, Room, join
@@ -10,6 +11,7 @@ from sequence_hooks.transcript import finished
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.child_params import params_after_join
+from vllm.engine.output_processor.final_order import orders_of
 from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.merged_text import append_tokens
 from vllm.logger import init_logger
@@ -42,6 +44,15 @@ class Merger:
         self._log.joined(branch.request_id, merge)
         self._append(branch, merge)
         return merge
+
+    def assemble(self, branch: V0Branch) -> None:
+        """Put the results of detached children into the output of a request whose tree has ended."""
+        assembly = Assembler(lambda text: self._encode(branch, text), self._vocab_size).assemble(branch)
+        self._log.assembled(branch.request_id, assembly.error)
+        tokenizer = None
+        if self.detokenizer is not None and branch.sequence.sampling_params.detokenize:
+            tokenizer = self._stop_checker.get_tokenizer_for_seq(branch.sequence.seq)
+        branch.sequence.orders = orders_of(branch, assembly.spans, tokenizer)
 
     def max_len(self, branch: V0Branch) -> int:
         """The most tokens that the context of a branch may have."""

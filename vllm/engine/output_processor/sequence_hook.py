@@ -4,12 +4,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.handlers import TokenEvent, TokenHandler, make_handlers
+from sequence_hooks.handlers import TokenEvent
 from sequence_hooks.hook_log import HookLog
 from sequence_hooks.plugins import FAULTS
 from sequence_hooks.resuming import checked_ids, encode_within, nobody_waits
 from sequence_hooks.rules import Decision, Refusal, Standing, apply, decide
 from sequence_hooks.shown import shortened
+from sequence_hooks.triggers import Fired, Triggers
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, branch_of
@@ -79,7 +80,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
                 "tokenizer it has no tokens; set merge_separator='', or skip_tokenizer_init=False"
             )
         self.special_kwargs = special_kwargs
-        self.handlers = make_handlers(special_kwargs, facts.tokenizer)
+        self.triggers = Triggers.of(special_kwargs, facts.tokenizer)
         self.merger = Merger(stop_checker, detokenizer, facts.vocab_size)
         self._facts = facts
         self._log = HookLog(logger, stop_checker.told)
@@ -96,13 +97,13 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         dropped if the token ends its sequence.
         """
         token_id = outputs[0].samples[0].output_token
-        handler = self.handlers.get(token_id)
+        # With asynchronous processing, the token was appended before the next step was scheduled.
+        fired = self._fired(sequence_group, token_id, int(is_async))
         spawning = None
-        if handler is not None:
+        if fired is not None:
             hooked = self._scheduler_of(sequence_group).branch_for(sequence_group)
             if hooked.limits.hooks:
-                # With asynchronous processing, the token was appended before the next step was scheduled.
-                spawning = self._decide(handler, token_id, hooked, int(is_async))
+                spawning = self._decide(fired, token_id, hooked, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         if is_async:
             note_processed(sequence_group.first_seq)
@@ -118,7 +119,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     def must_process_now(self, seq_group: SequenceGroup, token_id: int) -> bool:
         """Whether a token has to be processed before the next step is scheduled: it may block its sequence."""
         branch = branch_of(seq_group)
-        return token_id in self.handlers or (branch is not None and bool(branch.unjoined))
+        return token_id in self.triggers.candidates or (branch is not None and branch.waits_at_end)
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream does, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""
@@ -156,7 +157,16 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             raise nobody_waits(request_id, waiting)
         return waiting[request_id]
 
-    def _decide(self, handler: TokenHandler, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:
+    def _fired(self, group: SequenceGroup, token_id: int, num_appended: int) -> Fired | None:
+        """The hook that a token fires, if any; ``num_appended`` is 1 if it is in the output already, else 0."""
+        if token_id not in self.triggers.candidates:
+            return None
+        branch, seq = branch_of(group), group.first_seq
+        num_sampled = seq.get_output_len() if branch is None else branch.num_sampled_last
+        token_ids = seq.get_token_ids()
+        return self.triggers.fired(token_id, token_ids[: len(token_ids) - num_appended], num_sampled - num_appended)
+
+    def _decide(self, fired: Fired, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:
         """What to do about a hook token; None if it counts as an ordinary one.
 
         ``num_appended`` is 1 if the token is in the output already, else 0.
@@ -170,8 +180,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             seq.get_output_token_ids()[:num_before],
             branch.depth,
             branch.num_unfinished_children,
+            fired.num_tokens,
         )
-        decision = decide(handler, event, self._standing(branch, num_before))
+        decision = decide(fired.handler, event, self._standing(branch, num_before))
         if isinstance(decision, Refusal):
             self._log.refused(branch.request_id, token_id, decision)
             return None
@@ -187,7 +198,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return _Spawning(decision, params)
 
     def _standing(self, branch: V0Branch, num_before: int) -> Standing:
-        num_prompt = len(branch.sequence.prompt_token_ids)
+        num_context = len(branch.sequence.prompt_token_ids) + num_before + 1
         # A walk over the whole tree: only where it counts.
         num_sampled = 0 if branch.limits.max_tree_tokens is None else branch.num_sampled_in_tree
         return Standing(
@@ -195,14 +206,15 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             num_unfinished_children=branch.num_unfinished_children,
             num_sampled_in_tree=num_sampled,
             limits=branch.limits,
-            room=self.merger.max_len(branch) - num_prompt - num_before - 1,
+            num_context=num_context,
+            room=self.merger.max_len(branch) - num_context,
             vocab_size=self._facts.vocab_size,
         )
 
     def _carry_out(self, spawning: _Spawning, branch: V0Branch) -> None:
         scheduler, decision = self._scheduler_of(branch.sequence.group), spawning.decision
-        num_output = len(branch.sequence.output_token_ids)
-        effects = apply(decision, branch.request_id, len(branch.children), num_output)
+        num_output, num_context = len(branch.sequence.output_token_ids), branch.sequence.seq.get_len()
+        effects = apply(decision, branch.request_id, len(branch.children), num_output, num_context)
         planned = zip(effects.children, spawning.child_params, strict=True)
         try:
             # All are made before the scheduler learns of the first.

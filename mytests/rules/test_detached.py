@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detached children: only the end of the request waits, and their results replace the trigger in its output."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mytests.rules.engine import (
+    PROMISE,
+    SYNC_HOOKS,
+    CharTokenizer,
+    Prompts,
+    SpecialKwargs,
+    SurgicalEngine,
+    finished,
+    ids,
+    plan,
+)
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from sequence_hooks.results import ChildOutput, Segment
+
+FORK = ord("*")
+
+
+def hooks_with(**fields: Any) -> SpecialKwargs:
+    """Promises whose children are detached."""
+    given = {"block_on": "never", "merge_separator": "", **fields}
+    return dataclasses.replace(SYNC_HOOKS, **given)
+
+
+class Pair:
+    """Spawns two detached children, whose results are put in brackets, and one that its parent waits for."""
+
+    def __init__(self, tokenizer: CharTokenizer) -> None: ...
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions((Spawn((1,), is_detached=True), Spawn((2,), is_detached=True), Spawn((3,))), block=True)
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return ["(", *children, ")"]
+
+
+def failing(children: Sequence[ChildOutput]) -> Merged:
+    """A join function that raises."""
+    raise RuntimeError("broken")
+
+
+class TestOutput:
+    def test_results_replace_the_promises(self) -> None:
+        """The parent samples on at once, and its context has neither."""
+        prompts: Prompts = {}
+        engine = SurgicalEngine(hooks_with(), prompts=prompts)
+        engine.add()
+        engine.run(plan(r="a!b!c", r_child_0="xxxxxxxx", r_child_1="y"))
+        output = finished(engine)
+        assert output.text == "axxxxxxxxbyc"
+        assert list(output.token_ids) == [*ids("axxxxxxxxbyc"), 1]
+        assert prompts["r_child_1"] == [*ids("prompta"), PROMISE, ord("b"), PROMISE]
+        assert output.joins == ()
+        engine.assert_empty()
+
+    def test_segments_and_logprobs_are_of_the_same_order(self) -> None:
+        """Each token has the logprob with which it was sampled, and its origin."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="a!b", r_child_0="xy"))
+        output = finished(engine)
+        assert output.segments == (
+            Segment(0, 1, "sampled"),
+            Segment(1, 3, "merged", "r_child_0"),
+            Segment(3, 5, "sampled"),
+        )
+        assert output.logprobs is not None
+        assert [next(iter(entry)) for entry in output.logprobs] == list(output.token_ids)
+        engine.assert_empty()
+
+    def test_both_orders_are_told(self) -> None:
+        """As it was sampled, it has the promise; text and tokens are those of the assembled one."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="a!b", r_child_0="xy"))
+        output = finished(engine)
+        assert output.sampled is not None and output.assembled is not None
+        assert list(output.sampled.token_ids) == [ord("a"), PROMISE, ord("b"), 1]
+        assert output.sampled.text == "ab"
+        assert output.sampled.segments == (Segment(0, 4, "sampled"),)
+        assert (output.assembled.text, list(output.assembled.token_ids)) == (output.text, list(output.token_ids))
+        assert output.tree_tokens is not None
+        assert (output.tree_tokens.merged, output.tree_tokens.replaced) == (2, 1)
+        engine.assert_empty()
+
+    def test_what_ended_the_parent_stays_out_of_its_text(self) -> None:
+        """A stop string after the last promise is left out of both orders."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add(stop=["#!"[:1]])
+        engine.run(plan(r="a!b#", r_child_0="xy"))
+        assert finished(engine).text == "axyb"
+        assert finished(engine).finish_reason == "stop"
+        engine.assert_empty()
+
+    def test_a_text_trigger_is_replaced_whole(self) -> None:
+        """All of its tokens."""
+        texts = {"promise_token_id": None, "sync_token_id": None, "promise_token": "<go>", "trigger_by": "text"}
+        engine = SurgicalEngine(hooks_with(**texts))
+        engine.add()
+        engine.run(plan(r="a<go>b", r_child_0="xy"))
+        assert finished(engine).text == "axyb"
+        engine.assert_empty()
+
+    def test_a_join_function_says_what_replaces_a_trigger(self) -> None:
+        """It may insert texts; children that the parent waits for are merged as ever."""
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Pair"}))
+        engine.add()
+        engine.run(plan(r="a*b", r_child_0="xxxxxx", r_child_1="y", r_child_2="z"))
+        output = finished(engine)
+        assert output.text == "a(xxxxxxy)(z)b"
+        assert output.sampled is not None and output.sampled.text == "a*(z)b"
+        assert [segment.origin for segment in output.segments] == [
+            "sampled", "inserted", "merged", "merged", "inserted", "inserted", "merged", "inserted", "sampled",
+        ]  # fmt: skip
+        engine.assert_empty()
+
+    def test_nothing_is_what_none_appends(self) -> None:
+        """Then the promise is gone, and the results are among the children alone."""
+        engine = SurgicalEngine(hooks_with(child_merge_strategy="none"))
+        engine.add()
+        engine.run(plan(r="a!b", r_child_0="xy"))
+        assert finished(engine).text == "ab"
+        assert [child.text for child in finished(engine).children] == ["xy"]
+        engine.assert_empty()
+
+    def test_a_join_function_that_fails_costs_its_results_alone(self) -> None:
+        """The request has all else."""
+        engine = SurgicalEngine(hooks_with(child_merge_strategy=f"{__name__}.failing"))
+        engine.add()
+        engine.run(plan(r="a!b", r_child_0="xy"))
+        assert finished(engine).text == "ab"
+        engine.assert_empty()
+
+
+class TestEnds:
+    def test_the_request_ends_when_all_have(self) -> None:
+        """It has its own finish reason, and waits for the last one."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="!", r_child_0="x" * 20))
+        assert (finished(engine).text, finished(engine).finish_reason) == ("x" * 20, "stop")
+        engine.assert_empty()
+
+    def test_a_sync_does_not_wait_for_them(self) -> None:
+        """It resumes at the next step, as one without children does."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="!.abc", r_child_0="x" * 20))
+        output = finished(engine)
+        assert output.text == "x" * 20 + "abc"
+        assert [join.num_merged for join in output.joins] == [0]
+        engine.assert_empty()
+
+    def test_children_count_towards_the_limit(self) -> None:
+        """As long as they run."""
+        engine = SurgicalEngine(hooks_with(max_children=2))
+        engine.add()
+        engine.run(plan(r="!!!a", r_child_0="x" * 9, r_child_1="y" * 9))
+        assert finished(engine).text == "x" * 9 + "y" * 9 + "a"
+        assert len(finished(engine).children) == 2
+        engine.assert_empty()
+
+    def test_a_child_that_fails_is_marked_and_leaves_nothing(self) -> None:
+        """The request goes on, and ends."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.step({"r": PROMISE})
+        engine.step({})
+        engine.abort("r_child_0")
+        engine.run(plan(r="!ab"))
+        assert [child.failed for child in finished(engine).children] == [True]
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("num_steps", range(1, 12))
+    def test_an_abort_at_any_time_reaches_them(self, num_steps: int) -> None:
+        """Also while the parent waits at its end."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        for _ in range(num_steps):
+            engine.step(plan(r="a!b", r_child_0="x" * 20))
+        engine.abort("r")
+        engine.assert_empty()
+
+    def test_a_parent_at_the_models_length_waits_for_them(self) -> None:
+        """Its own end is that length."""
+        engine = SurgicalEngine(hooks_with(child_context="none", child_prefix_token_ids=(7,)), max_model_len=20)
+        engine.add(prompt="p" * 14)
+        engine.run(plan(r="!abcdef", r_child_0="x" * 15))
+        assert finished(engine).finish_reason == "length"
+        assert finished(engine).text == "x" * 15 + "abcde"
+        engine.assert_empty()
+
+
+class TestNested:
+    def test_results_stand_within_results(self) -> None:
+        """A detached child's own detached children are put into its result."""
+        engine = SurgicalEngine(hooks_with(max_child_depth=2))
+        engine.add()
+        engine.run(plan(r="a!b", r_child_0="x!y", r_child_0_child_0="deep"))
+        output = finished(engine)
+        assert output.text == "axdeepyb"
+        assert [segment.child for segment in output.segments] == [
+            None, "r_child_0", "r_child_0_child_0", "r_child_0", None,
+        ]  # fmt: skip
+        engine.assert_empty()
+
+    def test_results_stand_within_what_was_merged(self) -> None:
+        """A child that its parent waits for has detached ones: the context has none of theirs."""
+        engine = SurgicalEngine(
+            SpecialKwargs(handlers={FORK: f"{__name__}.Pair"}, max_child_depth=2, promise_token_id=PROMISE)
+        )
+        engine.add()
+        scripts = {f"r_child_2_child_{index}": text for index, text in enumerate(("i", "j", "k"))}
+        engine.run(plan(r="a*b", r_child_0="x", r_child_1="y", r_child_2="m*n", **scripts))
+        output = finished(engine)
+        assert output.text == "a(xy)(m(ij)(k)n)b"
+        assert output.sampled is not None and output.sampled.text == "a*(m*(k)n)b"
+        engine.assert_empty()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks that are texts of several tokens."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.rules.engine import SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, finished, ids, plan
+
+
+def hooks_with(**fields: Any) -> SpecialKwargs:
+    """``<go>`` spawns, ``<wait>`` blocks; each is as many tokens as it has characters."""
+    texts = {"promise_token_id": None, "sync_token_id": None, "promise_token": "<go>", "sync_token": "<wait>"}
+    return dataclasses.replace(SYNC_HOOKS, **{**texts, "trigger_by": "text", "merge_separator": "", **fields})
+
+
+class TestTexts:
+    def test_it_fires_at_the_token_that_completes_it(self) -> None:
+        """The child's context has all of it, and the parent goes on after it."""
+        prompts: Prompts = {}
+        engine = SurgicalEngine(hooks_with(), prompts=prompts)
+        engine.add()
+        engine.run(plan(r="a<go>b<wait>z", r_child_0="xy"))
+        assert finished(engine).text == "a<go>b<wait>xyz"
+        assert prompts["r_child_0"] == ids("prompta<go>")
+        assert [child.spawn_position for child in finished(engine).children] == [len("a<go>")]
+        engine.assert_empty()
+
+    def test_each_occurrence_fires_once(self) -> None:
+        """Its last token is shared by nothing that comes after it."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="<go><go>go><wait>z", r_child_0="x", r_child_1="y"))
+        assert [child.text for child in finished(engine).children] == ["x", "y"]
+        engine.assert_empty()
+
+    def test_a_prompt_completes_nothing(self) -> None:
+        """Nor does it begin a text that the sequence goes on with."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add(prompt="<go><g")
+        engine.run(plan(r="o>z"))
+        assert finished(engine).children == ()
+        engine.assert_empty()
+
+    def test_across_a_merge_it_does_not_fire(self) -> None:
+        """Neither if it is begun by a child and completed by its parent, nor the other way round."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="<go><wait>o>z<g", r_child_0="<g"))
+        assert finished(engine).text == "<go><wait><go>z<g"
+        assert len(finished(engine).children) == 1
+        engine.assert_empty()
+
+    def test_after_a_merge_it_fires(self) -> None:
+        """Positions count merged tokens."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add()
+        engine.run(plan(r="<go><wait><go><wait>z", r_child_0="abc", r_child_1="d"))
+        assert finished(engine).text == "<go><wait>abc<go><wait>dz"
+        assert [child.spawn_position for child in finished(engine).children] == [4, len("<go><wait>abc<go>")]
+        engine.assert_empty()
+
+    def test_the_context_before_it_has_none_of_its_tokens(self) -> None:
+        """However many they are."""
+        prompts: Prompts = {}
+        hooks = hooks_with(child_context="before_trigger", child_prefix_token_ids=tuple(ids("#")))
+        engine = SurgicalEngine(hooks, prompts=prompts)
+        engine.add()
+        engine.run(plan(r="abc<go>d<wait>z", r_child_0="xy"))
+        assert prompts["r_child_0"] == ids("promptabc#")
+        assert finished(engine).text == "abc<go>d<wait>xyz"
+        engine.assert_empty()
+
+    def test_a_stop_string_wins(self) -> None:
+        """If one token completes both, the sequence ends, and nothing is spawned."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add(stop=["o>"])
+        engine.run(plan(r="a<go>z"))
+        assert finished(engine).text == "a<g"
+        assert finished(engine).children == ()
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("hooks", [0, 1])
+    def test_a_request_may_switch_them_off(self, hooks: int) -> None:
+        """As it may any hook."""
+        engine = SurgicalEngine(hooks_with())
+        engine.add(extra_args={"hooks": hooks})
+        engine.run(plan(r="<go>z", r_child_0="x"))
+        assert len(finished(engine).children) == hooks
+        engine.assert_empty()
+
+    def test_a_handlers_event_counts_its_tokens(self) -> None:
+        """The tokens before the last one include those that begin it."""
+        engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.rules.test_extension.Seeing"}))
+        from mytests.rules.test_extension import Seeing
+
+        Seeing.events.clear()
+        engine.add(prompt="p")
+        engine.run(plan(r="a{do}z"))
+        (event,) = Seeing.events
+        assert (event.token_id, event.num_trigger_tokens) == (ord("}"), 4)
+        assert list(event.output_token_ids) == ids("a{do")
+        engine.assert_empty()

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published notations by name: the fields of `SpecialKwargs` that each of them stands for."""
+
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+from sequence_hooks.shown import shortened
+
+PROTOCOLS = ("apr", "hpd", "multiverse", "npr", "padoc", "parallel_r1", "pasta", "threadweaver")
+"""Each has a module of this name in `sequence_hooks.protocols`, with its ``FIELDS``."""
+
+_INSTEAD = {
+    "promise_token": "promise_token_id",
+    "sync_token": "sync_token_id",
+    "child_prefix": "child_prefix_token_ids",
+}
+"""Fields that a protocol gives, and the ones that a user may give instead."""
+
+
+def fields_of(protocol: str) -> dict[str, Any]:
+    """The fields that a protocol stands for.
+
+    Raises:
+        ValueError: there is no such protocol.
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"special_kwargs: protocol is {shortened(protocol)}; use one of {', '.join(PROTOCOLS)}")
+    # By name, since a protocol's module needs the handlers, and these the configuration.
+    fields: Mapping[str, Any] = pkgutil.resolve_name(f"sequence_hooks.protocols.{protocol}:FIELDS")
+    return dict(fields)
+
+
+def with_protocol(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields ``given``, and those of the protocol that they name, if any, which are not given."""
+    protocol = given.get("protocol")
+    if protocol is None:
+        return dict(given)
+    fields = fields_of(protocol)
+    for name, instead in _INSTEAD.items():
+        if given.get(instead):
+            fields.pop(name, None)
+    return {**fields, **given}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of a request with detached children in its final order: text, tokens, logprobs and segments agree."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sequence_hooks.assembly import segments_of
+from sequence_hooks.merge import Span
+from sequence_hooks.results import Transcript
+from sequence_hooks.v1.events import SpanTold
+from sequence_hooks.v1.frontend.narration import NUM_SEEN, Narration
+from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
+from vllm.logprobs import create_sample_logprobs
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+
+def as_sampled(root: FrontBranch) -> Transcript:
+    """The output in the order of the context."""
+    sequence = root.sequence
+    return Transcript(sequence.text, tuple(sequence.output_token_ids), root.segments, sequence.logprobs.logprobs)
+
+
+def assembled(root: FrontBranch, told: Sequence[SpanTold], replay: Replay, params: SamplingParams) -> Transcript:
+    """The output with the results of detached children in place.
+
+    Args:
+        told: What the engine has put together.
+        params: The request's own.
+    """
+    owners = [None if span.child is None else replay.known(span.child) for span in told]
+    spans = [
+        Span(span.token_ids, None if owner is None else owner.request_id, span.positions)
+        for span, owner in zip(told, owners, strict=True)
+    ]
+    token_ids = tuple(token_id for span in spans for token_id in span.token_ids)
+    return Transcript(
+        text=_text(root.sequence, token_ids, replay.tokenizer, params),
+        token_ids=token_ids,
+        segments=tuple(segments_of(spans, root.request_id, root.segments)),
+        logprobs=_logprobs(root.sequence, spans, owners, params),
+    )
+
+
+def _text(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
+    """The text of tokens that follow the request's prompt, without what its end leaves out of its own text."""
+    if tokenizer is None or not params.detokenize:
+        return ""
+    num_left_out = len(_decoded(own, own.output_token_ids, tokenizer, params)) - len(own.text)
+    text = _decoded(own, token_ids, tokenizer, params)
+    return text[: len(text) - num_left_out]
+
+
+def _decoded(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
+    plain = SamplingParams(
+        skip_special_tokens=params.skip_special_tokens,
+        spaces_between_special_tokens=params.spaces_between_special_tokens,
+    )
+    seen = list(own.prompt_token_ids[-NUM_SEEN:])
+    request = EngineCoreRequest(own.request_id, seen, None, plain, None, 0.0, None, None, None)
+    detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
+    detokenizer.update(list(token_ids), False)
+    text: str = detokenizer.get_next_output_text(True, False)
+    return text
+
+
+def _logprobs(
+    own: Narration, spans: Sequence[Span], owners: Sequence[FrontBranch | None], params: SamplingParams
+) -> Any:
+    if own.logprobs.logprobs is None:
+        return None
+    logprobs = create_sample_logprobs(params.flat_logprobs)
+    for span, owner in zip(spans, owners, strict=True):
+        entries = None if owner is None else owner.sequence.entries(span.positions)
+        for entry in own.entries_of_inserted(span.token_ids) if entries is None else entries:
+            logprobs.append(entry)
+    return logprobs

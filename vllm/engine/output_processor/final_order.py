@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of a request with detached children in both orders: text, tokens, logprobs and segments agree."""
+
+from collections.abc import Sequence as Ids
+
+from sequence_hooks.assembly import segments_of
+from sequence_hooks.merge import Span
+from sequence_hooks.results import Transcript
+from vllm.core.hooked_sequence import V0Branch
+from vllm.engine.output_processor.merged_text import texts_of
+from vllm.sampling_params import SamplingParams
+from vllm.sequence import Logprob, SampleLogprobs
+from vllm.transformers_utils.tokenizer import AnyTokenizer
+
+
+def orders_of(root: V0Branch, spans: Ids[Span], tokenizer: AnyTokenizer | None) -> tuple[Transcript, Transcript]:
+    """The output of a request whose tree has ended: as it was sampled, and assembled.
+
+    Args:
+        spans: What `sequence_hooks.assembly` has put together.
+        tokenizer: None if the request has no text.
+    """
+    sequence, owners = root.sequence, {branch.request_id: branch for branch in root.subtree()}
+    token_ids = tuple(token_id for span in spans for token_id in span.token_ids)
+    own, entries = sequence.seq.output_logprobs, _entries(spans, owners, tokenizer, sequence.sampling_params)
+    own_ids = tuple(sequence.output_token_ids)
+    # What its end leaves out of its own text, such as a stop string, is left out of both.
+    num_left_out = sum(map(len, texts_of(own_ids, own))) - len(sequence.text)
+    text = "".join(texts_of(token_ids, entries))
+    has_logprobs = sequence.sampling_params.logprobs is not None
+    return (
+        Transcript(sequence.text, own_ids, root.segments, own if has_logprobs else None),
+        Transcript(
+            text[: len(text) - num_left_out] if tokenizer is not None else "",
+            token_ids,
+            tuple(segments_of(spans, root.request_id, root.segments)),
+            entries if has_logprobs else None,
+        ),
+    )
+
+
+def _entries(
+    spans: Ids[Span], owners: dict[str, V0Branch], tokenizer: AnyTokenizer | None, params: SamplingParams
+) -> SampleLogprobs:
+    entries: SampleLogprobs = []
+    for span in spans:
+        if span.child is None:
+            entries += (_inserted(token_id, tokenizer, params) for token_id in span.token_ids)
+        else:
+            logprobs = owners[span.child].sequence.seq.output_logprobs
+            entries += (logprobs[position] for position in span.positions)
+    return entries
+
+
+def _inserted(token_id: int, tokenizer: AnyTokenizer | None, params: SamplingParams) -> dict[int, Logprob]:
+    """The entry of a token that no sequence sampled: it alone, with 0.0."""
+    text = None
+    if tokenizer is not None:
+        text = tokenizer.decode([token_id], skip_special_tokens=params.skip_special_tokens)
+    return {token_id: Logprob(logprob=0.0, decoded_token=text)}
