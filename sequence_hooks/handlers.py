@@ -17,8 +17,17 @@ from sequence_hooks.results import ChildOutput
 from sequence_hooks.shown import shortened
 from sequence_hooks.tokens import Tokenizer
 
-Piece = int | str | ChildOutput
-"""A token id; a text, to be tokenized without special tokens; or a child, which stands for its result's tokens."""
+
+@dataclass(frozen=True)
+class PrefixOf:
+    """The tokens that a child's context has after its parent's, with the KV that the child has of them."""
+
+    child: ChildOutput
+
+
+Piece = int | str | ChildOutput | PrefixOf
+"""A token id; a text, to be tokenized without special tokens; a child, which stands for its result's tokens; or what
+its context begins with after its parent's."""
 
 Merged = str | Sequence[Piece]
 JoinFunction = Callable[[Sequence[ChildOutput]], Merged]

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby, islice
 
 from sequence_hooks.actions import as_token_id
-from sequence_hooks.handlers import Merged, Piece, TokenHandler
+from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
 from sequence_hooks.plugins import FAULTS, told
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.shown import shortened
@@ -44,7 +44,10 @@ class Span:
     """The request id of the child."""
 
     positions: Sequence[int] = ()
-    """The position of each token in that child's output."""
+    """The position of each token in that child's output; negative ones count back from its beginning."""
+
+    prefix_of: str | None = None
+    """The request id of the child whose prefix inserted tokens are, at negative positions."""
 
     def cut_to(self, room: int) -> "Span":
         """The span's first ``room`` tokens."""
@@ -108,7 +111,7 @@ def _to_spans(merged: Merged, children: Mapping[str, Finished], encode: Encode, 
     if len(pieces) > _MOST_PIECES:
         raise ValueError(f"a join function returns more than {_MOST_PIECES} pieces")
     spans: list[Span] = []
-    for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput))):
+    for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput, PrefixOf))):
         if is_id:
             spans.append(inserted([as_token_id(piece) for piece in run], vocab_size))
         else:
@@ -120,4 +123,8 @@ def _to_span(piece: Piece, children: Mapping[str, Finished], encode: Encode, voc
     if isinstance(piece, ChildOutput):
         child = children[piece.request_id]
         return Span(child.output.result_token_ids, piece.request_id, child.positions)
+    if isinstance(piece, PrefixOf):
+        output = children[piece.child.request_id].output
+        length = len(output.prefix_token_ids)
+        return Span(output.prefix_token_ids, None, range(-length, 0), output.request_id)
     return inserted(encode(str(piece)), vocab_size)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published notations by name: the fields of `SpecialKwargs` that each of them stands for."""
 
-import pkgutil
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +27,18 @@ def fields_of(protocol: str) -> dict[str, Any]:
     if protocol not in PROTOCOLS:
         raise ValueError(f"special_kwargs: protocol is {shortened(protocol)}; use one of {', '.join(PROTOCOLS)}")
     # By name, since a protocol's module needs the handlers, and these the configuration.
-    fields: Mapping[str, Any] = pkgutil.resolve_name(f"sequence_hooks.protocols.{protocol}:FIELDS")
+    fields: Mapping[str, Any] = importlib.import_module(f"sequence_hooks.protocols.{protocol}").FIELDS
     return dict(fields)
+
+
+def one_token_tags(special_kwargs: Any) -> list[str]:
+    """The tags of the configured protocol that have to be one token each, but for those that a user has replaced."""
+    if special_kwargs.protocol is None or special_kwargs.trigger_by == "text":
+        return []
+    fields = fields_of(special_kwargs.protocol)
+    replaced = [value for name, value in fields.items() if getattr(special_kwargs, name) != value]
+    module = importlib.import_module(f"sequence_hooks.protocols.{special_kwargs.protocol}")
+    return [tag for tag in getattr(module, "ONE_TOKEN", ()) if tag not in replaced]
 
 
 def with_protocol(given: Mapping[str, Any]) -> dict[str, Any]:

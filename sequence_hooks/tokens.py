@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any, Protocol
 
 from sequence_hooks.config import K, SpecialKwargs
+from sequence_hooks.published import one_token_tags
 from sequence_hooks.shown import shortened
 
 
@@ -25,12 +26,15 @@ def needs_tokenizer(special_kwargs: SpecialKwargs) -> bool:
 
 
 def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:
-    """``special_kwargs`` with every token given by its id; hooks that are texts stay texts.
+    """``special_kwargs`` with every token given by its id; hooks that are texts stay texts, and a protocol is no longer
+    named.
 
     Raises:
         ValueError: a text is not exactly one token; the message names the field, the value and the way out.
     """
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"protocol": None}
+    for tag in one_token_tags(special_kwargs):
+        _check_tag(special_kwargs.protocol, tag, tokenizer)
     if special_kwargs.trigger_by == "token":
         for name in ("sync_token", "promise_token"):
             text = getattr(special_kwargs, name)
@@ -47,6 +51,16 @@ def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:
     return dataclasses.replace(special_kwargs, **changes)  # type: ignore[arg-type]
 
 
+def _check_tag(protocol: str | None, tag: str, tokenizer: Tokenizer) -> None:
+    if single_token(tag, tokenizer) is None:
+        ids = tokenizer.encode(tag, add_special_tokens=False)
+        raise ValueError(
+            f"special_kwargs: protocol {protocol!r} has the tag {shortened(tag)}, which is {len(ids)} tokens "
+            f"{shortened(ids)} of the model's tokenizer; use a model that was trained for the protocol, or add its "
+            "tags to the tokenizer as special tokens"
+        )
+
+
 def _hook_texts(special_kwargs: SpecialKwargs) -> list[str]:
     given = (
         special_kwargs.sync_token,
@@ -58,8 +72,8 @@ def _hook_texts(special_kwargs: SpecialKwargs) -> list[str]:
 
 def _prefix_ids(prefix: str | tuple[str, ...], tokenizer: Tokenizer) -> tuple[Any, ...]:
     if isinstance(prefix, str):
-        return tuple(tokenizer.encode(prefix, add_special_tokens=False))
-    return tuple(tuple(tokenizer.encode(each, add_special_tokens=False)) for each in prefix)
+        return ids_of(prefix, tokenizer)
+    return tuple(ids_of(each, tokenizer) for each in prefix)
 
 
 def _with_stop(special_kwargs: SpecialKwargs, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -101,6 +115,12 @@ def token_of(name: str, text: str, tokenizer: Tokenizer) -> int:
             "special token, or set trigger_by='text'"
         )
     return token_id
+
+
+def ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The token ids of a text, without special tokens around it. A token's text is that token, wherever it stands."""
+    token_id = single_token(text, tokenizer)
+    return tuple(tokenizer.encode(text, add_special_tokens=False)) if token_id is None else (token_id,)
 
 
 def single_token(text: str, tokenizer: Tokenizer) -> int | None:

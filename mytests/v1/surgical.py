@@ -6,8 +6,10 @@
 
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 
@@ -111,8 +113,10 @@ class SurgicalEngine(SteppedEngine):
         # Upstream keeps one block that no request can have.
         kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         grammars = StructuredOutputManager(config)
-        self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
-        self.scheduler.attach(Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size))
+        hooks = Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
+        # The tokenizer of a test is not its model's.
+        with patch.object(Hooks, "of", return_value=hooks):
+            self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         overlaps = self.special_kwargs.position_rule == "overlap"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
@@ -277,6 +281,10 @@ class SurgicalEngine(SteppedEngine):
     def _config(self) -> VllmConfig:
         config = config_with(self.special_kwargs, self.max_model_len)
         scheduler, cache = config.scheduler_config, config.cache_config
+        if self.tokenizer is not None:
+            # Upstream checks stop tokens against its model's vocabulary.
+            config.model_config.model_arch_config = copy(config.model_config.model_arch_config)
+            config.model_config.model_arch_config.vocab_size = self.vocab_size
         scheduler.async_scheduling, scheduler.policy = self.is_async, self.scheduling_policy
         scheduler.max_num_seqs, scheduler.max_num_batched_tokens = self.max_num_seqs, self.max_num_batched_tokens
         cache.num_gpu_blocks, cache.block_size = self.num_blocks + 1, self.block_size

@@ -161,7 +161,8 @@ def plan_injection(
     position = furthest = positions.of(first - 1)
     index = first
     for span in spans:
-        num_available = 0 if span.child is None else sources[span.child].num_available
+        owner = span.child or span.prefix_of
+        num_available = 0 if owner is None else sources[owner].num_available
         for token in _in_source(span, sources):
             position = position + 1 if token is None or rule == "sequential" else token.source_position
             if token is not None and token.source_index < num_available and index < end - 1:
@@ -184,11 +185,12 @@ def num_computed_alike(num_computed: int, injected: InjectedKV | None) -> int:
 
 
 def _in_source(span: Span, sources: Mapping[str, Source]) -> Iterator[_Token | None]:
-    """The tokens of a span in the context of the child that they come from; None for each that was inserted."""
-    if span.child is None:
+    """The tokens of a span in the context of the child that has them; None for each that no child has."""
+    owner = span.child or span.prefix_of
+    if owner is None:
         yield from (None for _ in span.token_ids)
         return
-    source = sources[span.child]
+    source = sources[owner]
     for position in span.positions:
         index = source.num_prompt + position
-        yield _Token(span.child, index, index if source.injected is None else source.injected.positions.of(index))
+        yield _Token(owner, index, index if source.injected is None else source.injected.positions.of(index))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.published import fields_of
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 
@@ -48,11 +49,12 @@ def special_kwargs_of(config: VllmConfig) -> SpecialKwargs | None:
 
 
 def plain_fields(special_kwargs: SpecialKwargs) -> dict[str, Any]:
-    """The fields that differ from their defaults, as JSON can carry them."""
+    """The fields that differ from their defaults, or from those of a protocol, as JSON can carry them."""
     fields = {}
+    named = () if special_kwargs.protocol is None else fields_of(special_kwargs.protocol)
     for field in dataclasses.fields(special_kwargs):
         value = getattr(special_kwargs, field.name)
-        if value == field.default:
+        if value == field.default and field.name not in named:
             continue
         if isinstance(value, SamplingParams):
             # A complete object replaces all fields, so all of them are given.

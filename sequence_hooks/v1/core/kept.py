@@ -45,12 +45,12 @@ class KeptKV:
         return bool(self._by_child)
 
     def keep(self, branch: V1Branch) -> None:
-        """Keep the KV of a child's output; must be called before upstream frees the child."""
-        assert branch.parent is not None
+        """Keep the KV of a child's prefix and output; must be called before upstream frees the child."""
+        assert branch.parent is not None and branch.origin is not None
         child, num_prompt = branch.sequence.request, branch.sequence.num_prompt_tokens
         num_available = num_written(child)
         (manager,) = self._manager.coordinator.single_type_managers
-        first = num_prompt // manager.block_size
+        first = (num_prompt - len(branch.origin.prefix_token_ids)) // manager.block_size
         blocks = manager.req_to_blocks.get(child.request_id, [])[first : -(-num_available // manager.block_size)]
         if num_available > num_prompt and blocks:
             self._manager.block_pool.touch(blocks)

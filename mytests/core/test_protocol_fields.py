@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protocols by name, and the fields that they brought: texts of children, contexts, triggers."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mytests.core.test_config import Derived, Tokenizer
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import Actions, Spawn, make_handlers
+from sequence_hooks.published import PROTOCOLS, fields_of, one_token_tags
+from sequence_hooks.tokens import needs_tokenizer, with_token_ids
+
+
+class Tagged(Tokenizer):
+    """Knows the tags of two protocols too."""
+
+    def get_vocab(self) -> dict[str, int]:
+        tags = ["<FORK>", "<CHILD>", "<|im_end|>", "[fork]"]
+        return {**super().get_vocab(), **{tag: 300 + index for index, tag in enumerate(tags)}}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_word_is_a_whole_configuration(protocol: str) -> None:
+    """That is valid, can be sent to another process, and needs a tokenizer for its tags."""
+    special_kwargs = SpecialKwargs(protocol=protocol)
+    assert pickle.loads(pickle.dumps(special_kwargs)) == special_kwargs
+    assert dataclasses.replace(special_kwargs) == special_kwargs
+    assert Derived.of(special_kwargs) == Derived.of({"protocol": protocol})
+    assert needs_tokenizer(special_kwargs)
+
+
+def test_fields_beside_it_override_it() -> None:
+    """Also with what is a field's default."""
+    assert SpecialKwargs(protocol="hpd").max_children == 64
+    assert SpecialKwargs(protocol="hpd", max_children=16).max_children == 16
+    assert SpecialKwargs.of({"protocol": "multiverse", "max_child_depth": 1}) == SpecialKwargs(
+        protocol="multiverse", max_child_depth=1
+    )
+    by_id = SpecialKwargs(protocol="hpd", promise_token_id=7, child_prefix_token_ids=(8,))
+    assert (by_id.promise_token, by_id.promise_token_id, by_id.child_prefix) == (None, 7, None)
+
+
+def test_another_word_is_refused() -> None:
+    """The error lists those that there are."""
+    with pytest.raises(ValueError, match=r"protocol is 'nrp'; use one of apr, hpd, multiverse, npr, padoc, "):
+        SpecialKwargs(protocol="nrp")
+
+
+def test_all_of_its_tags_are_tokens() -> None:
+    """And not the hook's alone; the error names tag, tokens and way out."""
+    hooks = with_token_ids(SpecialKwargs(protocol="hpd"), Tagged())
+    assert (hooks.protocol, hooks.promise_token_id, hooks.child_prefix_token_ids) == (None, 300, (301,))
+    assert hooks.child_sampling_params == {"stop_token_ids": [302]}
+    with pytest.raises(ValueError) as error:
+        with_token_ids(SpecialKwargs(protocol="parallel_r1"), Tagged())
+    assert str(error.value) == (
+        "special_kwargs: protocol 'parallel_r1' has the tag '<Parallel>', which is 10 tokens [60, 80, 97, 114, 97, "
+        "108, 108, 101, 108, 62] of the model's tokenizer; use a model that was trained for the protocol, or add its "
+        "tags to the tokenizer as special tokens"
+    )
+
+
+def test_a_tag_that_is_replaced_need_not_exist() -> None:
+    """Nor any, if triggers are texts."""
+    assert one_token_tags(SpecialKwargs(protocol="padoc", promise_token="x")) == []
+    assert one_token_tags(SpecialKwargs(protocol="npr", trigger_by="text")) == []
+    assert one_token_tags(SpecialKwargs(promise_token="x")) == []
+    assert "</step>" in one_token_tags(SpecialKwargs(protocol="npr"))
+
+
+def test_children_begin_and_end_with_texts() -> None:
+    """A text that is one token ends a child as a token, another as a string."""
+    hooks = SpecialKwargs(promise_token_id=1, child_prefix="ab", child_stop=["<sync>", "no"])
+    resolved = with_token_ids(hooks, Tokenizer())
+    assert resolved.child_prefix_token_ids == (ord("a"), ord("b"))
+    assert resolved.child_sampling_params == {"stop_token_ids": [201], "stop": ["no"]}
+    several = SpecialKwargs(promise_token_id=1, children_per_promise=2, child_prefix=["a", "bc"])
+    assert with_token_ids(several, Tokenizer()).child_prefix_token_ids == ((ord("a"),), (ord("b"), ord("c")))
+    beside = SpecialKwargs(promise_token_id=1, child_stop="<sync>", child_sampling_params={"temperature": 0.5})
+    assert with_token_ids(beside, Tokenizer()).child_sampling_params == {"temperature": 0.5, "stop_token_ids": [201]}
+
+
+def test_triggers_stay_texts() -> None:
+    """Of as many tokens as they are."""
+    hooks = SpecialKwargs(promise_token="go", sync_token="wait", trigger_by="text")
+    resolved = with_token_ids(hooks, Tokenizer())
+    assert (resolved.promise_token, resolved.sync_token) == ("go", "wait")
+    assert list(make_handlers(resolved, None)) == ["go", "wait"]
+
+
+def test_a_promise_asks_for_the_configured_children() -> None:
+    """With their contexts, detached or not."""
+    hooks = SpecialKwargs(promise_token_id=1, block_on="never", child_context="none", child_prefix_token_ids=(5,))
+    (promise,) = make_handlers(hooks, None).values()
+    assert promise.on_token(None) == Actions((Spawn((5,), None, "none", True),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"trigger_by": "word"}, "trigger_by is 'word'; use 'token' or 'text'"),
+        ({"child_context": "mine"}, "child_context is 'mine'; use 'parent' or 'before_trigger' or 'none'"),
+        ({"child_context": "none"}, "child_context is 'none'; give each child a child_prefix"),
+        ({"child_prefix": 5}, "child_prefix is 5; give a text, or a list of texts"),
+        ({"child_prefix": []}, r"child_prefix is \(\); give a text, or a list of texts"),
+        ({"child_prefix": ""}, "child_prefix is ''; give texts of one character at least"),
+        ({"child_prefix": ["a", "b"]}, r"child_prefix is \('a', 'b'\); give one text, or 1 of them"),
+        ({"child_prefix": "a", "child_prefix_token_ids": [5]}, "child_prefix is 'a'; leave it out, or child_prefix_t"),
+        ({"child_prefix": "\ud800"}, "child_prefix is .*; give a text that can be encoded as UTF-8"),
+        ({"child_stop": [5]}, r"child_stop is \(5,\); give a text, or a list of texts"),
+        ({"child_stop": "a", "child_sampling_params": {"stop": ["b"]}}, "child_stop is 'a'; leave it out, or stop"),
+        ({"block_on": "never", "child_merge_strategy": "kv_inject"}, "child_merge_strategy is 'kv_inject'; use 'conc"),
+        ({"promise_token_id": None, "promise_token": ""}, "a hook is given by the text '', which has no token"),
+    ],
+)
+def test_a_bad_value_is_refused(fields: dict[str, Any], message: str) -> None:
+    """The error names the field, its value and the way out."""
+    with pytest.raises(ValueError, match=message):
+        SpecialKwargs(**{"promise_token_id": 1, **fields})
+
+
+def test_a_file_may_have_the_fields(tmp_path: Path) -> None:
+    """Given as ``@path``, wherever a JSON object may be given."""
+    path = tmp_path / "hooks.json"
+    path.write_text('{"protocol": "npr"}')
+    assert SpecialKwargs.from_json(f"@{path}") == SpecialKwargs(protocol="npr")
+    with pytest.raises(ValueError, match=r"@.*missing.json' cannot be read: .*; give an existing file"):
+        SpecialKwargs.from_json(f"@{tmp_path / 'missing.json'}")
+
+
+def test_every_protocol_has_fields_of_its_own() -> None:
+    """A copy, which a caller may change."""
+    for protocol in PROTOCOLS:
+        fields_of(protocol).clear()
+        assert fields_of(protocol)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which token fires which hook, without an engine."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mytests.core.plain import handler
+from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.triggers import Fired, Triggers
+
+TEXTS = ["a", "<", "</", "/", "go", "g", "o", ">", "o>", "go>", "</go>", ">b", " </go", "é", "\ufffd", "wait>", "<wait"]
+"""What each token of `Cuts` decodes to, by its id."""
+
+
+class Cuts:
+    """A tokenizer whose tokens are pieces of tags."""
+
+    unk_token_id = None
+
+    def get_vocab(self) -> dict[str, int]:
+        return {text: token_id for token_id, text in enumerate(TEXTS)}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [self.get_vocab()[character] for character in text]
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(TEXTS[token_id] for token_id in token_ids)
+
+
+GO, WAIT, BY_ID = handler(), handler(), handler()
+
+
+def triggers(**more: TokenHandler) -> Triggers:
+    """Two texts, and a token of its own."""
+    by_key: dict[int | str, TokenHandler] = {"</go>": GO, "<wait>": WAIT, 0: BY_ID, **more}
+    return Triggers(by_key, Cuts())
+
+
+def fired(*texts: str, num_before: int = 0) -> Fired | None:
+    """What the last of these tokens fires; the first ``num_before`` were not sampled."""
+    *context, token_id = (TEXTS.index(text) for text in texts)
+    made = triggers()
+    return made.fired(token_id, context, len(context) - num_before) if token_id in made.candidates else None
+
+
+@pytest.mark.parametrize(
+    ("texts", "num_tokens"),
+    [
+        (["<", "/", "g", "o", ">"], 5),
+        (["a", "</", "go", ">"], 3),
+        (["a", "</", "go>"], 2),
+        (["</go>"], 1),
+        (["a", " </go", ">"], 2),
+        (["a", " </go", ">b"], 2),
+        (["é", "</", "g", "o>"], 3),
+        (["\ufffd", "</", "g", "o>"], 3),
+    ],
+)
+def test_a_text_fires_however_it_is_cut(texts: list[str], num_tokens: int) -> None:
+    """At the token that completes it, whatever else that token has; all tokens with a part of it are counted."""
+    assert fired(*texts) == Fired(GO, num_tokens)
+
+
+@pytest.mark.parametrize(
+    "texts", [["</", "go"], ["</go>", ">"], ["</", "a", "go", ">"], [">"], ["go", ">"], ["<", "wait>", ">"]]
+)
+def test_nothing_else_fires(texts: list[str]) -> None:
+    """Neither a part of a text, nor a token after it."""
+    assert fired(*texts) is None
+
+
+@pytest.mark.parametrize("num_before", [1, 2, 3])
+def test_what_was_not_sampled_in_a_row_is_no_part_of_it(num_before: int) -> None:
+    """A text that begins before the latest join, or in the prompt, does not fire."""
+    assert fired("a", "</", "go", ">", num_before=num_before) == (Fired(GO, 3) if num_before == 1 else None)
+
+
+def test_a_token_by_id_goes_first() -> None:
+    """It is its own trigger, whatever its text."""
+    assert fired("a") == Fired(BY_ID, 1)
+
+
+def test_of_two_texts_the_longer_fires() -> None:
+    """If both end at one character."""
+    longer = handler()
+    made = Triggers({">": GO, "</go>": longer}, Cuts())
+    context = [TEXTS.index(text) for text in ("</", "go")]
+    assert made.fired(TEXTS.index(">"), context, 2) == Fired(longer, 3)
+
+
+def test_only_some_tokens_are_looked_at() -> None:
+    """Those that contain the last character of a text, and those that are hooks by themselves."""
+    assert {TEXTS[token_id] for token_id in triggers().candidates} == {"a", ">", "o>", "go>", "</go>", ">b", "wait>"}
+    assert Triggers({}, None).candidates == set()
+
+
+def test_a_text_that_ends_in_no_ascii_needs_all_tokens() -> None:
+    """A vocabulary may show its characters in another form."""
+    assert Triggers({"é": GO}, Cuts()).candidates == set(range(len(TEXTS)))
+
+
+@given(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=12), st.data())
+def test_every_occurrence_fires_once(token_ids: list[int], data: Any) -> None:
+    """As often as the sampled text contains one, wherever sampling began."""
+    start = data.draw(st.integers(0, len(token_ids)))
+    made, num_fired = Triggers({"</go>": GO, "<wait>": WAIT}, Cuts()), 0
+    for index in range(start, len(token_ids)):
+        if token_ids[index] in made.candidates:
+            num_fired += made.fired(token_ids[index], token_ids[:index], index - start) is not None
+    sampled = "".join(TEXTS[token_id] for token_id in token_ids[start:])
+    assert num_fired == len(re.findall("</go>|<wait>", sampled))

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each published notation by its name alone, on scripted streams."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mytests.rules.engine import Prompts, SurgicalEngine, finished
+from mytests.rules.tagged import Notation
+from sequence_hooks.published import PROTOCOLS
+
+
+def tags(*names: str) -> list[str]:
+    """Opening and closing tags."""
+    return [f"{bracket}{name}>" for name in names for bracket in ("<", "</")]
+
+
+NPR = Notation("npr", tags("guideline", "plan", "step", "takeaway"))
+MULTIVERSE = Notation("multiverse", tags("Parallel", "Goal", "Outline", "Path", "Conclusion"))
+THREADWEAVER = Notation("threadweaver", tags("Parallel", "Outlines", "Outline", "Thread"))
+SPELT = Notation("threadweaver", [])
+PARALLEL_R1 = Notation("parallel_r1", tags("Parallel", "Path", "Summary"))
+PASTA = Notation("pasta", [])
+HPD = Notation("hpd", ["<FORK>", "<CHILD>", "<|im_end|>", "<BLOCK>"])
+PADOC = Notation("padoc", ["[fork]"])
+APR = Notation("apr", [])
+MAX_STEPS = 1500
+ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR)
+
+
+def run(notation: Notation, **texts: str) -> SurgicalEngine:
+    """An engine that has run one request, and its children, on these texts."""
+    engine = notation.engine()
+    engine.run(notation.stream(**texts), MAX_STEPS)
+    engine.assert_empty()
+    return engine
+
+
+def text_of(notation: Notation, engine: SurgicalEngine) -> str:
+    """The text of the request's tokens, tags included."""
+    return notation.text(finished(engine).token_ids)
+
+
+def children_of(engine: SurgicalEngine) -> Sequence[Any]:
+    """The request's children."""
+    return finished(engine).children
+
+
+class TestFanOut:
+    @pytest.mark.parametrize(
+        ("notation", "plans", "child", "ends", "after", "between"),
+        [
+            (NPR, "<guideline>\n<plan>1: a</plan>\n<plan>2: b</plan>\n</guideline>", "step", "</step>",
+             "\n<takeaway>\n", "\n"),
+            (MULTIVERSE, "<Parallel>\n<Goal>\n<Outline>\n1: a\n</Outline>\n<Outline>\n2: b\n</Outline>\n</Goal>",
+             "Path", "</Path>", "\n<Conclusion>\n", "\n"),
+            (THREADWEAVER, "<Outlines>\n<Outline>1: a</Outline>\n<Outline>2: b</Outline>\n</Outlines>", "Thread",
+             "</Thread>", "\n", ""),
+            (SPELT, "<Outlines>\n<Outline>1: a</Outline>\n<Outline>2: b</Outline>\n</Outlines>", "Thread",
+             "</Thread>", "\n", ""),
+        ],
+        ids=["npr", "multiverse", "threadweaver", "threadweaver-spelt"],
+    )  # fmt: skip
+    def test_each_plan_becomes_a_child(
+        self, notation: Notation, plans: str, child: str, ends: str, after: str, between: str
+    ) -> None:
+        """The parent waits, and goes on after all of them, each with its number and its tags."""
+        engine = run(notation, r=f"so {plans}on", r_child_0=f" A\n{ends}", r_child_1=f" B, at length\n{ends}")
+        one, two = f"<{child}>\n1: A\n{ends}", f"<{child}>\n2: B, at length\n{ends}"
+        assert text_of(notation, engine) == f"so {plans}\n{one}{between}{two}{after}on"
+
+    @pytest.mark.parametrize("notation", [NPR, MULTIVERSE], ids=["npr", "multiverse"])
+    def test_siblings_do_not_see_each_other(self, notation: Notation) -> None:
+        """Their KV is injected with overlapping positions; what is prefilled are tags."""
+        opens, plan, closes = ("guideline", "plan", "step") if notation is NPR else ("Goal", "Outline", "Path")
+        block = f"<{opens}><{plan}>1: a</{plan}><{plan}>2: b</{plan}></{opens}>"
+        engine = run(notation, r=block, r_child_0=f"{'A' * 20}</{closes}>", r_child_1=f"{'B' * 20}</{closes}>")
+        (join,) = finished(engine).joins
+        assert join.num_merged > 2 * 20 + 2 * len(notation.ids(f"\n<{closes}>\n1:"))
+        # The last token of the trigger, two closing tags, and what the parent goes on after.
+        assert join.num_prefill == 1 + 2 + len("\n|\n")
+
+    @pytest.mark.parametrize(
+        "malformed",
+        [
+            "<guideline></guideline>",
+            "</guideline>",
+            "<plan>1: a</plan></guideline>",
+            "<guideline><plan>a</plan></guideline>",
+            "<guideline>" + "".join(f"<plan>{number}: a</plan>" for number in range(17)) + "</guideline>",
+        ],
+        ids=["no-plans", "never-opened", "plan-outside", "no-number", "too-many"],
+    )
+    def test_malformed_blocks_are_text(self, malformed: str) -> None:
+        """Nothing is spawned, and the sequence goes on."""
+        engine = run(NPR, r=malformed + "on")
+        assert (text_of(NPR, engine), children_of(engine)) == (malformed + "on", ())
+
+    def test_an_unclosed_block_is_text(self) -> None:
+        """And so is one that is closed twice."""
+        engine = run(NPR, r="<guideline><plan>1: a</plan> and so on")
+        assert children_of(engine) == ()
+        block = "<guideline><plan>1: a</plan></guideline>"
+        engine = run(NPR, r=block + "so</guideline>", r_child_0="x</step>")
+        assert len(children_of(engine)) == 1
+
+    def test_a_child_without_its_closing_tag_gets_it(self) -> None:
+        """It ended by EOS, and its parent goes on."""
+        engine = run(NPR, r="<guideline><plan>1: a</plan></guideline>on", r_child_0="x")
+        assert text_of(NPR, engine).endswith("<step>\n1:x</step>\n<takeaway>\non")
+
+    def test_blocks_nest(self) -> None:
+        """A path forks itself; its conclusion is part of its result, and numbers have several parts."""
+        outer = "<Goal><Outline>1: a</Outline><Outline>2: b</Outline></Goal>"
+        inner = "<Goal><Outline>1.1: c</Outline></Goal>"
+        engine = run(
+            MULTIVERSE,
+            r=outer + "done</Conclusion>",
+            r_child_0=inner + "inner</Conclusion></Path>",
+            r_child_0_child_0="deep</Path>",
+            r_child_1="flat</Path>",
+        )
+        first = f"{inner}\n<Path>\n1.1:deep</Path>\n<Conclusion>\ninner</Conclusion>"
+        rest = "\n<Path>\n2:flat</Path>\n<Conclusion>\ndone</Conclusion>"
+        assert text_of(MULTIVERSE, engine) == f"{outer}\n<Path>\n1:{first}</Path>{rest}"
+
+
+class TestParallelR1:
+    def test_the_opening_tag_forks(self) -> None:
+        """Two paths, whatever the model says, and a summary after them."""
+        engine = run(
+            PARALLEL_R1, r="so <Parallel>both agree</Summary> 4", r_child_0="2+2</Path>", r_child_1="1+3</Path>"
+        )
+        paths = "<Path>2+2</Path><Path>1+3</Path></Parallel>\n<Summary>"
+        assert text_of(PARALLEL_R1, engine) == f"so <Parallel>{paths}both agree</Summary> 4"
+
+    def test_within_a_path_it_is_text(self) -> None:
+        """Paths do not fork, and a path without its closing tag gets it."""
+        engine = run(PARALLEL_R1, r="<Parallel>on", r_child_0="<Parallel>x", r_child_1="y</Path>")
+        paths = "<Path><Parallel>x</Path><Path>y</Path></Parallel>\n<Summary>"
+        assert text_of(PARALLEL_R1, engine) == f"<Parallel>{paths}on"
+
+
+class TestPasta:
+    def test_chunks_are_decoded_beside_the_main_thread(self) -> None:
+        """The main thread goes on after a promise, waits at the sync, and sees the chunks after it."""
+        main = 'Pets: <promise topic="cats"/> and <promise topic="dogs"/>.<sync/>'
+        engine = run(PASTA, r=main + " Both.", r_child_0="Cats purr.</async>", r_child_1="Dogs bark a lot.</async>")
+        chunks = "<async>Cats purr.</async><async>Dogs bark a lot.</async>"
+        assert text_of(PASTA, engine) == f"{main}{chunks} Both."
+
+    def test_other_tags_that_end_alike_are_text(self) -> None:
+        """A line break of HTML is no promise, and a sync without promises waits for nothing."""
+        engine = run(PASTA, r="a<br/>b/>c<sync/>d")
+        assert (text_of(PASTA, engine), children_of(engine)) == ("a<br/>b/>c<sync/>d", ())
+
+    def test_a_promise_without_a_sync_is_kept(self) -> None:
+        """Its chunk follows all that the main thread has sampled."""
+        engine = run(PASTA, r="<promise/>main", r_child_0="chunk</async>")
+        assert text_of(PASTA, engine).startswith("<promise/>main")
+        assert text_of(PASTA, engine).endswith("<async>chunk</async>")
+
+
+class TestHpd:
+    LAYOUT = "<BLOCK>title [1,2,3,4]<FORK><BLOCK>image [5,6,7,8]<BLOCK>text [9,9,9,9]<FORK>"
+
+    def test_texts_stand_where_the_layout_forks(self) -> None:
+        """The layout never waits: each fork is replaced by a child's tag and its text."""
+        engine = run(HPD, r=self.LAYOUT, r_child_0="A Title<|im_end|>", r_child_1="Much text.<|im_end|>")
+        expected = self.LAYOUT.replace("<FORK>", "<CHILD>A Title", 1).replace("<FORK>", "<CHILD>Much text.")
+        assert text_of(HPD, engine) == expected
+        output = finished(engine)
+        assert output.sampled is not None and HPD.text(output.sampled.token_ids) == self.LAYOUT
+
+    def test_a_child_sees_the_layout_before_its_fork(self) -> None:
+        """With its own tag in place of the fork; forks before that one are in it."""
+        prompts: Prompts = {}
+        engine = HPD.engine(prompts)
+        engine.run(HPD.stream(r=self.LAYOUT, r_child_0="A<|im_end|>", r_child_1="B<|im_end|>"))
+        before = self.LAYOUT.rpartition("<FORK>")[0]
+        assert HPD.text(prompts["r_child_1"]).endswith(before + "<CHILD>")
+        engine.assert_empty()
+
+    def test_a_child_does_not_fork(self) -> None:
+        """Its fork is text, and an empty child leaves its tag."""
+        engine = run(HPD, r="a<FORK>b<FORK>", r_child_0="x<FORK>y<|im_end|>", r_child_1="<|im_end|>")
+        assert text_of(HPD, engine) == "a<CHILD>x<FORK>yb<CHILD>"
+
+
+class TestPadoc:
+    def test_branches_stand_where_the_layout_forks(self) -> None:
+        """A branch sees its fork token, and ends by EOS."""
+        engine = run(PADOC, r="one [fork] two [fork]", r_child_0="1", r_child_1="22")
+        assert text_of(PADOC, engine) == "one 1 two 22"
+
+    def test_the_fork_token_may_be_another(self) -> None:
+        """A field beside the protocol overrides it."""
+        notation = Notation("padoc", ["<|fork|>"], promise_token="<|fork|>")
+        engine = run(notation, r="one <|fork|> two", r_child_0="1")
+        assert text_of(notation, engine) == "one 1 two"
+
+
+class TestApr:
+    NODES = (
+        "Moving to Node #0\nCurrent State: 24:[4, 9, 3], Operations: []\n"
+        "Generated Node #0,0: 24:[4, 6] Operation: 9-3=6\nGenerated Node #0,1: 24:[4, 12] Operation: 9+3=12\n"
+    )
+    CALLS = (
+        "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #0,0\n"
+        "<Start Sub Search 1 at level 1> Moving to Node #0,1\n<End Calling Sub Searches>"
+    )
+    PATH = "Moving to Node #0,0\n4*6=24\n24,24 equal: Goal Reached"
+
+    def test_sub_searches_begin_at_their_nodes(self) -> None:
+        """With nothing of their parent's context but what it says of the node."""
+        prompts: Prompts = {}
+        engine = APR.engine(prompts)
+        engine.run(APR.stream(r=self.NODES + self.CALLS, r_child_0="x", r_child_1="y"), MAX_STEPS)
+        assert APR.text(prompts["r_child_0"]) == (
+            "Moving to Node #0,0\nCurrent State: 24:[4, 6], Operations: ['9-3=6']"
+        )
+        engine.assert_empty()
+
+    def test_paths_to_the_goal_are_merged(self) -> None:
+        """Of a sub-search that has found one, its last words; of another, that it has none."""
+        engine = run(
+            APR, r=self.NODES + self.CALLS + "so", r_child_0=f"{self.PATH}\n{self.PATH}", r_child_1="No solution found."
+        )
+        results = (
+            f"\n<Sub Searches>\n<Goal Reached in Sub Search 0 at level 1 at Node #0,0>\n{self.PATH}\n"
+            "<No Solution in Sub Search 1 at level 1 at Node #0,1>\n<End Sub Searches>\n"
+        )
+        assert text_of(APR, engine) == f"{self.NODES}{self.CALLS}{results}so"
+
+    @pytest.mark.parametrize(
+        "malformed",
+        [
+            "<End Calling Sub Searches>",
+            "<Calling Sub Searches>\n<End Calling Sub Searches>",
+            "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #7\n<End Calling Sub Searches>",
+            "Moving to Node #0\nCurrent State: 1:[2], Operations: [oops]\nGenerated Node #0,0: 1:[2] Operation: x\n"
+            "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #0,0\n<End Calling Sub Searches>",
+        ],
+        ids=["no-calls", "empty", "unknown-node", "unreadable"],
+    )
+    def test_malformed_calls_are_text(self, malformed: str) -> None:
+        """Nothing is spawned, and the search goes on."""
+        engine = run(APR, r=malformed + "on")
+        assert (text_of(APR, engine), children_of(engine)) == (malformed + "on", ())
+
+
+class TestEveryProtocol:
+    def test_each_has_its_tests(self) -> None:
+        """On an engine that knows it by its name."""
+        assert {notation.name for notation in ALL} == set(PROTOCOLS)
+
+    @pytest.mark.parametrize("notation", ALL, ids=lambda notation: notation.name)
+    @pytest.mark.parametrize("length", [1, 7, 40])
+    def test_a_cut_stream_ends(self, notation: Notation, length: int) -> None:
+        """Wherever max_tokens cuts a sequence, it ends with the tokens that it has."""
+        engine = notation.engine(max_tokens=length)
+        text = "".join(STREAMS[notation.name])
+        engine.run(notation.stream(text, r=text), MAX_STEPS)
+        assert finished(engine).finish_reason == "length"
+        engine.assert_empty()
+
+
+STREAMS = {
+    "npr": ("<guideline><plan>1: a</plan><plan>2: b</plan></guideline>", "then " * 20),
+    "multiverse": ("<Goal><Outline>1: a</Outline></Goal>", "then " * 20),
+    "threadweaver": ("<Outlines><Outline>1: a</Outline></Outlines>", "then " * 20),
+    "parallel_r1": ("a<Parallel>", "then " * 20),
+    "pasta": ('<promise topic="a"/>', "<sync/>", "then " * 20),
+    "hpd": ("a<FORK>b<FORK>", "then " * 20),
+    "padoc": ("a[fork]b[fork]", "then " * 20),
+    "apr": (TestApr.NODES, TestApr.CALLS, "then " * 20),
+}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A block of numbered plans whose closing tag fans out one child for each plan."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
+from sequence_hooks.protocols.tags import ending_with, text_since
+from sequence_hooks.results import ChildOutput
+from sequence_hooks.tokens import ids_of
+from sequence_hooks.triggers import Decoder
+
+
+@dataclass(frozen=True)
+class Tags:
+    """The tags of a notation."""
+
+    opens_plans: str
+    plan: str
+    """Followed by a number such as ``2`` or ``1.2``, and a colon."""
+
+    closes_plans: str
+    """The trigger."""
+
+    opens_child: str
+    closes_child: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.opens_plans, self.plan, self.closes_plans, self.opens_child, self.closes_child
+
+
+class FanOut:
+    """A handler for the tag that closes a block of plans. A block without plans is text.
+
+    Args:
+        after: Follows the last child's closing tag; the parent continues after it.
+    """
+
+    def __init__(self, tokenizer: Decoder, tags: Tags, after: str) -> None:
+        self._tokenizer = tokenizer
+        self._tags = tags
+        self._after = after
+        self._child_params = ending_with(tags.closes_child, tokenizer)
+        self._plan = re.compile(re.escape(tags.plan) + r"\s*([0-9]+(?:\.[0-9]+)*)\s*:")
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        numbers = self._plans([*event.prompt_token_ids, *event.output_token_ids, event.token_id])
+        texts = (f"\n{self._tags.opens_child}\n{number}:" for number in numbers)
+        children = tuple(Spawn(ids_of(text, self._tokenizer), self._child_params) for text in texts)
+        return Actions(children, block=bool(children))
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        """Each child's whole text, with its tags and its number, then what its parent continues after."""
+        merged: list[Piece] = []
+        for child in children:
+            merged += [PrefixOf(child), child, self._tags.closes_child]
+        return [*merged, self._after]
+
+    def _plans(self, context: list[int]) -> list[str]:
+        """The numbers of the plans in the block that ends ``context``; none if it was not opened, or closed before."""
+        block = text_since(self._tags.opens_plans, context, self._tokenizer)
+        if block is None or block.count(self._tags.closes_plans) != 1:
+            return []
+        return self._plan.findall(block)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NPR, the Native Parallel Reasoner (arXiv 2512.07461): plans become steps that are decoded side by side.
+
+    Sampled:      <guideline>\\n<plan>1: ...</plan>\\n<plan>2: ...</plan>\\n</guideline>
+    Children:     \\n<step>\\n1:...\\n</step>     \\n<step>\\n2:...\\n</step>
+    After them:   \\n<takeaway>\\n...\\n</takeaway>, with all steps in the context
+
+Read in bigai-nlco/Native-Parallel-Reasoner, commit e148ad5: the tags and that each is one added token in
+``npr-beta/train/utils.py``; control flow in its copy of SGLang 0.4.6, ``managers/schedule_batch.py`` and
+``managers/scheduler.py``; the format in ``evals/prompts/npr.txt``. Positions overlap, and siblings do not see each
+other.
+
+Here it differs:
+
+- Its engine keeps one more token that a child samples after ``</step>``, expected to be a line break. Here a line break
+  is inserted.
+- ``</step>`` and ``<takeaway>`` are prefilled after all steps; there a step has computed its own end. ``<takeaway>``
+  follows the last step's position, there the longest step's.
+- More than 5 plans, or none, end a request there. Here a block without plans is text, and `max_children` limits plans.
+- Repetition penalties of steps are the request's own; there they are 1.02, and the request's are reset.
+
+Not confirmed: the ids of the tokens, and a sample of the training data with its white space.
+"""
+
+from typing import Any
+
+from sequence_hooks.protocols.fan_out import FanOut, Tags
+from sequence_hooks.triggers import Decoder
+
+TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>")
+ONE_TOKEN = (*TAGS.all, "<takeaway>")
+FIELDS: dict[str, Any] = {
+    "handlers": {TAGS.closes_plans: f"{__name__}.handler"},
+    "child_merge_strategy": "kv_inject",
+    "position_rule": "overlap",
+}
+
+
+def handler(tokenizer: Decoder) -> FanOut:
+    """Fans out a child for each ``<plan>``."""
+    return FanOut(tokenizer, TAGS, after="\n<takeaway>\n")

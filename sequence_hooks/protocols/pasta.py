@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PASTA (arXiv 2502.11517): promises are decoded beside the main thread, until it syncs.
+
+    The main thread:   ...<promise topic="cats" tokens="30"/>...<sync/>...
+    A child:           <async>...</async>, begun by the engine after its promise
+    After the sync:    the chunks follow <sync/>, in the order of their promises
+
+The tags are those of the paper's summaries. Neither the interpreter nor a checkpoint could be read, so it is not
+confirmed which of them are single tokens (the published vocabulary has five added ones), where exactly chunks are put,
+and whether the engine or the model writes ``<async>``. So tags are recognized as text, however a tokenizer cuts them.
+
+Here it differs: the paper's children get positions that leave room for the promised number of tokens. Here a child's
+positions follow its promise, and merged chunks those before them.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
+from sequence_hooks.protocols.tags import ending_with, text_since
+from sequence_hooks.results import ChildOutput
+from sequence_hooks.tokens import ids_of
+from sequence_hooks.triggers import Decoder
+
+FIELDS: dict[str, Any] = {
+    "handlers": {"/>": f"{__name__}.handler"},
+    "sync_token": "<sync/>",
+    "block_on": "sync",
+    "trigger_by": "text",
+}
+_PROMISE = re.compile(r"promise\b[^<>]*/>")
+
+
+class Promise:
+    """Spawns a chunk where a tag ends that is a promise. Other tags that end alike are text."""
+
+    def __init__(self, tokenizer: Decoder) -> None:
+        self._tokenizer = tokenizer
+        spawn = Spawn(ids_of("<async>", tokenizer), ending_with("</async>", tokenizer))
+        self._actions = Actions((spawn,))
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        tag = text_since("<", [*event.output_token_ids, event.token_id], self._tokenizer)
+        return self._actions if tag is not None and _PROMISE.match(tag) else Actions()
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        """Each chunk with its tags: the opening one was the child's prefix, the closing one ended it."""
+        merged: list[Piece] = []
+        for child in children:
+            merged += ["<async>", child, "</async>"]
+        return merged
+
+
+def handler(tokenizer: Decoder) -> Promise:
+    """Spawns a child for each promise."""
+    return Promise(tokenizer)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tags of a notation, as a model's tokenizer has them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sequence_hooks.tokens import single_token
+from sequence_hooks.triggers import Decoder
+
+_FIRST_READ = 256
+"""Tokens that are decoded at first to find the last occurrence of a tag."""
+
+
+def ending_with(tag: str, tokenizer: Decoder) -> dict[str, Any]:
+    """The sampling parameters of a child that ends at ``tag``: at the token that it is, or at its text."""
+    token_id = single_token(tag, tokenizer)
+    return {"stop": [tag]} if token_id is None else {"stop_token_ids": [token_id]}
+
+
+def text_since(tag: str, context: Sequence[int], tokenizer: Decoder) -> str | None:
+    """The text after the last ``tag`` in the text of ``context``; None if there is none.
+
+    Reads no more of the context than it has to, in steps.
+    """
+    num_read = _FIRST_READ
+    while True:
+        text = tokenizer.decode(list(context[-num_read:]), skip_special_tokens=False)
+        start = text.rfind(tag)
+        if start >= 0:
+            return text[start + len(tag) :]
+        if num_read >= len(context):
+            return None
+        num_read *= 4
