@@ -83,18 +83,16 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4, help="trees of each prompt")
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()
-    engine = open_engine(hooks_for(arguments.mode, **FIELDS[arguments.merge]))
+    engine = open_engine(hooks_for(arguments.mode, **FIELDS[arguments.merge]), seed=0)
     # The engine's log-probabilities are the model's own at temperature 1, without top-k, top-p and penalties.
-    params = SamplingParams(
-        temperature=1.0, n=arguments.samples, seed=0, logprobs=0, max_tokens=40, skip_special_tokens=False
-    )
+    params = SamplingParams(temperature=1.0, n=arguments.samples, logprobs=0, max_tokens=40, skip_special_tokens=False)
     prompts = held_out_prompts(arguments.prompts, 0, arguments.mode)
     outputs = engine.generate(prompts, params, use_tqdm=False)
     model = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa")
     batch = batch_of(outputs, arguments.merge, AutoTokenizer.from_pretrained(MODEL_FOLDER).pad_token_id)
     advantages = advantages_of(outputs)
     print(f"{len(outputs)} prompts, {len(advantages)} sequences, {int(batch.loss_mask.sum())} sampled tokens")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     for step in range(arguments.steps):
         ratio = policy_step(model, batch, advantages, optimizer)
         print(f"step {step}: ratios from {ratio.min():.5f} to {ratio.max():.5f}")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz_deltas import check_child_deltas
+from mytests.fuzz_detached import check_assembled
 from mytests.fuzz_draw import histories
 from mytests.fuzz_grammars import Grammar
 from mytests.fuzz_history import SEPARATORS, Abort, History, Request, Setup
@@ -58,6 +59,7 @@ def replay(history: History) -> Tally:
     for name, request, trees in _trees(run):
         check_child_deltas(run.streams[name], trees, request.params.stream_children)
     for request, root in _roots(run):
+        check_assembled(root, history.setup.hooks(), SEPARATORS[history.setup.separator])
         # An abort may come between a last token and its processing: the sequence has then ended and is aborted.
         if not (history.setup.async_output and run.aborted):
             _rules(history, request).check(root)

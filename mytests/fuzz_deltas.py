@@ -61,6 +61,15 @@ class Stream:
         if logprobs is not None and (self._kind == "DELTA" or completion.finished()):
             # Until the end, upstream's list keeps growing with the sequence.
             assert len(logprobs) == len(tokens), f"{where}: {len(logprobs)} logprobs of {len(tokens)} tokens"
+        sampled = completion.sampled
+        if sampled is not None and self._kind != "DELTA":
+            # Nothing contradicts what was told before, if results of detached children are left out.
+            told.text, told.token_ids, told.logprobs = (
+                sampled.text,
+                list(sampled.token_ids),
+                list(sampled.logprobs or []),
+            )
+            return
         if self._kind == "DELTA":
             told.text += completion.text
             told.token_ids += tokens
@@ -79,6 +88,8 @@ class Stream:
             completion.text, completion.token_ids = told.text, told.token_ids
             asks = completion.cumulative_logprob is not None
             completion.logprobs = told.logprobs if asks else None
+            if completion.sampled is not None:
+                completion.segments = completion.sampled.segments
 
 
 def check_child_deltas(stream: Stream, roots: Sequence[Node], is_asked: bool) -> None:

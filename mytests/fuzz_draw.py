@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from mytests.fuzz_history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, Histor
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST
+from sequence_hooks.choices import ChildContext
 
 MOST_FEATURES = 4
 """The maximum number of features in one request's parameters."""
@@ -22,6 +23,7 @@ MOST_FEATURES = 4
 MOST_SPARE_TOKENS = 384
 """The maximum length of KV beyond that of the longest sequence."""
 
+MOST_PREFIX = 4
 _words = st.integers(7, VOCABULARY - 1)
 _OF_PLANS = (EOS, PROMISE, SYNC)
 
@@ -130,9 +132,12 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
 def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     """Setups of engines; the longest possible sequence fits into the KV cache of each."""
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.sampled_from(DIALECT.prefix_caching))
-    prefix = st.lists(st.integers(0, VOCABULARY - 1), max_size=4).map(tuple)
+    child_context: ChildContext = draw(st.sampled_from(get_args(ChildContext)))
+    least = int(child_context != "parent")
+    prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MOST_PREFIX).map(tuple)
     return Setup(
-        block_on=draw(st.sampled_from(["promise", "sync"])),
+        block_on=draw(st.sampled_from(["promise", "sync", "never"])),
+        child_context=child_context,
         prefix_caching=prefix_caching,
         max_model_len=draw(st.integers(100, 320)),
         spare_blocks=draw(st.integers(0, MOST_SPARE_TOKENS // BLOCK_SIZE)),
@@ -159,7 +164,8 @@ def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> 
     setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))
     request = st.builds(
         Request,
-        prompt_length=st.integers(1, 90),
+        # A plan tells a request from its children by the length of the prompt.
+        prompt_length=st.integers(MOST_PREFIX + 1 if setup.child_context == "none" else 1, 90),
         max_tokens=st.integers(1, LONGEST),
         plan_seed=st.integers(0, 1000),
         topic=st.integers(0, 2),

@@ -15,7 +15,7 @@ from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.choices import BlockedKVPolicy, BlockOn
+from sequence_hooks.choices import BlockedKVPolicy, BlockOn, ChildContext
 
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
@@ -29,6 +29,7 @@ class Setup(Compact):
     """The engine of a history."""
 
     block_on: BlockOn = "promise"
+    child_context: ChildContext = "parent"
     prefix_caching: bool = DIALECT.prefix_caching[0]
     max_model_len: int = 256
     spare_blocks: int = 40
@@ -72,6 +73,7 @@ class Setup(Compact):
             promise_token_id=PROMISE,
             sync_token_id=SYNC,
             block_on=self.block_on,
+            child_context=self.child_context,
             children_per_promise=len(self.prefixes),
             child_prefix_token_ids=self.prefixes[0] if same else self.prefixes,
             child_sampling_params=self._child_sampling_params(),

@@ -99,6 +99,9 @@ class _Replay:
         spawns = self._spawn(token, ending)
         waits = (token == SYNC and self.rules.params.hooks) or (spawns and self.rules.hooks.block_on == "promise")
         blocks = ending is None and waits
+        if ending and self.rules.hooks.detaches and self.num_children and self.node.output.finish_reason == "abort":
+            # It was aborted while it waited for detached children at its end.
+            return "abort"
         if not blocks and not (ending and self.unjoined):
             return ending
         joins = self.node.output.joins
@@ -127,10 +130,15 @@ class _Replay:
 
     def _spawn(self, token: int, ending: str | None) -> bool:
         name, prefixes = self.node.name, self.rules.hooks.child_prefixes
-        room = self.rules.max_model_len - len(self.node.prompt) - self.position - max(map(len, prefixes))
+        num_context = len(self.node.prompt) + self.position
+        num_shared = {"parent": num_context, "before_trigger": num_context - 1, "none": 0}
+        shared = num_shared[self.rules.hooks.child_context]
+        room = self.rules.max_model_len - shared - max(map(len, prefixes))
         may_spawn = self.rules.params.hooks and self.node.depth < self.rules.max_child_depth and room > 0
         may_spawn = may_spawn and token == PROMISE and ending is None and self._num_at_least() < self._most()
-        must_spawn = may_spawn and len(self.unjoined) + len(prefixes) <= self.rules.max_children
+        # How many detached ones had ended by then, the tree does not say.
+        num_unfinished = self.num_children if self.rules.hooks.detaches else len(self.unjoined)
+        must_spawn = may_spawn and num_unfinished + len(prefixes) <= self.rules.max_children
         must_spawn = must_spawn and self.num_in_tree < self._most()
         spawned = [child for child in self.node.children if child.output.spawn_position == self.position]
         choices = {len(prefixes)} if must_spawn else {0, len(prefixes)} if may_spawn else {0}
@@ -140,8 +148,9 @@ class _Replay:
             self.num_children += len(spawned)
             assert spawned == list(self.node.children[first : self.num_children])
             assert [child.output.prefix_token_ids for child in spawned] == list(prefixes)
+            assert {child.output.num_shared for child in spawned} == {shared}
             assert [c.name for c in spawned] == [f"{name}_child_{first + i}" for i in range(len(spawned))]
-        self.unjoined += spawned
+        self.unjoined += [] if self.rules.hooks.detaches else spawned
         return bool(spawned)
 
     def _most(self) -> float:
@@ -150,6 +159,8 @@ class _Replay:
 
     def _num_at_least(self) -> int:
         """A lower bound on the tokens sampled in the tree so far: its own, and those of its joined children."""
+        if self.rules.hooks.detaches:
+            return self.num_sampled - 1
         joined = self.node.children[: self.num_children - len(self.unjoined)]
         return self.num_sampled - 1 + sum(len(node.sampled) for child in joined for node in child.walk())
 

@@ -97,7 +97,7 @@ def _node(
     children = tuple(
         _node(
             child.request_id,
-            context[: len(prompt) + child.spawn_position] + child.prefix_token_ids,
+            context[: child.num_shared] + child.prefix_token_ids,
             child,
             depth + 1,
             params,

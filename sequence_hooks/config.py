@@ -3,7 +3,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,10 +62,10 @@ class SpecialKwargs(metaclass=_WithProtocol):
     """Tokens that follow the promise in a child's context, so that it diverges from its parent: one
     tuple for all children of a promise, or one for each child."""
 
-    child_prefix: str | tuple[str, ...] | None = None
+    child_prefix: str | Sequence[str] | None = None
     """The text of the child prefix, instead of its ids; or one text for each child."""
 
-    child_stop: str | tuple[str, ...] | None = None
+    child_stop: str | Sequence[str] | None = None
     """The texts that end a child, beside the end-of-sequence token. One that is a single token becomes a stop token,
     the others become stop strings."""
 

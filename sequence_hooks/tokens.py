@@ -2,6 +2,7 @@
 """Resolves the texts of hook tokens to ids, and checks ids against the model's vocabulary."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sequence_hooks.config import K, SpecialKwargs
@@ -70,7 +71,7 @@ def _hook_texts(special_kwargs: SpecialKwargs) -> list[str]:
     return [token for token in given if isinstance(token, str)]
 
 
-def _prefix_ids(prefix: str | tuple[str, ...], tokenizer: Tokenizer) -> tuple[Any, ...]:
+def _prefix_ids(prefix: str | Sequence[str], tokenizer: Tokenizer) -> tuple[Any, ...]:
     if isinstance(prefix, str):
         return ids_of(prefix, tokenizer)
     return tuple(ids_of(each, tokenizer) for each in prefix)

@@ -35,9 +35,9 @@ class Cuts:
 GO, WAIT, BY_ID = handler(), handler(), handler()
 
 
-def triggers(**more: TokenHandler) -> Triggers:
+def triggers() -> Triggers:
     """Two texts, and a token of its own."""
-    by_key: dict[int | str, TokenHandler] = {"</go>": GO, "<wait>": WAIT, 0: BY_ID, **more}
+    by_key: dict[int | str, TokenHandler] = {"</go>": GO, "<wait>": WAIT, 0: BY_ID}
     return Triggers(by_key, Cuts())
 
 

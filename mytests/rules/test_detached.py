@@ -20,6 +20,7 @@ from mytests.rules.engine import (
 )
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput, Segment
+from vllm.sampling_params import RequestOutputKind
 
 FORK = ord("*")
 
@@ -40,6 +41,13 @@ class Pair:
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         return ["(", *children, ")"]
+
+
+class Beside(Pair):
+    """Spawns a detached child that has nothing of its parent, and one that its parent waits for."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions((Spawn((1,), None, "none", is_detached=True), Spawn((2,))), block=True)
 
 
 def failing(children: Sequence[ChildOutput]) -> Merged:
@@ -139,6 +147,31 @@ class TestOutput:
         assert finished(engine).text == "ab"
         engine.assert_empty()
 
+    def test_deltas_tell_the_order_of_sampling(self) -> None:
+        """What was told cannot be taken back, so the last one has the assembled output beside its own tokens."""
+        engine, told = SurgicalEngine(hooks_with()), []
+        engine.add(output_kind=RequestOutputKind.DELTA)
+        for _ in range(20):
+            engine.step(plan(r="a!b", r_child_0="xyz"))
+            told += [each for output in engine.handed_out for each in output.outputs]
+        assert "".join(each.text for each in told) == "ab"
+        assert [token_id for each in told for token_id in each.token_ids] == [ord("a"), PROMISE, ord("b"), 1]
+        assert told[-1].assembled is not None and told[-1].assembled.text == "axyzb"
+        assert told[-1].tree_tokens is not None and told[-1].tree_tokens.replaced == 0
+        engine.assert_empty()
+
+    def test_without_texts_or_logprobs_there_are_none(self) -> None:
+        """Tokens are in their final order all the same."""
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Pair"}))
+        engine.add(detokenize=False, logprobs=None)
+        engine.run(plan(r="a*b", r_child_0="x", r_child_1="y", r_child_2="z"))
+        output = finished(engine)
+        assert list(output.token_ids) == [*ids("a(xy)(z)b"), 1]
+        assert (output.text, output.logprobs) == ("", None)
+        assert output.assembled is not None
+        assert (output.assembled.text, output.assembled.logprobs) == ("", None)
+        engine.assert_empty()
+
 
 class TestEnds:
     def test_the_request_ends_when_all_have(self) -> None:
@@ -196,6 +229,15 @@ class TestEnds:
         engine.run(plan(r="!abcdef", r_child_0="x" * 15))
         assert finished(engine).finish_reason == "length"
         assert finished(engine).text == "x" * 15 + "abcde"
+        engine.assert_empty()
+
+    def test_a_join_that_fills_the_models_length_ends_its_parent_when_all_have(self) -> None:
+        """A detached child with a short context of its own runs on for longer."""
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Beside"}), max_model_len=16)
+        engine.add()
+        engine.run(plan(r="a*b", r_child_0="x" * 12, r_child_1="z" * 6))
+        output = finished(engine)
+        assert (output.text, output.finish_reason) == (f"a({'x' * 12})({'z' * 6})", "length")
         engine.assert_empty()
 
 

@@ -12,6 +12,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.sequence import Logprob, SampleLogprobs
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
+_NUM_SEEN = 8
+"""Tokens before an inserted one that are decoded with it."""
+
 
 def orders_of(root: V0Branch, spans: Ids[Span], tokenizer: AnyTokenizer | None) -> tuple[Transcript, Transcript]:
     """The output of a request whose tree has ended: as it was sampled, and assembled.
@@ -43,18 +46,35 @@ def _entries(
     spans: Ids[Span], owners: dict[str, V0Branch], tokenizer: AnyTokenizer | None, params: SamplingParams
 ) -> SampleLogprobs:
     entries: SampleLogprobs = []
+    before: list[int] = []
     for span in spans:
         if span.child is None:
-            entries += (_inserted(token_id, tokenizer, params) for token_id in span.token_ids)
+            entries += _inserted(span.token_ids, before, tokenizer, params)
         else:
             logprobs = owners[span.child].sequence.seq.output_logprobs
             entries += (logprobs[position] for position in span.positions)
+        before += span.token_ids
     return entries
 
 
-def _inserted(token_id: int, tokenizer: AnyTokenizer | None, params: SamplingParams) -> dict[int, Logprob]:
-    """The entry of a token that no sequence sampled: it alone, with 0.0."""
-    text = None
-    if tokenizer is not None:
-        text = tokenizer.decode([token_id], skip_special_tokens=params.skip_special_tokens)
-    return {token_id: Logprob(logprob=0.0, decoded_token=text)}
+def _inserted(
+    token_ids: Ids[int], before: Ids[int], tokenizer: AnyTokenizer | None, params: SamplingParams
+) -> SampleLogprobs:
+    """The entries of tokens that no sequence sampled: each alone, with 0.0.
+
+    Args:
+        before: The tokens before them, which their text may depend on.
+    """
+    entries: SampleLogprobs = []
+    seen = list(before[-_NUM_SEEN:])
+    for token_id in token_ids:
+        text = None
+        if tokenizer is not None:
+            known, text = (
+                tokenizer.decode(each, skip_special_tokens=params.skip_special_tokens)
+                for each in (seen, [*seen, token_id])
+            )
+            text = text[len(known) :]
+        entries.append({token_id: Logprob(logprob=0.0, decoded_token=text)})
+        seen.append(token_id)
+    return entries
