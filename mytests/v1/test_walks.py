@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mytests.v1.releases import IS_REFERENCE
+from mytests.characters import CHILD
 from mytests.v1.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
 
@@ -79,13 +80,22 @@ MERGES: list[dict[str, Any]] = [
 """The ways to merge, as fields of the hooks."""
 
 
-def hooks(block_on: str, policy: str, merge: dict[str, Any]) -> SpecialKwargs:
+CONTEXTS: list[dict[str, Any]] = [
+    {},
+    {"child_context": "before_trigger", "child_prefix_token_ids": (CHILD,)},
+    {"child_context": "none", "child_prefix_token_ids": (CHILD,)},
+]
+"""The contexts of children, likewise."""
+
+
+def hooks(block_on: str, policy: str, *fields: dict[str, Any]) -> SpecialKwargs:
     """Nested hooks."""
-    return dataclasses.replace(NESTED, block_on=block_on, blocked_kv_policy=policy, **merge)  # type: ignore[arg-type]
+    given = {name: value for each in fields for name, value in each.items()}
+    return dataclasses.replace(NESTED, block_on=block_on, blocked_kv_policy=policy, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
-@pytest.mark.parametrize("block_on", ["promise", "sync"])
+@pytest.mark.parametrize("block_on", ["promise", "sync", "never"])
 @settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(
     st.lists(scripts(), min_size=1, max_size=4),
@@ -95,6 +105,7 @@ def hooks(block_on: str, policy: str, merge: dict[str, Any]) -> SpecialKwargs:
     st.sampled_from([16, 64]),
     st.sampled_from(["auto", "preserve", "discard"]),
     st.sampled_from(MERGES),
+    st.sampled_from(CONTEXTS),
 )
 def test_every_tree_comes_to_what_its_scripts_say(
     mode: str,
@@ -106,12 +117,13 @@ def test_every_tree_comes_to_what_its_scripts_say(
     budget: int,
     policy: str,
     merge: dict[str, Any],
+    context: dict[str, Any],
 ) -> None:
     """With any number of blocks that fits one context, of slots, and of tokens a step."""
-    assume(all(length + number + tree.size < 128 for number, tree in enumerate(trees)))
+    assume(all(length + number + 2 * tree.size < 128 for number, tree in enumerate(trees)))
     schedule, runner = mode.split("-")
     engine = SurgicalEngine(
-        hooks(block_on, policy, merge),
+        hooks(block_on, policy, {} if block_on == "never" else merge, context),
         num_blocks=blocks,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
@@ -123,7 +135,8 @@ def test_every_tree_comes_to_what_its_scripts_say(
         engine.add(f"r{number}", prompt="p" * (length + number))
         texts |= tree.texts(f"r{number}")
     engine.run(plan(**texts), max_steps=4000)
-    on = "!" if block_on == "promise" else "."
+    # The result of a detached child stands where a parent that waits would get it at once.
+    on = "." if block_on == "sync" else "!"
     assert [finished(engine, f"r{number}").text for number in range(len(trees))] == [tree.result(on) for tree in trees]
     engine.assert_empty()
 
@@ -134,15 +147,21 @@ def test_every_tree_comes_to_what_its_scripts_say(
     st.lists(scripts(), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), min_size=1, max_size=4),
     st.sampled_from([33, 60]),
-    st.sampled_from(MERGES),
+    st.sampled_from([("sync", merge) for merge in MERGES] + [("never", {})]),
+    st.sampled_from(CONTEXTS),
 )
 def test_aborts_at_any_time_leave_nothing(
-    mode: str, trees: list[Script], aborts: list[tuple[int, int]], blocks: int, merge: dict[str, Any]
+    mode: str,
+    trees: list[Script],
+    aborts: list[tuple[int, int]],
+    blocks: int,
+    merge: tuple[str, dict[str, Any]],
+    context: dict[str, Any],
 ) -> None:
     """Whichever sequence is aborted, in whatever step, and whatever is in flight."""
     schedule, runner = mode.split("-")
     engine = SurgicalEngine(
-        hooks("sync", "auto", merge),
+        hooks(merge[0], "auto", merge[1], context),
         num_blocks=blocks,
         max_num_seqs=4,
         is_async=schedule == "asynchronous",
