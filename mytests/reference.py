@@ -33,7 +33,9 @@ class Reference:
         for position, token in enumerate(fed):
             out.append(token)
             while children and children[0].origin is not None and children[0].origin.position == len(out):
-                pending.append(children.pop(0))
+                child = children.pop(0)
+                # What it comes to is in no context.
+                pending += [] if child.is_detached else [child]
             end = len(out)
             is_last = position == len(fed) - 1
             if is_last or token == SYNC or self.hooks.block_on == "promise":

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_walks
 
+from mytests.characters import CHILD
 from mytests.pretended_kv import PretendedKV
 from mytests.reference import Reference
 from mytests.surgical import EOS, PROMISE, SYNC, SurgicalEngine, ids
@@ -55,15 +56,21 @@ class Trees(RuleBasedStateMachine):
             return data.draw(st.sampled_from(choices))
 
         children = draw(1, 2, 3)
+        strategy = draw("kv_inject", "concatenate", "none")
+        # Only children that see their parent have KV that can be injected.
+        others = ["before_trigger", "none"] if strategy != "kv_inject" or draw(False, False, True) else []
+        context = draw("parent", *others)
         self.hooks = SpecialKwargs(
             promise_token_id=PROMISE,
             sync_token_id=SYNC,
-            block_on=draw("promise", "sync"),
+            block_on=draw("promise", "sync", *(["never"] if strategy != "kv_inject" else [])),
+            child_context=context,
+            child_prefix_token_ids=() if context == "parent" else (CHILD,),
             sync_resume=draw("auto", "manual"),
             max_child_depth=draw(3, 2, 1, 0),
             children_per_promise=children,
             max_children=draw(*range(children, 9)),
-            child_merge_strategy=(strategy := draw("kv_inject", "concatenate", "none")),
+            child_merge_strategy=strategy,
             position_rule=draw("sequential", "overlap") if strategy == "kv_inject" else "sequential",
             blocked_kv_policy=draw("swap", "auto", "discard", "preserve"),
         )
@@ -156,7 +163,9 @@ class Trees(RuleBasedStateMachine):
             if group.first_seq.status != SequenceStatus.FINISHED_ABORTED:
                 output = self.engine.outputs[group.request_id]
                 assert output.finished
-                assert list(output.outputs[0].token_ids) == self.reference.output(group)
+                (completion,) = output.outputs
+                sampled = completion.token_ids if completion.sampled is None else completion.sampled.token_ids
+                assert list(sampled) == self.reference.output(group)
 
     def _step(self, tokens: Any) -> None:
         scheduler = self.engine.scheduler
@@ -226,7 +235,7 @@ def test_random_walks() -> None:
     Trees.seen.clear()
     run_walks(
         Trees,
-        settings=settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+        settings=settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
     )
     missing = {name for name in MUST_ARISE if not Trees.seen[name]}
     assert not missing, Trees.seen

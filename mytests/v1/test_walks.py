@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mytests.v1.releases import IS_REFERENCE
 from mytests.characters import CHILD
+from mytests.v1.releases import IS_REFERENCE
 from mytests.v1.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
 
