@@ -101,7 +101,7 @@ test: setup test-plugin test-releases ## all tests; the surgical ones cover ever
 test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest mytests/rules mytests/server mytests/v1 \
 	  mytests/test_hostile_clients.py mytests/test_injection_engine.py mytests/test_injection_sharing.py \
-	  mytests/test_injection_fuzz.py
+	  mytests/test_injection_fuzz.py mytests/training
 
 test-releases: plugin ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
 	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases $(RELEASES)) || exit 1; \

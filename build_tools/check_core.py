@@ -25,8 +25,8 @@ MOST_SECONDS = 0.5
 _IMPORT = """
 import importlib, pkgutil, sys, sequence_hooks
 for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", onerror=lambda name: None):
-    # The plug-in is for environments with vLLM.
-    if not module.name.startswith("sequence_hooks.v1"):
+    # The plug-in is for environments with vLLM, and training for those with torch.
+    if not module.name.startswith(("sequence_hooks.v1", "sequence_hooks.training")):
         importlib.import_module(module.name)
 engines = {"vllm", "torch", "transformers"} & set(sys.modules)
 assert not engines, f"importing sequence_hooks imports {engines}"

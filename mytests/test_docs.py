@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from build_tools.configuration_page import PAGE, page
 from mytests.surgical import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
@@ -87,3 +88,8 @@ def test_every_message_is_explained() -> None:
     told = [message for path in modules if "_upstream" not in path.parts for message in told_by(path)]
     assert len(told) > 15
     assert [message for message in told if message[:60] not in page] == []
+
+
+def test_the_configuration_page_is_that_of_the_code() -> None:
+    """``python -m build_tools.configuration_page`` writes it anew."""
+    assert (ROOT / PAGE).read_text() == page()

@@ -2,7 +2,9 @@
 """`SpecialKwargs`: what a field accepts, what is refused, and how texts become token ids."""
 
 import dataclasses
+import json
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from mytests.surgical import HOOKS
 from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from vllm.config import SpecialKwargs
+from vllm.engine.arg_utils import EngineArgs
 from vllm.engine.child_overrides import sampling_fields
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
+from vllm.utils import FlexibleArgumentParser
 
 JOIN = "mytests.rules.test_join_functions.shout"
 HANDLER = "mytests.rules.test_extension.Fork"
@@ -266,3 +270,20 @@ def test_resolving_asks_the_models_tokenizer(monkeypatch: pytest.MonkeyPatch) ->
     assert compatibility.resolve(SpecialKwargs(sync_token="<sync>"), config).sync_token_id == 7
     with pytest.raises(ValueError, match="skip_tokenizer_init=True; give sync_token_id"):
         compatibility.resolve(SpecialKwargs(sync_token="<sync>"), config_of(skip_tokenizer_init=True))
+
+
+@pytest.mark.parametrize("form", ["json", "file", "dotted"])
+def test_a_command_line_has_several_forms(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JSON object, a file that has one, or a field at a time; help says what each field means."""
+    monkeypatch.setenv("COLUMNS", "100000")
+    fields = {"protocol": "npr", "max_children": 8}
+    path = tmp_path / "hooks.json"
+    path.write_text(json.dumps(fields))
+    forms = {
+        "json": ["--special-kwargs", json.dumps(fields)],
+        "file": ["--special-kwargs", f"@{path}"],
+        "dotted": ["--special-kwargs.protocol", "npr", "--special-kwargs.max_children", "8"],
+    }
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    assert EngineArgs.from_cli_args(parser.parse_args(forms[form])).special_kwargs == SpecialKwargs.of(fields)
+    assert "default 'parent'): What a child's context" in parser.format_help()

@@ -2,6 +2,7 @@
 """How hooks are switched on: by arguments of the engine, or by an option of its command line."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,32 @@ class TestOption:
         args = EngineArgs.from_cli_args(parser.parse_args([*TINY, *others, "--special-kwargs", json.dumps(FIELDS)]))
         assert args.scheduler_cls == SCHEDULER
         assert args.additional_config == {**({"of": "others"} if is_first else {}), "special_kwargs": FIELDS}
+
+    @pytest.mark.parametrize("form", ["json", "file", "dotted"])
+    def test_it_has_several_forms(self, parser: FlexibleArgumentParser, form: str, tmp_path: Path) -> None:
+        """A JSON object, a file that has one, or a field at a time."""
+        fields = {"protocol": "npr", "max_children": 8}
+        path = tmp_path / "hooks.json"
+        path.write_text(json.dumps(fields))
+        forms = {
+            "json": ["--special-kwargs", json.dumps(fields)],
+            "file": ["--special-kwargs", f"@{path}"],
+            "dotted": ["--special-kwargs.protocol", "npr", "--special-kwargs.max_children", "8"],
+        }
+        args = EngineArgs.from_cli_args(parser.parse_args([*TINY, *forms[form]]))
+        assert SpecialKwargs.of(args.additional_config["special_kwargs"]) == SpecialKwargs.of(fields)
+
+    def test_help_says_what_each_field_means(
+        self, parser: FlexibleArgumentParser, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """As the documentation does."""
+        monkeypatch.setenv("COLUMNS", "100000")
+        # The parser sets it for all of its class.
+        monkeypatch.setattr(FlexibleArgumentParser, "_search_keyword", None)
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--help=special-kwargs"])
+        said = capsys.readouterr().out
+        assert "child_context ('parent' | 'before_trigger' | 'none'; default 'parent'): What a child's context" in said
 
     def test_without_it_nothing_is_set(self, parser: FlexibleArgumentParser) -> None:
         """Hooks are off."""

@@ -5,6 +5,7 @@ import argparse
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.field_docs import help_text
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields
 
 
@@ -17,7 +18,7 @@ class SpecialKwargsAction(argparse.Action):
             dest,
             default=argparse.SUPPRESS,
             metavar="JSON",
-            help="Sequence hooks: a JSON object of the fields of SpecialKwargs. Without it they are off.",
+            help=help_text(),
             **kwargs,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sequence_hooks.field_docs import help_text
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import arg_utils as upstream
 from vllm.config import ModelConfig, SpecialKwargs, VllmConfig
@@ -35,8 +36,7 @@ class EngineArgs(upstream.EngineArgs):
             type=_parse_special_kwargs,
             default=None,
             metavar="JSON",
-            help='Sequence hooks, as JSON: \'{"sync_token_id": 7, "promise_token_id": 8}\'. '
-            "The fields are those of vllm.config.SpecialKwargs.",
+            help=help_text(),
         )
         return parser
 

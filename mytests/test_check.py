@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m sequence_hooks check``: what a model's files say about a configuration."""
+
+import json
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequence_hooks.__main__ import COMMANDS
+from sequence_hooks.__main__ import main as run_command
+from sequence_hooks.check.__main__ import main
+
+MODEL = "examples/forkjoin-tiny"
+HOOKS = {"promise_token": "<promise>", "sync_token": "<sync>", "block_on": "sync", "child_prefix": "<child>"}
+
+
+def checked(capsys: pytest.CaptureFixture[str], model: str = MODEL, **fields: Any) -> tuple[int, dict[str, str]]:
+    """The exit status, and what each check says."""
+    status = main([model, "--special-kwargs", json.dumps({**HOOKS, **fields} if "protocol" not in fields else fields)])
+    lines = capsys.readouterr().out.splitlines()
+    return status, {line.split()[0]: line.split(None, 1)[1] for line in lines}
+
+
+def with_template(folder: Path, template: str) -> str:
+    """A copy of the tiny model with a chat template, without weights."""
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(MODEL) / name, folder / name)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    return str(folder)
+
+
+def test_what_fits_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each token with its id and its use."""
+    status, said = checked(capsys, child_stop=["<sync>", "no"])
+    assert status == 0
+    assert said["tokens"] == (
+        "ok     promise '<promise>' (3); sync '<sync>' (4); children begin with '<child>'; children end at "
+        "'<sync>' (4), 'no'"
+    )
+    assert said["handlers"].endswith(
+        "'<promise>' (3): PromiseHandler, '<sync>' (4): SyncHandler; 2 tokens can fire one"
+    )
+    assert said["limits"].endswith("depth 1, 16 children at once; contexts of 512 tokens, a child's prefix has up to 1")
+    assert said["texts"].endswith("are in texts only with skip_special_tokens=false")
+    assert "no chat template" in said["chat"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "message"),
+    [
+        ({"max_children": 0}, "fields", "max_children is 0; use an integer of at least 1"),
+        ({"promise_token": "no such"}, "tokens", "promise_token has 'no such', which is"),
+        ({"protocol": "npr"}, "tokens", "protocol 'npr' has the tag '<guideline>', which is 11 tokens"),
+        ({"promise_token": None, "promise_token_id": 99}, "tokens", "99, which is not in the model's vocabulary"),
+        ({"handlers": {"a": "mytests.test_check.fails"}}, "handlers", "which failed when called with the tokenizer"),
+        ({"child_prefix": "<child>" * 600}, "limits", "a child's prefix has up to 600"),
+        ({"max_child_depth": 0}, "use", "max_child_depth is 0, so the promise token is an ordinary token"),
+    ],
+)
+def test_what_does_not_fit_fails(
+    capsys: pytest.CaptureFixture[str], fields: dict[str, Any], name: str, message: str
+) -> None:
+    """The exit status tells, and the line names what, and the way out."""
+    status, said = checked(capsys, **fields)
+    assert status == 1
+    assert said[name].startswith("FAILS") and message in said[name]
+
+
+def test_texts_need_no_token_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """A protocol of texts fits any tokenizer."""
+    status, said = checked(capsys, protocol="pasta")
+    assert (status, said["texts"]) == (0, "ok     all hook tokens are in the texts that clients get")
+    assert said["fields"].startswith("ok     protocol pasta: handlers")
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "keeps the hook tokens of earlier answers"),
+        ("{{ messages[0].content }}", "leaves '<promise>' (3), '<sync>' (4) of earlier answers out"),
+        ("{{ nothing() }}", "the chat template cannot be rendered: UndefinedError"),
+    ],
+)
+def test_a_chat_template_may_lose_tags(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, template: str, says: str
+) -> None:
+    """It says what becomes of those in earlier answers."""
+    _, said = checked(capsys, with_template(tmp_path, template))
+    assert says in said["chat"]
+
+
+def test_a_model_that_is_missing_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With the reason."""
+    status, said = checked(capsys, str(tmp_path))
+    assert (status, list(said)) == (1, ["model"])
+    assert str(tmp_path) in said["model"]
+
+
+def test_commands_are_modules(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is run with what follows its name."""
+    ran: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(runpy, "run_module", lambda name, **_: ran.append((name, sys.argv[1:])))
+    for command in COMMANDS:
+        monkeypatch.setattr(sys, "argv", ["sequence_hooks", command, "MODEL"])
+        run_command()
+    assert ran == [(module, ["MODEL"]) for module, _ in COMMANDS.values()]
+    monkeypatch.setattr(sys, "argv", ["sequence_hooks", "nothing"])
+    with pytest.raises(SystemExit):
+        run_command()
+
+
+def fails(tokenizer: Any) -> None:
+    """A factory that raises."""
+    raise RuntimeError("broken")

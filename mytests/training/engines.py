@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random trees from the engine that is installed, and plain models of transformers to compare with."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.fuzz import History, Request, Run
+from mytests.fuzz_model import EOS, PROMISE, SYNC, model_folder
+from mytests.injection_runs import Injecting
+from mytests.rules.engine import IS_V1
+from mytests.training.models import logits_of
+from sequence_hooks.training import Merge, TreeBatch, gather_logprobs
+
+FORCED = [EOS, PROMISE, SYNC]
+"""The tokens that a plan of the fuzzer forces at some places, and forbids elsewhere."""
+
+_DRIVER = "mytests.v1.fuzz_driver" if IS_V1 else "mytests.fuzz_on_v0"
+
+
+@cache
+def _qwen() -> tempfile.TemporaryDirectory[str]:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        initializer_range=0.2,
+        max_position_embeddings=2048,
+    )
+    folder = tempfile.TemporaryDirectory()
+    Qwen3ForCausalLM(config).save_pretrained(folder.name)
+    AutoTokenizer.from_pretrained(model_folder()).save_pretrained(folder.name)
+    return folder
+
+
+def qwen_folder() -> Path:
+    """The folder of a tiny random Qwen3, with the tokenizer of the fuzzer's Llama."""
+    return Path(_qwen().name)
+
+
+FAMILIES = {"llama": model_folder, "qwen3": qwen_folder}
+
+
+@contextmanager
+def family(name: str) -> Iterator[None]:
+    """Let engines that are opened within run this family's model."""
+    with patch(f"{_DRIVER}.model_folder", FAMILIES[name]):
+        yield
+
+
+@cache
+def plain_model(folder: Path) -> Any:
+    """The model as transformers has it, in float32."""
+    return AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, attn_implementation="sdpa")
+
+
+def setup_for(merge: Merge, **changes: Any) -> Injecting:
+    """An engine with room for all, which gives up no KV."""
+    ample = Injecting(spare_blocks=400, max_num_seqs=16, max_num_batched_tokens=512, **changes)
+    return replace(ample, injects=False) if merge == "concatenate" else replace(ample, position_rule=merge)
+
+
+def random_history(merge: Merge, seed: int, **changes: Any) -> History:
+    """Several requests with nested children, some of which start in their parent's own context, some with a prefix.
+
+    Args:
+        changes: Fields of the engine's `Setup` that are not to be random.
+    """
+    draw = Random(f"{merge} {seed}")
+    setup = setup_for(
+        merge,
+        block_on=draw.choice(["promise", "sync"]),
+        max_model_len=512,
+        max_child_depth=draw.choice([1, 2]),
+        max_children=draw.choice([3, 8]),
+        prefixes=draw.choice([((),), ((5,), (9, 6)), ((5,),), ((), ()), ((7,), (8,), (9, 6))]),
+        separator=draw.choice(["", "w007"]),
+        child_max_tokens=draw.choice([None, 7]),
+    )
+    requests = [Request(draw.randint(1, 40), draw.randint(8, 20), draw.randint(0, 99), topic) for topic in range(5)]
+    return History(replace(setup, **changes), tuple(requests))
+
+
+def outputs_of(history: History) -> list[Any]:
+    """What an engine of its own returns for each request."""
+    run = Run(history)
+    run.finish()
+    return [*run.outputs.values()]
+
+
+def is_free(batch: TreeBatch) -> torch.Tensor:
+    """Where a token is predicted that no plan of the fuzzer has forced."""
+    return batch.loss_mask & ~torch.isin(batch.target_ids, torch.tensor(FORCED))
+
+
+def logprobs_of(model: Any, batch: TreeBatch, never_sampled: Sequence[int] = ()) -> torch.Tensor:
+    """What transformers compute under the batch's mask, where some tokens are never sampled."""
+    with torch.inference_mode():
+        logits = logits_of(model, batch)
+        logits[..., list(never_sampled)] = -torch.inf
+        return gather_logprobs(logits, batch)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples train, and trees written as text are trained as `examples/forkjoin_packing.py` trains them."""
+
+from argparse import Namespace
+from itertools import islice
+from typing import Any, get_args
+
+import pytest
+import sft_on_trees
+import torch
+from forkjoin_packing import batches
+from forkjoin_reference import MODEL_FOLDER
+from forkjoin_task import Branch, Tree, training_trees
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from sequence_hooks.training import (
+    Fork,
+    InsertedText,
+    Merge,
+    SampledText,
+    TextTree,
+    TreeBatch,
+    encoded,
+    lay_out,
+    model_inputs,
+    pack,
+)
+
+pytestmark = pytest.mark.model
+
+ROW_LENGTH = 288
+"""In tokens, as in `examples/train_forkjoin.py`."""
+
+
+def text_tree(tree: Tree) -> TextTree:
+    """A tree of the task; what is merged in it need not be what its children answer, so it is written as text."""
+    prompt, *others = tree.parent
+    output: list[SampledText | InsertedText | Fork] = []
+    for number, piece in enumerate(others, 2):
+        output.append(SampledText(piece.text) if piece.sampled else InsertedText(piece.text))
+        output += [Fork(_child(f"{number}", branch)) for branch in tree.children if branch.fork == number]
+    return TextTree("parent", prompt.text, tuple(output))
+
+
+def _child(name: str, branch: Branch) -> TextTree:
+    prefix, answer = branch.pieces
+    return TextTree(name, prefix.text, (SampledText(answer.text),))
+
+
+def test_text_is_trained_as_in_the_packing_of_the_example() -> None:
+    """Both have the same loss and the same gradient for the same trees, in fewer rows: last tokens have none."""
+    model: Any = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    expected = next(batches(training_trees(3), tokenizer, rows=4, length=ROW_LENGTH))
+    logits = model(expected.tokens, position_ids=expected.positions, attention_mask=expected.mask).logits
+    loss = cross_entropy(logits.flatten(0, 1), expected.labels.flatten())
+    loss.backward()
+    gradient = model.model.embed_tokens.weight.grad.clone()
+    model.zero_grad()
+    rows, num_targets = [], int((expected.labels >= 0).sum())
+    for tree in training_trees(3):
+        rows.append(lay_out([encoded(text_tree(tree), tokenizer.encode)], "concatenate"))
+        if sum(target is not None for each in rows for target in each.targets) == num_targets:
+            break
+    ours = model(**model_inputs(TreeBatch.of(pack(rows, ROW_LENGTH), tokenizer.pad_token_id, ROW_LENGTH + 1))).loss
+    ours.backward()
+    torch.testing.assert_close(ours, loss, rtol=0, atol=1e-6)
+    torch.testing.assert_close(model.model.embed_tokens.weight.grad, gradient, rtol=0, atol=1e-6)
+
+
+def untrained_model() -> Any:
+    """The tiny fork-join model with random weights."""
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(MODEL_FOLDER))
+
+
+@pytest.mark.parametrize("merge", get_args(Merge))
+def test_the_example_trains(merge: Merge, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its loss falls, for every way to merge."""
+    model, tokenizer = untrained_model(), AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    same = list(islice(sft_on_trees.rows_of_trees(tokenizer, merge, 0), 6))
+    collate = sft_on_trees.Collator(tokenizer.pad_token_id)
+    before = model(**collate(same)).loss.item()
+    sft_on_trees.train(model, iter([same] * 5), collate, steps=5, learning_rate=5e-3)
+    assert capsys.readouterr().out.startswith(f"step 0: loss {before:.4f}")
+    assert model(**collate(same)).loss.item() < 0.9 * before
+
+
+def test_trl_trains_on_the_same_batches() -> None:
+    """TRL's trainer takes what the collator returns: after some steps its loss is lower for the same trees."""
+    pytest.importorskip("trl")
+    model, tokenizer = untrained_model(), AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    same = list(islice(sft_on_trees.rows_of_trees(tokenizer, "overlap", 0), 6))
+    collate = sft_on_trees.Collator(tokenizer.pad_token_id)
+    before = model(**collate(same)).loss.item()
+    arguments = Namespace(steps=5, learning_rate=5e-3, trees=6, seed=0)
+    sft_on_trees.train_with_trl(model, tokenizer, same, collate, arguments)
+    assert model(**collate(same)).loss.item() < 0.9 * before

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows are laid out for a tree, and what each of them sees."""
+
+from dataclasses import replace
+from random import Random
+from typing import get_args
+
+import pytest
+
+from mytests.training.trees import END, Simulated, child, fork_and_join, hashed, of_text, random_tree, values_in
+from sequence_hooks.results import Join
+from sequence_hooks.training import (
+    InsertedText,
+    Merge,
+    SampledText,
+    TextTree,
+    TokenTree,
+    TreeRows,
+    lay_out,
+)
+
+MERGES = get_args(Merge)
+SYNC = fork_and_join(child("a", "aa"), child("b", "bbb"))
+
+
+def shown(rows: TreeRows) -> str:
+    """The tokens of rows."""
+    return "".join(map(chr, rows.token_ids))
+
+
+def seen_at_end(rows: TreeRows, tree: TokenTree) -> str:
+    """What the row sees that predicts the last token of a tree's root."""
+    places = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
+    last = places[tree.name, len(tree.output_token_ids) - 1]
+    return "".join(chr(rows.token_ids[row]) for row in rows.seen_by(last))
+
+
+@pytest.mark.parametrize("merge", MERGES)
+class TestAllMerges:
+    def test_every_token_is_predicted_as_the_engine_does(self, merge: Merge) -> None:
+        """In random trees, from rows with the same values, each sampled token once."""
+        draw = Random(0)
+        for _ in range(150):
+            tree = random_tree(draw)
+            assert values_in(lay_out([tree], merge)) == Simulated(tree, merge, hashed).run().found
+
+    def test_so_it_is_with_copies(self, merge: Merge) -> None:
+        """Only "sequential" makes some, and has few rows with them."""
+        draw = Random(0)
+        for _ in range(150):
+            tree = random_tree(draw)
+            rows = lay_out([tree], merge, moving="copied")
+            assert values_in(rows) == Simulated(tree, merge, hashed).run().found
+            num_tokens = sum(len(each.prompt_token_ids) + len(each.output_token_ids) for each in tree.walk())
+            num_copies = sum(source != row for row, source in enumerate(rows.sources))
+            assert len(rows) - num_copies <= 2 * num_tokens
+            assert merge == "sequential" or not num_copies
+
+    def test_rows_see_earlier_rows_alone(self, merge: Merge) -> None:
+        """So that every mask is below the diagonal."""
+        rows = lay_out([SYNC], merge)
+        assert all(seen == sorted(seen) for seen in map(rows.seen_by, range(len(rows))))
+
+    def test_samples_share_their_prompt(self, merge: Merge) -> None:
+        """Laid out together; and the same sample twice costs its targets alone."""
+        samples = [fork_and_join(child("a", "aa")), replace(fork_and_join(child("a", "ab")), name="other")]
+        together = lay_out(samples, merge)
+        assert len(together) < sum(len(lay_out([each], merge)) for each in samples)
+        assert shown(together).count("pp") == shown(lay_out(samples[:1], merge)).count("pp")
+
+    def test_a_tree_without_children_is_its_tokens(self, merge: Merge) -> None:
+        """But for the last, from which nothing is predicted."""
+        assert shown(lay_out([of_text(TextTree("r", "pp", (SampledText("abc"),)))], merge)) == "ppab"
+
+
+class TestConcatenation:
+    def test_merged_tokens_are_rows_of_the_parent(self) -> None:
+        """Which see it as text, and the children are rows beside them."""
+        rows = lay_out([SYNC], "concatenate")
+        assert shown(rows) == "ppPPSaa|bbb~" + "caa" + "cbbb"
+        assert seen_at_end(rows, SYNC) == "ppPPSaa|bbb~"
+
+    def test_what_a_child_has_computed_in_the_same_context_is_shared(self) -> None:
+        """A child without a prefix, joined where it started; the last row alone has two tokens to predict."""
+        assert shown(lay_out([fork_and_join(child("a", "aa", ""), mode="promise")], "concatenate")) == "ppPaa~" + "a"
+
+    def test_a_row_predicts_one_token(self) -> None:
+        """The promise is laid out again for each child without a prefix."""
+        rows = lay_out([fork_and_join(child("a", "a", ""), child("b", "b", ""))], "concatenate")
+        assert shown(rows) == "ppPPSa|b~" + "Pa" + "Pb"
+        assert rows.seen_by(rows.token_ids.index(ord("~")) + 1) == [0, 1, 9]
+
+
+class TestInjection:
+    def test_overlapping_results_are_the_childrens_own_rows(self) -> None:
+        """Only the glue is laid out beside them."""
+        rows = lay_out([SYNC], "overlap")
+        assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S|b~"
+        assert seen_at_end(rows, SYNC) == "ppPP" + "aa" + "bb" + "S|b~"
+        assert rows.positions[-4:] == (4, 6, 7, 8)
+
+    def test_moved_results_have_what_they_saw_beside_them(self) -> None:
+        """Once for each child, moved as a whole."""
+        rows = lay_out([SYNC], "sequential")
+        assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S" + "ppPcaa" + "|" + "ppPPcbb" + "b~"
+        assert rows.positions[rows.token_ids.index(ord("S")) + 1 :] == (1, 2, 3, 4, 5, 6, 7, *range(3, 10), 10, 11)
+
+    def test_copies_take_the_place_of_what_would_be_moved(self) -> None:
+        """One row for each injected token, at its new position."""
+        rows = lay_out([SYNC], "sequential", moving="copied")
+        assert shown(rows) == "ppPP" + "caa" + "cbbb" + "S" + "aa" + "|" + "bb" + "b~"
+        assert rows.positions[-8:] == (4, *range(5, 12))
+        assert rows.sources[-8:] == (11, 5, 6, 14, 8, 9, 17, 18)
+
+    def test_a_result_at_its_own_positions_is_not_moved(self) -> None:
+        """A child without a prefix, joined where it started, is as if its parent had decoded it."""
+        tree = fork_and_join(child("a", "aaa", ""), mode="promise")
+        assert shown(lay_out([tree], "sequential")) == "ppPaaa" + "a~"
+
+    def test_a_child_that_has_not_seen_its_parent_is_merged_as_text(self) -> None:
+        """Its KV is of no use to it."""
+        stranger = TextTree("a", "q", (SampledText("aa"), END), sees_parent=False)
+        assert shown(lay_out([fork_and_join(stranger)], "overlap")) == "ppPSaa~" + "qaa"
+
+    def test_a_join_at_the_end_injects_nothing(self) -> None:
+        """Nothing is predicted after it."""
+        tree = of_text(TextTree("r", "pp", (SampledText("ab"), InsertedText("|"))))
+        assert shown(lay_out([tree], "overlap")) == "ppa"
+
+
+def with_prefill(num_prefill: int, tree: TokenTree = SYNC) -> TokenTree:
+    """A tree whose only join has prefilled so many tokens."""
+    (join,) = tree.joins
+    return replace(tree, joins=(replace(join, num_prefill=num_prefill),))
+
+
+class TestLostKV:
+    @pytest.mark.parametrize("merge", ["sequential", "overlap"])
+    def test_a_parent_that_prefilled_all_of_its_context_has_it_as_text(self, merge: Merge) -> None:
+        """It started over, and its children had seen the same tokens before."""
+        tree = with_prefill(SYNC.joins[0].num_context)
+        assert seen_at_end(lay_out([tree], merge), tree) == "ppPPSaa|bbb~"
+        assert values_in(lay_out([tree], merge)) == values_in(lay_out([tree], "concatenate"))
+
+    def test_what_was_injected_before_becomes_text(self) -> None:
+        """Under "overlap" its positions change too; children that started before keep what they saw."""
+        tree = fork_and_join(child("a", "aa"), child("b", "bbb"), child("d", "dd"), mode="promise")
+        first, second, third = tree.joins
+        lost = replace(tree, joins=(first, replace(second, num_prefill=second.num_context), third))
+        rows = lay_out([lost], "overlap")
+        assert shown(rows) == "ppP" + "caa" + "aP" + "cbbb" + "aaPbbbP" + "cdd" + "d~"
+        assert rows.positions[12:19] == tuple(range(3, 10))
+        assert seen_at_end(rows, lost) == "ppPaaPbbbPdd~"
+
+    def test_a_join_of_nothing_may_start_over_too(self) -> None:
+        """In the middle of what the parent has sampled."""
+        tree = replace(
+            fork_and_join(child("a", "aa"), mode="promise"),
+            joins=(*fork_and_join(child("a", "aa"), mode="promise").joins, Join(4, 0, 0, 6, 6)),
+        )
+        assert shown(lay_out([tree], "overlap")) == "ppP" + "caa" + "a" + "aa~"
+
+    @pytest.mark.parametrize("num_prefill", [2, 4, 7, 10])
+    @pytest.mark.parametrize("merge", ["sequential", "overlap"])
+    def test_other_losses_are_refused(self, num_prefill: int, merge: Merge) -> None:
+        """Three tokens are prefilled if no KV is lost, and the output does not say whose KV was."""
+        with pytest.raises(ValueError, match=f"root prefilled {num_prefill} tokens at its join at 3, and not 3: KV"):
+            lay_out([with_prefill(num_prefill)], merge)
+
+    def test_concatenation_does_not_mind(self) -> None:
+        """Recomputed text is the same text."""
+        assert lay_out([with_prefill(8)], "concatenate") == lay_out([SYNC], "concatenate")
+
+
+class TestRefused:
+    def test_more_rows_than_allowed(self) -> None:
+        """Before they are laid out: with every join they may be several times as many."""
+        num_rows = len(lay_out([SYNC], "sequential"))
+        assert len(lay_out([SYNC], "sequential", num_rows)) == num_rows
+        with pytest.raises(ValueError, match=f"the trees need more than {num_rows - 1} rows"):
+            lay_out([SYNC], "sequential", num_rows - 1)
+
+    def test_a_sequence_without_a_prompt(self) -> None:
+        """Its first token is predicted from nothing."""
+        with pytest.raises(ValueError, match="without a prompt"):
+            lay_out([of_text(TextTree("r", "", (SampledText("a"),)))], "concatenate")
+
+    def test_a_child_that_shares_more_than_there_is(self) -> None:
+        """The tree was put together wrongly."""
+        tree = replace(SYNC, children=(replace(SYNC.children[0], num_shared=99), *SYNC.children[1:]))
+        with pytest.raises(ValueError, match="a shares 99 tokens of 13"):
+            lay_out([tree], "concatenate")

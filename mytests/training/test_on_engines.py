@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain transformers compute, under the masks of trees, the log-probabilities that the engine has returned."""
+
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+
+# The engine runs in this process; this is read when vllm is imported.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
+from forkjoin_task import MODES, Mode, held_out_prompts
+
+from mytests.training.engines import (
+    FAMILIES,
+    FORCED,
+    family,
+    is_free,
+    logprobs_of,
+    outputs_of,
+    plain_model,
+    random_history,
+)
+from mytests.training.models import WAYS
+from sequence_hooks.choices import BlockOn, ChildContext
+from sequence_hooks.training import Merge, Moving, TreeBatch, TreeRows, lay_out, pack, token_trees
+from vllm import SamplingParams
+
+pytestmark = pytest.mark.model
+
+TOLERANCE = 1e-4
+"""For float32; the largest difference seen is 5e-5."""
+
+MOST_ROWS = 3000
+HISTORIES = 4
+
+FIELDS: dict[Merge, dict[str, Any]] = {
+    "concatenate": {},
+    "sequential": {"child_merge_strategy": "kv_inject"},
+    "overlap": {"child_merge_strategy": "kv_inject", "position_rule": "overlap"},
+}
+
+
+def laid_out(outputs: list[Any], merge: Merge, moving: Moving) -> list[TreeRows]:
+    """The rows of each request, but for those that would need too many of them."""
+    rows = []
+    for output in outputs:
+        trees = token_trees(output)
+        try:
+            rows.append(lay_out(trees, merge, MOST_ROWS, moving))
+        except ValueError as error:
+            assert "more than" in str(error) and moving == "computed"
+    return rows
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("merge", "moving"), WAYS)
+def test_a_trained_models_own_trees(mode: Mode, merge: Merge, moving: Moving) -> None:
+    """Every token that it has sampled itself, hook tokens included, in two samples of each prompt."""
+    engine = open_engine(hooks_for(mode, **FIELDS[merge]), seed=1)
+    params = SamplingParams(temperature=1.0, n=2, logprobs=0, max_tokens=40, skip_special_tokens=False)
+    outputs = engine.generate(held_out_prompts(20, 1, mode), params, use_tqdm=False)
+    if not IS_FORK:
+        engine.llm_engine.engine_core.shutdown()
+    rows = laid_out(outputs, merge, moving)
+    batch = TreeBatch.of(pack(rows, MOST_ROWS), pad_token_id=0)
+    assert sum(len(tree.children) for output in outputs for tree in token_trees(output)) > 100
+    torch.testing.assert_close(logprobs_of(plain_model(MODEL_FOLDER), batch), batch.logprobs, rtol=0, atol=TOLERANCE)
+
+
+def num_compared(outputs: list[Any], merge: Merge, moving: Moving, folder: Path) -> int:
+    """Compare the logprobs of all tokens that no plan has forced; return their number."""
+    batch = TreeBatch.of(pack(laid_out(outputs, merge, moving), MOST_ROWS), pad_token_id=0)
+    free, ours = is_free(batch), logprobs_of(plain_model(folder), batch, never_sampled=FORCED)
+    torch.testing.assert_close(ours[free], batch.logprobs[free], rtol=0, atol=TOLERANCE)
+    assert batch.logprobs[~free].eq(0).all()
+    return int(free.sum())
+
+
+@pytest.mark.parametrize(("merge", "moving"), WAYS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_random_trees_of_random_models(name: str, merge: Merge, moving: Moving) -> None:
+    """Nested ones, of two families; what was forced has a logprob of 0, and cannot be compared."""
+    total = 0
+    for seed in range(HISTORIES):
+        with family(name):
+            outputs = outputs_of(random_history(merge, seed))
+        total += num_compared(outputs, merge, moving, FAMILIES[name]())
+    assert total > 400
+
+
+@pytest.mark.parametrize("child_context", get_args(ChildContext))
+@pytest.mark.parametrize(
+    ("block_on", "merge"), [("never", "concatenate"), ("sync", "concatenate"), ("sync", "overlap")]
+)
+def test_children_of_other_contexts(block_on: BlockOn, merge: Merge, child_context: ChildContext) -> None:
+    """Detached ones, and such as have not seen their parent's trigger, or nothing of it: their KV is not injected."""
+    changes = {"block_on": block_on, "child_context": child_context, "prefixes": ((5,), (9, 6))}
+    outputs = outputs_of(random_history(merge, 0, **changes))
+    assert num_compared(outputs, merge, "computed", FAMILIES["llama"]()) > 50

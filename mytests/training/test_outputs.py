@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees from what an engine returns, here from outputs put together by hand."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sequence_hooks.results import ChildOutput, Segment
+from sequence_hooks.training import token_trees
+
+EOS = 2
+
+
+def child(**changes: Any) -> ChildOutput:
+    """A child that sampled 7 and 8, and ended by EOS."""
+    fields: dict[str, Any] = {
+        "request_id": "r_child_0",
+        "spawn_position": 2,
+        "num_shared": 4,
+        "prefix_token_ids": (5,),
+        "is_detached": False,
+        "text": "",
+        "token_ids": (7, 8, EOS),
+        "logprobs": (-1.0, -2.0, -3.0),
+        "result_token_ids": (7, 8),
+        "finish_reason": "stop",
+        "failed": False,
+        "children": (),
+        "segments": (),
+        "joins": (),
+        "spawn_time": 0.0,
+        "finished_time": 1.0,
+    }
+    return ChildOutput(**fields | changes)
+
+
+def completion(**changes: Any) -> Any:
+    """A completion that sampled 6, 3 and 4, got 7 and 8, and then sampled EOS."""
+    token_ids = (6, 3, 4, 7, 8, EOS)
+    fields: dict[str, Any] = {
+        "index": 0,
+        "sampled": None,
+        "token_ids": token_ids,
+        "logprobs": [{token_id: SimpleNamespace(logprob=-0.5), 99: None} for token_id in token_ids],
+        "children": (child(),),
+        "segments": (Segment(0, 3, "sampled"), Segment(3, 5, "merged", "r_child_0"), Segment(5, 6, "sampled")),
+        "joins": (),
+    }
+    return SimpleNamespace(**fields | changes)
+
+
+def output(*completions: Any, **changes: Any) -> Any:
+    """A finished request, by default with one completion."""
+    fields: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1, 1], "finished": True}
+    return SimpleNamespace(outputs=list(completions or [completion()]), **fields | changes)
+
+
+def test_a_tree_has_what_the_output_says() -> None:
+    """Tokens, logprobs and children; the prompt is the root's own."""
+    (tree,) = token_trees(output())
+    assert (tree.name, tree.num_prompt, tree.prompt_token_ids) == ("r", 2, (1, 1))
+    assert (tree.output_token_ids, tree.logprobs) == ((6, 3, 4, 7, 8, EOS), (-0.5,) * 6)
+    (below,) = tree.children
+    assert (below.name, below.num_shared, below.prompt_token_ids) == ("r_child_0", 4, (5,))
+    assert (below.output_token_ids, below.logprobs, below.result) == ((7, 8, EOS), (-1.0, -2.0, -3.0), (0, 1))
+
+
+def test_a_sequence_without_hook_tokens_has_sampled_all() -> None:
+    """It reports no segments."""
+    (tree,) = token_trees(output(completion(segments=(), children=(), logprobs=None)))
+    assert (tree.segments, tree.last_sampled, tree.logprobs) == ((Segment(0, 6, "sampled"),), 5, None)
+
+
+def test_an_empty_output_has_no_segment() -> None:
+    """A child that never ran."""
+    (tree,) = token_trees(output(completion(children=(child(token_ids=(), result_token_ids=(), failed=True),))))
+    assert (tree.children[0].segments, tree.children[0].last_sampled) == ((), -1)
+
+
+def test_each_sample_has_its_tree() -> None:
+    """Named by its index."""
+    trees = token_trees(output(completion(index=0), completion(index=1)))
+    assert [tree.name for tree in trees] == ["r/0", "r/1"]
+
+
+def test_with_detached_children_the_sampled_form_is_read() -> None:
+    """The output has their results where they were spawned, which no context had."""
+    own = SimpleNamespace(token_ids=(6, 3, EOS), segments=(Segment(0, 3, "sampled"),), logprobs=None)
+    (tree,) = token_trees(output(completion(sampled=own)))
+    assert (tree.output_token_ids, tree.segments, tree.logprobs) == (own.token_ids, own.segments, None)
+
+
+@pytest.mark.parametrize(("num_shared", "sees_parent"), [(4, True), (3, False), (0, False)])
+def test_a_child_sees_its_parent_if_it_shares_all_of_it(num_shared: int, sees_parent: bool) -> None:
+    """Not if it lacks the trigger that started it."""
+    (tree,) = token_trees(output(completion(children=(child(num_shared=num_shared),))))
+    assert tree.children[0].sees_parent == sees_parent
+
+
+class TestResult:
+    def test_what_came_after_the_end_is_part_of_it(self) -> None:
+        """A child that ended before its own children gets their results at its very end."""
+        late = (Segment(0, 2, "sampled"), Segment(2, 4, "merged", "r_child_0_child_0"))
+        ended = child(token_ids=(7, EOS, 9, 9), result_token_ids=(7, 9, 9), segments=late)
+        (tree,) = token_trees(output(completion(children=(ended,))))
+        assert tree.children[0].result == (0, 2, 3)
+
+    def test_that_of_a_failed_child_is_empty(self) -> None:
+        """Whatever it has sampled."""
+        failed = child(failed=True, result_token_ids=())
+        (tree,) = token_trees(output(completion(children=(failed,))))
+        assert tree.children[0].result == ()
+
+    def test_another_is_refused(self) -> None:
+        """It would be merged from the wrong rows."""
+        with pytest.raises(ValueError, match="the result of r_child_0 is not its output without"):
+            token_trees(output(completion(children=(child(result_token_ids=(8, 7)),))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"finished": False}, "request r has not finished"), ({"prompt_token_ids": None}, "r has no prompt_token_ids")],
+)
+def test_what_is_refused(changes: dict[str, Any], told: str) -> None:
+    """The error names the request."""
+    with pytest.raises(ValueError, match=told):
+        token_trees(output(**changes))

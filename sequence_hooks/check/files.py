@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's files say: its tokenizer, its vocabulary, its length."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sequence_hooks.triggers import Decoder
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model, without its weights."""
+
+    tokenizer: Decoder
+    vocab_size: int
+    """Rows of its output; a tokenizer may have fewer tokens."""
+
+    max_len: int | None
+    """Tokens of a context; None if its configuration does not say."""
+
+    has_chat_template: bool
+    hidden: frozenset[int]
+    """The tokens that ``skip_special_tokens`` leaves out of texts."""
+
+    chat: Callable[[list[dict[str, str]]], list[int]]
+    """The tokens of a conversation."""
+
+    @classmethod
+    def of(cls, model: str, max_len: int | None, trusts_code: bool) -> "ModelFiles":
+        """Read the files of ``model``, a folder or a name on the hub.
+
+        Args:
+            max_len: Instead of the model's own.
+
+        Raises:
+            OSError, ValueError: they are missing, or cannot be read.
+        """
+        # An import of seconds, which no engine needs from here.
+        transformers: Any = importlib.import_module("transformers")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=trusts_code)
+        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=trusts_code)
+        text = config.get_text_config()
+        return cls(
+            tokenizer=tokenizer,
+            vocab_size=text.vocab_size,
+            max_len=max_len or getattr(text, "max_position_embeddings", None),
+            has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
+            hidden=frozenset(tokenizer.all_special_ids),
+            chat=tokenizer.apply_chat_template,
+        )

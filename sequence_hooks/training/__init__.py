@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees as training data: the rows of a forward pass that computes what an engine has computed.
+
+    trees = token_trees(output)                          a finished request of either engine, or
+    trees = [encoded(text_tree, tokenizer.encode)]       a tree written as text
+    rows = pack([lay_out(trees, "concatenate")], 4096)   one layout per request, several beside each other in a row
+    batch = TreeBatch.of(rows, pad_token_id)
+    logits = model(batch.input_ids, position_ids=batch.position_ids, attention_mask=additive_mask(batch)).logits
+    gather_logprobs(logits, batch)                       equals batch.logprobs
+
+It needs torch, but neither vLLM nor transformers. ``docs/training.md`` explains it.
+"""
+
+from sequence_hooks.training.batch import IGNORED, NO_SEQUENCE, TreeBatch, gather_logprobs
+from sequence_hooks.training.copies import copy_kv, kv_copies, register_attention
+from sequence_hooks.training.inputs import model_inputs
+from sequence_hooks.training.layout import Merge, Moving, lay_out
+from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod
+from sequence_hooks.training.outputs import token_trees
+from sequence_hooks.training.packing import pack
+from sequence_hooks.training.rows import Stretch, Target, TreeRows
+from sequence_hooks.training.text import Fork, InsertedText, ResultOf, SampledText, TextTree, encoded
+from sequence_hooks.training.token_tree import TokenTree
+
+__all__ = [
+    "IGNORED",
+    "NO_SEQUENCE",
+    "Fork",
+    "InsertedText",
+    "Merge",
+    "Moving",
+    "ResultOf",
+    "SampledText",
+    "Stretch",
+    "Target",
+    "TextTree",
+    "TokenTree",
+    "TreeBatch",
+    "TreeRows",
+    "additive_mask",
+    "block_mask",
+    "copy_kv",
+    "dense_mask",
+    "encoded",
+    "gather_logprobs",
+    "kv_copies",
+    "lay_out",
+    "mask_mod",
+    "model_inputs",
+    "pack",
+    "register_attention",
+    "token_trees",
+]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lays out trees as the rows that an engine has computed their tokens from.
+
+*Concatenation.* What a sequence got from its children is text in its context: rows of its own, which see its context.
+
+*Injection.* Later rows of the parent see the rows of the child itself. Siblings have not seen each other. With
+"overlap" the child's rows keep their positions and are simply seen. With "sequential" they continue the parent's
+positions: unless the difference is 0, all that the child has seen is laid out again, moved by it, or copies of the
+child's KV are (`Moving`). The parent computes only the *glue* in its own context: the token that it sampled last,
+inserted tokens, tokens that no child has computed, and the very last token (`sequence_hooks.kv.plan` draws it).
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from sequence_hooks.results import Join
+from sequence_hooks.training.rows import NOTHING, RowTable, Target, TreeRows
+from sequence_hooks.training.token_tree import TokenTree, merged_by
+
+Merge = Literal["concatenate", "sequential", "overlap"]
+"""How an engine's joins merge: by concatenation, or by injection with one of both position rules."""
+
+Moving = Literal["computed", "copied"]
+"""How rows are laid out that "sequential" moves: computed again with all that they see, or as copies of KV."""
+
+
+def lay_out(
+    trees: Iterable[TokenTree], merge: Merge, max_rows: int | None = None, moving: Moving = "computed"
+) -> TreeRows:
+    """The rows of ``trees``, each of which sees exactly what the engine's computation of it has seen.
+
+    Trees that are laid out together share the rows that they have in common, such as those of a prompt with several
+    samples; `sequence_hooks.training.pack` puts trees beside each other that share nothing. A token on which no sampled
+    token depends, such as the last one of a sequence, has no row.
+
+    With "sequential" and rows that are "computed" again, each further join multiplies the rows: what a child has seen
+    of earlier joins is laid out with it. "copied" needs one row for each injected token, and a model that copies KV:
+    see `sequence_hooks.training.kv_copies`.
+
+    Raises:
+        ValueError: the trees need more than ``max_rows`` rows; a join says that KV was given up, so that what was
+            injected is unknown; or a sequence has no prompt.
+    """
+    table = RowTable(max_rows)
+    for tree in trees:
+        _Layout(tree, _Way(merge, moving), table, None).lay_out()
+    return table.rows()
+
+
+class _Way(NamedTuple):
+    merge: Merge
+    moving: Moving
+
+
+class _Piece(NamedTuple):
+    """A merged token, and where it stands in the context of ``child``; an inserted one has neither."""
+
+    child: "_Layout | None"
+    place: int
+
+
+class _Layout:
+    """The context of one sequence, laid out no further than it is needed."""
+
+    def __init__(self, tree: TokenTree, way: _Way, table: RowTable, parent: "_Layout | None") -> None:
+        self._tree, self._way, self._table = tree, way, table
+        self._token_ids = [*tree.prompt_token_ids, *tree.output_token_ids]
+        self._contexts = [NOTHING]
+        """The context before each token so far, and after the last; all of `RowTable`."""
+
+        self._next_positions = [0]
+        """The position at which a sequence goes on after each of these contexts."""
+
+        self._seen: set[int] = set()
+        """The rows of the context."""
+
+        self._children: dict[str, _Layout] = {}
+        if parent is not None:
+            self._fork(parent)
+
+    def lay_out(self) -> None:
+        """Lay out the sequence and its children."""
+        joins = {} if self._way.merge == "concatenate" else {join.position: join for join in self._tree.joins}
+        for segment in self._tree.segments:
+            # A join that merges nothing does not end the segment of sampled tokens that it lies in.
+            within = sorted(position for position in joins if segment.start < position < segment.end)
+            for start, end in pairwise([segment.start, *within, segment.end]):
+                if start in joins:
+                    self._join(joins[start])
+                if segment.origin == "sampled":
+                    self._predict(start, end)
+        for child in self._tree.children:
+            self._laid_out(child)
+
+    def _fork(self, parent: "_Layout") -> None:
+        num_shared = self._tree.num_shared
+        if num_shared > len(parent._token_ids):
+            raise ValueError(f"{self._tree.name} shares {num_shared} tokens of {len(parent._token_ids)}")
+        parent._extend_to(num_shared)
+        self._token_ids[:0] = parent._token_ids[:num_shared]
+        self._contexts = parent._contexts[: num_shared + 1]
+        self._next_positions = parent._next_positions[: num_shared + 1]
+        self._seen = {self._table.last(context) for context in self._contexts[1:]}
+
+    def _predict(self, start: int, end: int) -> None:
+        """Let the output tokens ``start`` to ``end`` (exclusive) be predicted from the tokens before them."""
+        tree, first = self._tree, self._tree.num_prompt
+        self._extend_to(first + end - 1)
+        for position in range(start, end):
+            logprob = None if tree.logprobs is None else tree.logprobs[position]
+            target = Target(tree.output_token_ids[position], logprob, tree.name, position)
+            self._table.predict(self._contexts[first + position], target)
+
+    def _join(self, join: Join) -> None:
+        """Let the sequence see what a join has injected; the tokens of one that injects nothing are text."""
+        tree = self._tree
+        if not join.num_prefill:
+            return
+        if join.num_prefill == join.num_context:
+            self._start_over(tree.num_prompt + join.position)
+            return
+        num_injectable = tree.num_injectable(join)
+        if join.num_prefill != join.num_merged + 1 - num_injectable:
+            raise ValueError(
+                f"{tree.name} prefilled {join.num_prefill} tokens at its join at {join.position}, and not "
+                f"{join.num_merged + 1 - num_injectable}: KV was given up, and what was injected is unknown. Leave its "
+                "tree out, or give the engine more KV cache"
+            )
+        if num_injectable:
+            self._inject(join)
+
+    def _inject(self, join: Join) -> None:
+        pieces = list(self._pieces(join))
+        self._extend_to(self._tree.num_prompt + join.position)
+        furthest = self._next_positions[-1] - 1
+        for number, (child, place) in enumerate(pieces, 1):
+            position = self._next_positions[-1]
+            if child is not None and self._way.merge == "overlap":
+                position = child._position(place)
+            if child is None or number == len(pieces) or not child._has_kv(place):
+                self._compute_at(position)
+            else:
+                self._see(self._moved(child, place, position), position)
+            furthest = max(furthest, position)
+        self._next_positions[-1] = furthest + 1
+
+    def _moved(self, child: "_Layout", place: int, position: int) -> int:
+        """A row for ``position`` with what a child has computed at ``place``."""
+        row, shift = self._table.last(child._contexts[place + 1]), position - child._position(place)
+        if shift and self._way.moving == "copied":
+            return self._table.copied(row, position)
+        return self._table.moved(row, shift)
+
+    def _pieces(self, join: Join) -> Iterator[_Piece]:
+        children = {child.name: child for child in self._tree.children}
+        for segment in merged_by(join, self._tree.segments):
+            num_tokens = segment.end - segment.start
+            if segment.child is None:
+                yield from [_Piece(None, 0)] * num_tokens
+            else:
+                child = children[segment.child]
+                laid_out = self._laid_out(child)
+                yield from (_Piece(laid_out, child.num_prompt + each) for each in child.result[:num_tokens])
+
+    def _start_over(self, num_tokens: int) -> None:
+        """Compute all tokens from the context alone. Children of the first ``num_tokens`` have seen the former rows."""
+        for child in self._tree.children:
+            if child.num_shared <= num_tokens:
+                self._laid_out(child)
+        self._contexts, self._next_positions, self._seen = [NOTHING], [0], set()
+
+    def _laid_out(self, child: TokenTree) -> "_Layout":
+        if child.name not in self._children:
+            self._children[child.name] = _Layout(child, self._way, self._table, self)
+            self._children[child.name].lay_out()
+        return self._children[child.name]
+
+    def _has_kv(self, index: int) -> bool:
+        """Whether an engine has KV for the parent of the token at ``index`` of the context when the sequence ends."""
+        return self._tree.sees_parent and index < self._tree.num_prompt + self._tree.last_sampled
+
+    def _position(self, index: int) -> int:
+        """The position of the token at ``index`` of the context, laid out or not."""
+        if index + 1 < len(self._contexts):
+            return self._table.position(self._table.last(self._contexts[index + 1]))
+        return self._next_positions[-1] + index + 1 - len(self._contexts)
+
+    def _extend_to(self, num_tokens: int) -> None:
+        """Lay out the first ``num_tokens`` of the context, as text where they are not laid out yet."""
+        while len(self._contexts) <= num_tokens:
+            self._compute_at(self._next_positions[-1])
+
+    def _compute_at(self, position: int) -> None:
+        """Lay out the next token as a row that sees the context."""
+        token_id = self._token_ids[len(self._contexts) - 1]
+        self._append(self._table.extend(self._contexts[-1], token_id, position), position)
+
+    def _see(self, row: int, position: int) -> None:
+        """Let ``row`` be the next token, or one that computes the same if the context has that already."""
+        while row in self._seen:
+            row = self._table.another(row)
+        self._append(self._table.see(self._contexts[-1], row), position)
+
+    def _append(self, context: int, position: int) -> None:
+        self._contexts.append(context)
+        self._next_positions.append(position + 1)
+        self._seen.add(self._table.last(context))

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees of token ids from what an engine returns."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.training.token_tree import TokenTree
+
+
+class OwnContext(Protocol):
+    """A completion's context after the prompt."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def segments(self) -> tuple[Segment, ...]: ...
+
+    @property
+    def logprobs(self) -> Any:
+        """For each token a mapping that has its entry, whose ``logprob`` is read; or None."""
+
+
+class Completion(OwnContext, Protocol):
+    """The fields of either engine's ``CompletionOutput`` that are read here."""
+
+    index: int
+    sampled: OwnContext | None
+    children: tuple[ChildOutput, ...]
+    joins: tuple[Join, ...]
+
+
+class FinishedOutput(Protocol):
+    """The fields of either engine's ``RequestOutput`` that are read here."""
+
+    request_id: str
+    prompt_token_ids: list[int] | None
+    outputs: list[Any]
+    """Each is a `Completion`."""
+
+    finished: bool
+
+
+def token_trees(output: FinishedOutput) -> list[TokenTree]:
+    """The tree of each completion of a finished request.
+
+    A tree is named like its request; with several completions, the index follows after a slash. Its log-probabilities
+    are those that the engine has returned; request them by ``SamplingParams(logprobs=0)``.
+
+    Raises:
+        ValueError: the request has not finished, or its output lacks the prompt.
+    """
+    if not output.finished:
+        raise ValueError(f"request {output.request_id} has not finished")
+    if output.prompt_token_ids is None:
+        raise ValueError(f"the output of request {output.request_id} has no prompt_token_ids")
+    prompt, name = tuple(output.prompt_token_ids), output.request_id
+    if len(output.outputs) == 1:
+        return [_of_completion(name, prompt, output.outputs[0])]
+    return [_of_completion(f"{name}/{each.index}", prompt, each) for each in output.outputs]
+
+
+def _of_completion(name: str, prompt: tuple[int, ...], completion: Completion) -> TokenTree:
+    own = _as_sampled(completion)
+    token_ids = tuple(own.token_ids)
+    return TokenTree(
+        name=name,
+        num_shared=0,
+        prompt_token_ids=prompt,
+        output_token_ids=token_ids,
+        segments=_segments(own.segments, len(token_ids)),
+        joins=completion.joins,
+        result=(),
+        logprobs=_logprobs(own.logprobs, token_ids),
+        children=_of_children(completion.children, len(prompt)),
+    )
+
+
+def _as_sampled(completion: Completion) -> OwnContext:
+    """Where results of detached children stand in a completion's output, ``sampled`` is what it had as its context."""
+    return completion if completion.sampled is None else completion.sampled
+
+
+def _of_children(children: Iterable[ChildOutput], num_prompt: int) -> tuple[TokenTree, ...]:
+    """Those of a sequence whose prompt has ``num_prompt`` tokens."""
+    return tuple(_of_child(child, num_prompt + child.spawn_position) for child in children)
+
+
+def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
+    """A child that started when its parent's context had ``num_context`` tokens."""
+    segments = _segments(child.segments, len(child.token_ids))
+    return TokenTree(
+        name=child.request_id,
+        num_shared=child.num_shared,
+        prompt_token_ids=child.prefix_token_ids,
+        output_token_ids=child.token_ids,
+        segments=segments,
+        joins=child.joins,
+        result=_result(child, segments),
+        sees_parent=child.num_shared == num_context,
+        logprobs=child.logprobs,
+        children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids)),
+    )
+
+
+def _segments(segments: tuple[Segment, ...], num_tokens: int) -> tuple[Segment, ...]:
+    """A sequence that met no hook token reports no segments: it has sampled all of its output."""
+    return segments or (Segment(0, num_tokens, "sampled"),) * (num_tokens > 0)
+
+
+def _logprobs(entries: Any, token_ids: tuple[int, ...]) -> tuple[float, ...] | None:
+    if entries is None:
+        return None
+    return tuple(float(entry[token_id].logprob) for entry, token_id in zip(entries, token_ids, strict=True))
+
+
+def _result(child: ChildOutput, segments: tuple[Segment, ...]) -> tuple[int, ...]:
+    """The positions of ``child.result_token_ids``: all but the tokens that ended it, the last ones that it sampled."""
+    if child.failed:
+        return ()
+    end = max((segment.end for segment in segments if segment.origin == "sampled"), default=0)
+    num_ending = len(child.token_ids) - len(child.result_token_ids)
+    positions = (*range(end - num_ending), *range(end, len(child.token_ids)))
+    if tuple(child.token_ids[position] for position in positions) != child.result_token_ids:
+        raise ValueError(f"the result of {child.request_id} is not its output without the tokens that ended it")
+    return positions

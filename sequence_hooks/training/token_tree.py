@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A finished tree of sequences as token ids: what a trainer starts from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sequence_hooks.results import Join, Segment
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """One sequence with its children. Positions count its output tokens.
+
+    `sequence_hooks.training.token_trees` makes it of an engine's output, `sequence_hooks.training.encoded` of text.
+    """
+
+    name: str
+    """Its request id; no other sequence of the tree has the same."""
+
+    num_shared: int
+    """Tokens of its parent's context, prompt and output, that its own context begins with; 0 for a root."""
+
+    prompt_token_ids: tuple[int, ...]
+    """The tokens that follow them: a root's prompt, a child's prefix."""
+
+    output_token_ids: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    """The origin of every output token, in order."""
+
+    joins: tuple[Join, ...]
+    result: tuple[int, ...]
+    """The positions of the output tokens that its parent gets if it is merged."""
+
+    sees_parent: bool = True
+    """Whether a child's context begins with all that its parent had when it started: only then is its KV injected."""
+
+    logprobs: tuple[float, ...] | None = None
+    """The engine's log-probability of each output token; None if it is unknown."""
+
+    children: tuple["TokenTree", ...] = ()
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of its context before its output."""
+        return self.num_shared + len(self.prompt_token_ids)
+
+    @property
+    def last_sampled(self) -> int:
+        """The position of the last token that it sampled, -1 if it sampled none. From there on an engine has no KV."""
+        return max((segment.end for segment in self.segments if segment.origin == "sampled"), default=0) - 1
+
+    def walk(self) -> Iterator["TokenTree"]:
+        """The sequence and its descendants, parents before children."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def num_injectable(self, join: Join) -> int:
+        """How many tokens of a join have KV that a child has computed, if no KV is given up and a token follows."""
+        children = {child.name: child for child in self.children}
+        last, count = join.position + join.num_merged - 1, 0
+        for segment in merged_by(join, self.segments):
+            child = None if segment.child is None else children[segment.child]
+            if child is not None and child.sees_parent:
+                # The very last token is computed in any case: the next one is sampled from it.
+                taken = child.result[: min(segment.end, last) - segment.start]
+                count += sum(position < child.last_sampled for position in taken)
+        return count
+
+
+def merged_by(join: Join, segments: tuple[Segment, ...]) -> Iterator[Segment]:
+    """Those of a sequence's ``segments`` that came with ``join``."""
+    for segment in segments:
+        if join.position <= segment.start < join.position + join.num_merged:
+            yield segment
