@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m sequence_hooks check``: what a model's files say about a configuration."""
 
+import dataclasses
 import json
 import runpy
 import shutil
@@ -13,6 +14,9 @@ import pytest
 from sequence_hooks.__main__ import COMMANDS
 from sequence_hooks.__main__ import main as run_command
 from sequence_hooks.check.__main__ import main
+from sequence_hooks.check.files import ModelFiles
+from sequence_hooks.check.findings import findings
+from sequence_hooks.config import SpecialKwargs
 
 MODEL = "examples/forkjoin-tiny"
 HOOKS = {"promise_token": "<promise>", "sync_token": "<sync>", "block_on": "sync", "child_prefix": "<child>"}
@@ -92,6 +96,13 @@ def test_a_chat_template_may_lose_tags(
     """It says what becomes of those in earlier answers."""
     _, said = checked(capsys, with_template(tmp_path, template))
     assert says in said["chat"]
+
+
+def test_a_length_that_is_not_known_is_no_limit() -> None:
+    """Some models' files say none."""
+    files = dataclasses.replace(ModelFiles.of(MODEL, None, False), max_len=None)
+    found = {each.name: each for each in findings(SpecialKwargs(promise_token_id=3), files)}
+    assert found["limits"].fits and found["limits"].says.endswith("the model's length is unknown")
 
 
 def test_a_model_that_is_missing_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.results import ChildDelta, Segment, TreeTokens
+from sequence_hooks.results import ChildDelta, Segment, Transcript, TreeTokens
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import (
@@ -77,6 +77,15 @@ class TestStreams:
         assert choice["index"] == 3
         assert choice["segments"] == [{"start": 0, "end": 2, "origin": "sampled", "child": None}]
         assert (choice["children"], choice["joins"]) == ([], [])
+
+    def test_both_orders_are_sent(self) -> None:
+        """If results of detached children replace what was sampled; logprobs stay with the engine."""
+        both = completion(0, Segment(0, 1, "merged", "r_child_0"))
+        both.sampled = Transcript("a", (7,), (Segment(0, 1, "sampled"),), None)
+        both.assembled = Transcript("b", (8,), (Segment(0, 1, "merged", "r_child_0"),), None)
+        ((choice,),) = (chunk["choices"] for chunk in sent(output(both)))
+        assert (choice["sampled"]["text"], choice["assembled"]["token_ids"]) == ("a", [8])
+        assert choice["assembled"]["segments"] == choice["segments"]
 
     def test_a_tree_is_sent_once(self) -> None:
         """Upstream repeats the finishing chunk of a sample while the others go on."""

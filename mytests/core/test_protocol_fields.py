@@ -11,6 +11,7 @@ import pytest
 from mytests.core.test_config import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Actions, Spawn, make_handlers
+from sequence_hooks.protocols.tags import text_since
 from sequence_hooks.published import PROTOCOLS, fields_of, one_token_tags
 from sequence_hooks.tokens import needs_tokenizer, with_token_ids
 
@@ -21,6 +22,9 @@ class Tagged(Tokenizer):
     def get_vocab(self) -> dict[str, int]:
         tags = ["<FORK>", "<CHILD>", "<|im_end|>", "[fork]"]
         return {**super().get_vocab(), **{tag: 300 + index for index, tag in enumerate(tags)}}
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -130,6 +134,14 @@ def test_a_file_may_have_the_fields(tmp_path: Path) -> None:
     assert SpecialKwargs.from_json(f"@{path}") == SpecialKwargs(protocol="npr")
     with pytest.raises(ValueError, match=r"@.*missing.json' cannot be read: .*; give an existing file"):
         SpecialKwargs.from_json(f"@{tmp_path / 'missing.json'}")
+
+
+@pytest.mark.parametrize("length", [3, 300, 5000])
+def test_the_last_tag_is_found_however_far_back_it_is(length: int) -> None:
+    """No more of the context is read than it takes; None if it has none."""
+    context = [ord(character) for character in f"<a>x<a>{'y' * length}"]
+    assert text_since("<a>", context, Tagged()) == "y" * length
+    assert text_since("<b>", context, Tagged()) is None
 
 
 def test_every_protocol_has_fields_of_its_own() -> None:
