@@ -98,7 +98,7 @@ def parse_prompt(prompt: str) -> tuple[Mode, list[str]]:
 def held_out_prompts(count: int, seed: int, mode: Mode) -> list[str]:
     """`count` prompts of held-out words only, the same ones for the same arguments."""
     rng = random.Random(f"held-out {mode} {seed}")
-    return [make_prompt(_random_words(rng, held_out=True), mode) for _ in range(count)]
+    return [make_prompt(random_words(rng, held_out=True), mode) for _ in range(count)]
 
 
 def expected_output(prompt: str) -> str:
@@ -127,7 +127,7 @@ def training_trees(seed: int) -> Iterator[Tree]:
     """
     rng = random.Random(f"training {seed}")
     while True:
-        words = _random_words(rng, held_out=False)
+        words = random_words(rng, held_out=False)
         results = [sort_letters(word) for word in words]
         if rng.random() < _FOREIGN_RESULTS_SHARE:
             results = [_random_word(rng, held_out=False) for _ in words]
@@ -164,7 +164,8 @@ def _promise_parent(results: Sequence[str]) -> list[Piece]:
     return pieces
 
 
-def _random_words(rng: random.Random, *, held_out: bool) -> list[str]:
+def random_words(rng: random.Random, *, held_out: bool) -> list[str]:
+    """Words of one prompt, all of one side of the split."""
     return [_random_word(rng, held_out=held_out) for _ in range(rng.randint(MIN_ITEMS, MAX_ITEMS))]
 
 

@@ -13,13 +13,17 @@ SPECIAL_TOKENS = (PAD, EOS, UNKNOWN, PROMISE, SYNC, CHILD)
 CHARACTERS = ascii_lowercase + digits + " \n="
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A fast tokenizer that adds no token by itself and pads on the left."""
-    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CHARACTERS))}
+def build_tokenizer(characters: str = "", tags: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
+    """A fast tokenizer that adds no token by itself and pads on the left.
+
+    Args:
+        characters, tags: Further tokens, of one character or several; they follow the tiny model's own.
+    """
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *CHARACTERS, *characters, *tags))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False) for t in (*SPECIAL_TOKENS, *tags)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
