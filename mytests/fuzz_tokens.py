@@ -144,9 +144,10 @@ def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut
         if segment.origin == "sampled":
             num_best = plan.params_at(node.depth).logprobs or 0
             found += ((rows[node.name][position], num_best) for position in range(segment.start, segment.end))
-        elif segment.child is None:
+        elif segment.origin == "inserted":
             found += [(None, 0)] * length
         else:
+            assert segment.child is not None
             child = children[segment.child]
             of_child = _rows_of(child, plan, rows)
             found += (of_child[position] for position in child.result[:length])

@@ -62,6 +62,7 @@ def _setup(draw: Random) -> Injecting:
         blocked_kv_policy=draw.choice(POLICIES),
         position_rule=draw.choice(["sequential", "overlap"]),
         scheduling_policy=draw.choice(["fcfs", "priority"]),
+        merges_prefixes=draw.choice([False, False, True]),
     )
 
 

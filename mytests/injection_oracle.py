@@ -16,7 +16,7 @@ from mytests.fuzz_plan import Plan
 from mytests.fuzz_tokens import Model
 from mytests.fuzz_tree import Node
 from sequence_hooks.choices import PositionRule
-from sequence_hooks.results import Join
+from sequence_hooks.results import ChildOutput, Join
 
 
 class Token:
@@ -145,9 +145,14 @@ class Layout:
                 yield from (_Piece(token_id, None, False) for token_id in token_ids)
                 continue
             child = self.children[segment.child]
-            for token_id, position in zip(token_ids, child.node.result, strict=False):
+            assert isinstance(child.node.output, ChildOutput)
+            # A prefix is counted back from the child's own output.
+            prefix = range(-len(child.node.output.prefix_token_ids), 0)
+            own = prefix if segment.origin == "inserted" else child.node.result
+            for token_id, position in zip(token_ids, own, strict=False):
                 index = len(child.node.prompt) + position
-                yield _Piece(token_id, child.tokens[index], index < child.num_computed)
+                has_kv = not child.node.output.failed and index < child.num_computed
+                yield _Piece(token_id, child.tokens[index], has_kv)
 
     def _append(self, token_id: int) -> None:
         """Add a token that the sequence computes itself."""

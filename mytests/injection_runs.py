@@ -2,7 +2,7 @@
 """Histories on an engine that injects KV, checked against `mytests.injection_oracle`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz import History, Request, Run, Setup
-from mytests.fuzz_model import model_folder
+from mytests.fuzz_model import PROMISE, model_folder
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
@@ -19,6 +19,8 @@ from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
 from mytests.kv_watch import watch
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.choices import PositionRule
+from sequence_hooks.handlers import Merged, PrefixOf, PromiseHandler
+from sequence_hooks.results import ChildOutput
 from vllm import RequestOutput
 
 KV_TOLERANCE = 5e-4
@@ -40,6 +42,8 @@ class Injecting(Setup):
     position_rule: PositionRule = "sequential"
     injects: bool = True
     child_stop_token_ids: tuple[int, ...] = ()
+    merges_prefixes: bool = False
+    """Whether a parent gets its children's prefixes too."""
 
     def hooks(self) -> SpecialKwargs:
         fields: dict[str, Any] = {}
@@ -47,7 +51,23 @@ class Injecting(Setup):
             fields |= {"child_merge_strategy": "kv_inject", "position_rule": self.position_rule}
         if self.child_stop_token_ids:
             fields["child_sampling_params"] = {"stop_token_ids": list(self.child_stop_token_ids)}
-        return replace(super().hooks(), **fields)
+        hooks = replace(super().hooks(), **fields)
+        if not self.merges_prefixes:
+            return hooks
+        Prefixed.hooks = hooks
+        return replace(hooks, promise_token_id=None, handlers={PROMISE: f"{__name__}.Prefixed"})
+
+
+class Prefixed(PromiseHandler):
+    """A promise whose join gives what children began with, too."""
+
+    hooks: SpecialKwargs
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(self.hooks)
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return [piece for child in children for piece in (PrefixOf(child), child)]
 
 
 Place = tuple[tuple[int, ...], int]

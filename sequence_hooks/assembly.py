@@ -28,7 +28,10 @@ class Cell(NamedTuple):
 
     token_id: int
     position: int
-    """Where it is in its owner's output."""
+    """Where it is in its owner's output, or in what was inserted."""
+
+    prefix_of: str | None = None
+    """The child whose prefix inserted tokens are."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Assembler:
                 continue
             within = self._by_position(child)
             for segment in branch.merged:
-                if segment.child == child.request_id:
+                if segment.child == child.request_id and segment.origin == "merged":
                     # A join cuts what it merges at its end only.
                     places = zip(range(segment.start, segment.end), child.result_positions, strict=False)
                     for index, position in places:
@@ -92,7 +95,8 @@ class Assembler:
         cells: list[Cell] = []
         for span in spans:
             if span.child is None:
-                cells += (Cell(None, token_id, 0) for token_id in span.token_ids)
+                inserted = enumerate(span.token_ids)
+                cells += (Cell(None, token_id, index, span.prefix_of) for index, token_id in inserted)
             else:
                 cells += (cell for position in span.positions for cell in within[span.child][position])
         return cells
@@ -111,7 +115,7 @@ def segments_of(spans: Iterable[Span], root: str, own: Sequence[Segment]) -> Ite
         if span.child == root:
             yield from _moved(span, own, start)
         else:
-            yield Segment(start, end, "inserted" if span.child is None else "merged", span.child)
+            yield Segment(start, end, "inserted" if span.child is None else "merged", span.child or span.prefix_of)
         start = end
 
 
@@ -133,6 +137,9 @@ def _trigger(child: Branch[N]) -> tuple[int, int]:
 def _spans(cells: Sequence[Cell]) -> Iterator[Span]:
     """Runs of tokens that are consecutive in the output of one sequence."""
     numbered = enumerate(cells)
-    for (owner, _), run in groupby(numbered, key=lambda item: (item[1].owner, item[0] - item[1].position)):
+    for (owner, prefix_of, _), run in groupby(
+        numbered, key=lambda item: (item[1].owner, item[1].prefix_of, item[0] - item[1].position)
+    ):
         found = [cell for _, cell in run]
-        yield Span([cell.token_id for cell in found], owner, [] if owner is None else [cell.position for cell in found])
+        positions = [] if owner is None else [cell.position for cell in found]
+        yield Span([cell.token_id for cell in found], owner, positions, prefix_of)

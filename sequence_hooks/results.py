@@ -18,7 +18,7 @@ class Segment:
     like a separator, the text of a join function, or what `LLMEngine.resume_sequence` was given."""
 
     child: str | None = None
-    """The child's request id, for "merged"."""
+    """The child's request id, for "merged"; for "inserted" tokens, that of the child whose prefix they are, if any."""
 
 
 @dataclass(frozen=True)

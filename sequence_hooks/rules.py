@@ -254,5 +254,5 @@ def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
     """The segments of output tokens that a join appends, the first of them at position ``start``."""
     for span in spans:
         end = start + len(span.token_ids)
-        yield Segment(start, end, "inserted" if span.child is None else "merged", span.child)
+        yield Segment(start, end, "inserted" if span.child is None else "merged", span.child or span.prefix_of)
         start = end

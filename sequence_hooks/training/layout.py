@@ -54,7 +54,7 @@ class _Way(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A merged token, and where it stands in the context of ``child``; an inserted one has neither."""
+    """A merged token, and where it stands in the context of ``child``; one that no child has has neither."""
 
     child: "_Layout | None"
     place: int
@@ -161,7 +161,9 @@ class _Layout:
             else:
                 child = children[segment.child]
                 laid_out = self._laid_out(child)
-                yield from (_Piece(laid_out, child.num_prompt + each) for each in child.result[:num_tokens])
+                # A prefix is counted back from the child's own output.
+                own = child.result if segment.origin == "merged" else range(-len(child.prompt_token_ids), 0)
+                yield from (_Piece(laid_out, child.num_prompt + each) for each in own[:num_tokens])
 
     def _start_over(self, num_tokens: int) -> None:
         """Compute all tokens from the context alone. Children of the first ``num_tokens`` have seen the former rows."""
@@ -178,7 +180,7 @@ class _Layout:
 
     def _has_kv(self, index: int) -> bool:
         """Whether an engine has KV for the parent of the token at ``index`` of the context when the sequence ends."""
-        return self._tree.sees_parent and index < self._tree.num_prompt + self._tree.last_sampled
+        return self._tree.has_kv_for_parent and index < self._tree.num_prompt + self._tree.last_sampled
 
     def _position(self, index: int) -> int:
         """The position of the token at ``index`` of the context, laid out or not."""

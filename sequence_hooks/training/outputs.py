@@ -98,6 +98,7 @@ def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
         segments=segments,
         joins=child.joins,
         result=_result(child, segments),
+        has_failed=child.failed,
         sees_parent=child.num_shared == num_context,
         logprobs=child.logprobs,
         children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids)),

@@ -31,6 +31,9 @@ class TokenTree:
     result: tuple[int, ...]
     """The positions of the output tokens that its parent gets if it is merged."""
 
+    has_failed: bool = False
+    """Whether it was aborted or could never fit: no KV of it is injected."""
+
     sees_parent: bool = True
     """Whether a child's context begins with all that its parent had when it started: only then is its KV injected."""
 
@@ -61,11 +64,17 @@ class TokenTree:
         last, count = join.position + join.num_merged - 1, 0
         for segment in merged_by(join, self.segments):
             child = None if segment.child is None else children[segment.child]
-            if child is not None and child.sees_parent:
+            if child is not None and child.has_kv_for_parent:
                 # The very last token is computed in any case: the next one is sampled from it.
-                taken = child.result[: min(segment.end, last) - segment.start]
-                count += sum(position < child.last_sampled for position in taken)
+                num_taken = min(segment.end, last) - segment.start
+                positions = child.result if segment.origin == "merged" else range(-len(child.prompt_token_ids), 0)
+                count += sum(position < child.last_sampled for position in positions[:num_taken])
         return count
+
+    @property
+    def has_kv_for_parent(self) -> bool:
+        """Whether a parent may get its KV: it saw all that its parent had, and has ended by itself."""
+        return self.sees_parent and not self.has_failed
 
 
 def merged_by(join: Join, segments: tuple[Segment, ...]) -> Iterator[Segment]:

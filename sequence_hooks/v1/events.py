@@ -120,6 +120,9 @@ class SpanTold(msgspec.Struct, array_like=True, frozen=True):
     positions: list[int]
     """Their positions in the child's output."""
 
+    prefix_of: str | None
+    """The child whose prefix inserted tokens are."""
+
 
 class Joined(Told, frozen=True):
     """A sequence got what it waited for."""

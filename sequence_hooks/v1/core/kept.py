@@ -50,9 +50,10 @@ class KeptKV:
         child, num_prompt = branch.sequence.request, branch.sequence.num_prompt_tokens
         num_available = num_written(child)
         (manager,) = self._manager.coordinator.single_type_managers
-        first = (num_prompt - len(branch.origin.prefix_token_ids)) // manager.block_size
+        num_shared = branch.origin.num_shared
+        first = num_shared // manager.block_size
         blocks = manager.req_to_blocks.get(child.request_id, [])[first : -(-num_available // manager.block_size)]
-        if num_available > num_prompt and blocks:
+        if num_available > num_shared and blocks:
             self._manager.block_pool.touch(blocks)
             parent = branch.parent.sequence.request
             self._children.setdefault(parent, []).append(child.request_id)

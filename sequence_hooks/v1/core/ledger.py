@@ -144,4 +144,4 @@ def assembled(branch: V1Branch, assembly: Assembly) -> Assembled:
 
 
 def _told(spans: Iterable[Span]) -> list[SpanTold]:
-    return [SpanTold(span.child, list(span.token_ids), list(span.positions)) for span in spans]
+    return [SpanTold(span.child, list(span.token_ids), list(span.positions), span.prefix_of) for span in spans]

@@ -29,11 +29,8 @@ def assembled(root: FrontBranch, told: Sequence[SpanTold], replay: Replay, param
         told: What the engine has put together.
         params: The request's own.
     """
-    owners = [None if span.child is None else replay.known(span.child) for span in told]
-    spans = [
-        Span(span.token_ids, None if owner is None else owner.request_id, span.positions)
-        for span, owner in zip(told, owners, strict=True)
-    ]
+    spans = [replay.span(each) for each in told]
+    owners = [None if each.child is None else replay.known(each.child) for each in told]
     token_ids = tuple(token_id for span in spans for token_id in span.token_ids)
     return Transcript(
         text=_text(root.sequence, token_ids, replay.tokenizer, params),

@@ -16,7 +16,7 @@ from sequence_hooks.limits import Limits
 from sequence_hooks.merge import Span
 from sequence_hooks.rules import ChildPlan, Merge, segments
 from sequence_hooks.tree import DependencyManager
-from sequence_hooks.v1.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, Told
+from sequence_hooks.v1.events import Aborted, Assembled, Blocked, Ended, Joined, SpanTold, Spawned, Told
 from sequence_hooks.v1.frontend.narration import Narration
 
 FrontBranch = Branch[Narration]
@@ -46,6 +46,13 @@ class Replay:
     def known(self, request_id: str) -> FrontBranch:
         """The same, of a sequence that is known to be in one."""
         return self._branches[request_id]
+
+    def span(self, told: SpanTold) -> Span:
+        """What the engine tells, with the names that its caller knows."""
+        owner, prefix_of = (
+            None if name is None else self._branches[name].request_id for name in (told.child, told.prefix_of)
+        )
+        return Span(told.token_ids, owner, told.positions, prefix_of)
 
     @property
     def has_trees(self) -> bool:
@@ -124,7 +131,7 @@ class Replay:
         spans = []
         for told in event.spans:
             child = None if told.child is None else self._branches[told.child]
-            spans.append(Span(told.token_ids, None if child is None else child.request_id, told.positions))
+            spans.append(self.span(told))
             entries = None if child is None else child.sequence.entries(told.positions)
             sequence.merge(told.token_ids, sequence.entries_of_inserted(told.token_ids) if entries is None else entries)
         merge = Merge(
