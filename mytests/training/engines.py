@@ -91,6 +91,7 @@ def random_history(merge: Merge, seed: int, **changes: Any) -> History:
         prefixes=draw.choice([((),), ((5,), (9, 6)), ((5,),), ((), ()), ((7,), (8,), (9, 6))]),
         separator=draw.choice(["", "w007"]),
         child_max_tokens=draw.choice([None, 7]),
+        merges_prefixes=draw.choice([False, False, True]),
     )
     requests = [Request(draw.randint(1, 40), draw.randint(8, 20), draw.randint(0, 99), topic) for topic in range(5)]
     return History(replace(setup, **changes), tuple(requests))
