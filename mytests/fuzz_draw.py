@@ -132,11 +132,11 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
 def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     """Setups of engines; the longest possible sequence fits into the KV cache of each."""
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.sampled_from(DIALECT.prefix_caching))
-    child_context: ChildContext = draw(st.sampled_from(get_args(ChildContext)))
+    child_context: ChildContext = draw(st.sampled_from(["parent", *get_args(ChildContext)]))
     least = int(child_context != "parent")
     prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MOST_PREFIX).map(tuple)
     return Setup(
-        block_on=draw(st.sampled_from(["promise", "sync", "never"])),
+        block_on=draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"])),
         child_context=child_context,
         prefix_caching=prefix_caching,
         max_model_len=draw(st.integers(100, 320)),

@@ -67,9 +67,9 @@ class TestReader:
 
     def test_another_version_is_refused(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error names both versions and the way out."""
-        monkeypatch.setattr(reader, "FORMAT_VERSION", 3)
+        monkeypatch.setattr(reader, "FORMAT_VERSION", 4)
         fork = written(path)
-        with pytest.raises(TraceError, match="version 2 of the format, and this reads version 3; read it with"):
+        with pytest.raises(TraceError, match="version 3 of the format, and this reads version 4; read it with"):
             read(fork)
 
 
@@ -110,7 +110,13 @@ class TestLanes:
         depth = sys.getrecursionlimit() + 100
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
-        fields = {"position": 1, "num_prompt_tokens": 2, "prefix_token_ids": ()}
+        fields = {
+            "position": 1,
+            "num_prompt_tokens": 2,
+            "prefix_token_ids": (),
+            "context": "parent",
+            "is_detached": False,
+        }
         names = ["r", *(f"c{number}" for number in range(1, depth))]
         chain = [(events.Spawned, {**fields, "sequence": c, "parent": p}) for p, c in itertools.pairwise(names)]
         picture = picture_of(read(written(path, stream, parent, *chain)))
@@ -191,7 +197,7 @@ class TestLanes:
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
         fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
-        child = (events.Spawned, {**fields, "prefix_token_ids": ()})
+        child = (events.Spawned, {**fields, "prefix_token_ids": (), "context": "parent", "is_detached": False})
         counts = {"num_merged": 1, "num_prefill": 1, "num_cut": 0, "num_injected": 0}
         join = (events.Joined, {"sequence": "r", "children": ["c"], **counts, "at": 3.0})
         assert picture_of(read(written(path, stream, parent, child, join))).arrows[1].start == 3.0

@@ -110,7 +110,7 @@ class TestPerfetto:
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
         fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
-        child = (events.Spawned, {**fields, "prefix_token_ids": ()})
+        child = (events.Spawned, {**fields, "prefix_token_ids": (), "context": "parent", "is_detached": False})
         picture = picture_of(read(written(path, stream, parent, child)))
         assert len(picture.arrows) == 1
         assert [event for event in events_of(picture) if event["ph"] in "sf"] == []

@@ -15,7 +15,7 @@ from sequence_hooks.integrity import IntegrityError, faults_of
 from sequence_hooks.limits import Limits
 from sequence_hooks.results import Join
 from sequence_hooks.stats import HookStats
-from sequence_hooks.trace.events import Blocked, Joined, Spawned, Until
+from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned, Until
 from sequence_hooks.trace.observer import SILENT, Observer
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class DependencyManager(Generic[S]):
             position=plan.position,
             num_prompt_tokens=len(sequence.prompt_token_ids),
             prefix_token_ids=plan.prefix_token_ids,
+            context=plan.context,
+            is_detached=plan.is_detached,
         )
         return child
 
@@ -150,6 +152,11 @@ class DependencyManager(Generic[S]):
             num_injected=num_injected,
         )
         return join
+
+    def assemble(self, root: Branch[S]) -> None:
+        """Record that a request's output has got the results of all detached children."""
+        children = [branch.request_id for branch in root.subtree() if branch.is_detached]
+        self._observer.note(Assembled, sequence=root.request_id, children=children)
 
     def look_at(self, branch: Branch[S]) -> None:
         """Have `take_unsettled` return ``branch``, once."""

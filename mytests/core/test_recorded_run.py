@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees that are observed by a `Recorder` leave a run that the command draws."""
 
+import dataclasses
 import subprocess
 import sys
 from itertools import count
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged
+from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged, plan
+from sequence_hooks.choices import ChildContext
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.observer import SILENT
@@ -77,3 +79,30 @@ def test_silence_costs_no_clock() -> None:
     """Without a recording nothing is written down."""
     assert (SILENT.is_recording, SILENT.now()) == (False, 0.0)
     SILENT.note(events.SwappedIn, sequence="r")
+
+
+def test_detached_children_are_drawn(tmp_path: Path) -> None:
+    """With what they see, and an arrow to the end of their request, whose output has their results."""
+    path = tmp_path / "run.jsonl"
+    begin(str(path), "a model", HOOKS)
+    recorder = Recorder(str(path), count().__next__)
+    trees = Trees(recorder)
+    recorder.note(events.Stream, block_size=4, num_blocks=8)
+    recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
+    root = trees.plant(PlainSequence(output_token_ids=[1, 3]), LIMITS)
+    contexts: list[ChildContext] = ["before_trigger", "none"]
+    for number, context in enumerate(contexts):
+        planned = dataclasses.replace(plan(number, handler()), context=context, is_detached=True)
+        end(trees, trees.spawn(root, planned, PlainSequence(planned.request_id, output_token_ids=[20, 3])))
+    assert not end(trees, root)
+    trees.join(root, merged(root), num_prefill=0, num_injected=0)
+    assert end(trees, root)
+    trees.assemble(root)
+    picture = picture_of(read(path))
+    assert [note.text for note in picture.lanes[1].notes] == [
+        "detached: only the end of its request waits for it",
+        "its context has its parent up to the trigger, then its prefix",
+    ]
+    assert "nothing of its parent" in picture.lanes[2].notes[1].text
+    assert picture.lanes[0].notes[-1].text == "its output has the results of 2 detached children"
+    assert [arrow.kind for arrow in picture.arrows] == ["spawn", "spawn", "merge", "merge"]

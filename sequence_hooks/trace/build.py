@@ -115,6 +115,11 @@ class _Builder:
         parent.children.append(lane)
         self._lanes[event.stream, event.sequence] = lane
         self.arrows.append(Arrow("spawn", parent, time, lane, time))
+        if event.is_detached:
+            lane.notes.append(Note(time, "detached: only the end of its request waits for it"))
+        if event.context != "parent":
+            seen = "nothing of its parent" if event.context == "none" else "its parent up to the trigger"
+            lane.notes.append(Note(time, f"its context has {seen}, then its prefix"))
 
     @_on.register
     def _(self, event: events.Step) -> None:
@@ -155,6 +160,13 @@ class _Builder:
         end = time if lane.end is None else lane.end
         for child in (self._lane(event, sequence) for sequence in event.children):
             self.arrows.append(Arrow("merge", child, end if child.end is None else child.end, lane, end))
+
+    @_on.register
+    def _(self, event: events.Assembled) -> None:
+        text = f"its output has the results of {len(event.children)} detached children"
+        lane, time = self._note(event, event.sequence, text), self._time(event)
+        for child in (self._lane(event, sequence) for sequence in event.children):
+            self.arrows.append(Arrow("merge", child, time if child.end is None else child.end, lane, time))
 
     @_on.register
     def _(self, event: events.GaveUp) -> None:

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from sequence_hooks.choices import ChildContext
 from sequence_hooks.kv.pressure import Means
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Until = Literal["children", "caller"]
 """What a BLOCKED sequence waits for: its children alone, or also a caller."""
@@ -64,6 +65,9 @@ class Spawned(Event, frozen=True):
 
     num_prompt_tokens: int
     prefix_token_ids: tuple[int, ...]
+    context: ChildContext
+    is_detached: bool
+    """Whether nobody waits for it but the end of its request."""
 
 
 class Step(Event, frozen=True):
@@ -102,6 +106,13 @@ class Joined(Event, frozen=True):
     """Merged tokens that came with their KV."""
 
 
+class Assembled(Event, frozen=True):
+    """A request ended, and the results of detached children stand in its output."""
+
+    sequence: str
+    children: list[str]
+
+
 class GaveUp(Event, frozen=True):
     """A sequence that was set aside gave up KV."""
 
@@ -136,5 +147,5 @@ class Finished(Event, frozen=True):
     text: str
 
 
-AnyEvent = Stream | Arrived | Spawned | Step | Blocked | Joined | GaveUp | Preempted | SwappedIn | Finished
+AnyEvent = Stream | Arrived | Spawned | Step | Blocked | Joined | Assembled | GaveUp | Preempted | SwappedIn | Finished
 AnyLine = Header | AnyEvent

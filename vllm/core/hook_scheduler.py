@@ -265,6 +265,7 @@ class HookScheduler(PriorityScheduler):
             # A join has filled the model's length, and detached children are not done.
             return
         if branch.parent is None and branch.has_detached_below:
+            self.trees.assemble(branch)
             self._merger.assemble(branch)
         # Upstream emits the output of a group that ends outside a step through this list.
         self._finished_at_join.append(group)

@@ -221,6 +221,7 @@ class TreeScheduler(RecordingScheduler):
         self._free_request(request)
         if branch.parent is None:
             if branch.has_detached_below:
+                self.trees.assemble(branch)
                 self._ledger.note(branch, assembled(branch, self.hooks.merger.assemble(branch)))
             self._ledger.finish(branch)
 

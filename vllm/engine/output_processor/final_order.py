@@ -25,7 +25,8 @@ def orders_of(root: V0Branch, spans: Ids[Span], tokenizer: AnyTokenizer | None) 
     """
     sequence, owners = root.sequence, {branch.request_id: branch for branch in root.subtree()}
     token_ids = tuple(token_id for span in spans for token_id in span.token_ids)
-    own, entries = sequence.seq.output_logprobs, _entries(spans, owners, tokenizer, sequence.sampling_params)
+    before = list(sequence.prompt_token_ids[-_NUM_SEEN:])
+    own, entries = sequence.seq.output_logprobs, _entries(spans, owners, before, tokenizer, sequence.sampling_params)
     own_ids = tuple(sequence.output_token_ids)
     # What its end leaves out of its own text, such as a stop string, is left out of both.
     num_left_out = sum(map(len, texts_of(own_ids, own))) - len(sequence.text)
@@ -43,10 +44,14 @@ def orders_of(root: V0Branch, spans: Ids[Span], tokenizer: AnyTokenizer | None) 
 
 
 def _entries(
-    spans: Ids[Span], owners: dict[str, V0Branch], tokenizer: AnyTokenizer | None, params: SamplingParams
+    spans: Ids[Span],
+    owners: dict[str, V0Branch],
+    before: list[int],
+    tokenizer: AnyTokenizer | None,
+    params: SamplingParams,
 ) -> SampleLogprobs:
+    """The logprobs of all tokens of ``spans``, which follow those ``before``."""
     entries: SampleLogprobs = []
-    before: list[int] = []
     for span in spans:
         if span.child is None:
             entries += _inserted(span.token_ids, before, tokenizer, params)
