@@ -10,5 +10,5 @@ import torch
 @pytest.fixture(autouse=True)
 def gradients() -> Iterator[None]:
     """Whatever ran before, a training step has gradients."""
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         yield
