@@ -115,7 +115,7 @@ def test_a_planted_fault_is_found(
     """A planted fault is reported as a history that fails again."""
     monkeypatch.setattr(owner, name, fault)
     with pytest.raises(Failure) as failure:
-        fuzz(SECONDS, 5, max_histories=1_000, shrinks=False, among=among)
+        fuzz(SECONDS, 6, max_histories=1_000, shrinks=False, among=among)
     cause = failure.value.__cause__
     assert cause is not None
     assert message in str(cause)
