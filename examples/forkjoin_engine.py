@@ -51,14 +51,15 @@ def hooks_for(mode: Mode, **fields: Any) -> SpecialKwargs:
 
 
 def open_engine(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, **engine_args: Any) -> LLM:
-    """An engine for the model; None runs it without hooks."""
+    """An engine for the model, or for the one at the path ``model``; None runs it without hooks."""
     defaults = {
+        "model": str(MODEL_FOLDER),
         "dtype": "float32",
         "enforce_eager": True,
         "max_model_len": 512,
         "disable_log_stats": True,
     }
-    return LLM(str(MODEL_FOLDER), **_with_hooks(special_kwargs, defaults | engine_args))
+    return LLM(**_with_hooks(special_kwargs, defaults | engine_args))
 
 
 def _with_hooks(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, arguments: dict[str, Any]) -> dict[str, Any]:

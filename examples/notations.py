@@ -28,7 +28,9 @@ All tags of the first are several tokens: one for each character. Those of the s
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from forkjoin_reference import MODEL_FOLDER
 from forkjoin_task import EOS, is_held_out, last_line, random_words, sort_letters
 
 from sequence_hooks.training import Fork, InsertedText, ResultOf, SampledText, TextTree
@@ -58,6 +60,11 @@ class Notation:
 
     expected: Callable[[Sequence[str]], str]
     """The text of the whole output, without the EOS."""
+
+    @property
+    def model_folder(self) -> Path:
+        """The tiny model that was trained for it."""
+        return MODEL_FOLDER.parent / f"forkjoin-{self.protocol}"
 
     def prompt(self, words: Sequence[str]) -> str:
         """The prompt that asks for ``words``."""

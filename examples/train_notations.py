@@ -60,7 +60,7 @@ def main() -> None:
     batches = iter(lambda: list(islice(rows, arguments.trees)), [])
     train(model, batches, Collator(tokenizer.pad_token_id), arguments.steps, arguments.learning_rate)
     print(f"trained in {(time.monotonic() - start) / 60:.1f} minutes")
-    folder = arguments.output or MODEL_FOLDER.parent / f"forkjoin-{arguments.protocol}"
+    folder = arguments.output or notation.model_folder
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -38,6 +38,9 @@ class CharTokenizer:
 class CharDetokenizer:
     """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
 
+    def get_tokenizer_for_seq(self, seq: "Sequence") -> CharTokenizer:
+        return CharTokenizer()
+
     def decode_sequence_inplace(self, seq: "Sequence", params: "SamplingParams") -> int:
         token_id = seq.get_last_token_id()
         text = chr(token_id) if token_id > CHILD else ""

@@ -3,6 +3,7 @@
 
 from hypothesis import HealthCheck, settings
 
+import mytests.drawing
 import mytests.environment  # noqa: F401
 from mytests.rules.engine import IS_V1
 

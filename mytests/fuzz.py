@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+import mytests.drawing
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz_deltas import check_child_deltas
 from mytests.fuzz_detached import check_assembled

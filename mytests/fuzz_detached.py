@@ -3,6 +3,7 @@
 
 from mytests.fuzz_text import piece
 from mytests.fuzz_tree import Node
+from mytests.fuzz_triggers import fired_by_text
 from sequence_hooks import SpecialKwargs
 from vllm import CompletionOutput
 
@@ -35,16 +36,24 @@ def check_assembled(root: Node, hooks: SpecialKwargs, separator: tuple[int, ...]
 def _by_position(node: Node, hooks: SpecialKwargs, separator: tuple[int, ...]) -> list[list[Token]]:
     """What stands for each token of a sequence."""
     tokens: list[list[Token]] = [[(token_id, node.name)] for token_id in node.tokens]
-    for position in {child.output.spawn_position for child in node.children}:
-        tokens[position - 1] = []
+    replaced: set[int] = set()
+    for position in sorted({child.output.spawn_position for child in node.children}):
+        start = position - _num_trigger_tokens(node, position, hooks)
+        tokens[start:position] = [tokens[index] if index in replaced else [] for index in range(start, position)]
+        replaced.update(range(start, position))
         for child in node.children if hooks.child_merge_strategy != "none" else ():
             if child.output.spawn_position != position:
                 continue
             within = _by_position(child, hooks, separator)
             if child.name != _first_of(node, position):
-                tokens[position - 1] += [(token_id, None) for token_id in separator]
-            tokens[position - 1] += [token for index in child.result for token in within[index]]
+                tokens[start] += [(token_id, None) for token_id in separator]
+            tokens[start] += [token for index in child.result for token in within[index]]
     return tokens
+
+
+def _num_trigger_tokens(node: Node, position: int, hooks: SpecialKwargs) -> int:
+    """How many tokens the trigger has that ends at ``position``. Nothing is merged where children are detached."""
+    return 1 if hooks.promise_token is None else fired_by_text(hooks.promise_token, node.tokens[:position])[1]
 
 
 def _first_of(node: Node, position: int) -> str:

@@ -15,6 +15,7 @@ from mytests.fuzz_history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, Histor
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST
+from mytests.fuzz_triggers import TEXTS
 from sequence_hooks.choices import ChildContext
 
 MOST_FEATURES = 4
@@ -136,6 +137,7 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     least = int(child_context != "parent")
     prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MOST_PREFIX).map(tuple)
     return Setup(
+        promise_text=draw(st.sampled_from(["", "", "", "", *TEXTS])),
         block_on=draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"])),
         child_context=child_context,
         prefix_caching=prefix_caching,

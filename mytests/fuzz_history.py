@@ -28,6 +28,9 @@ MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
 class Setup(Compact):
     """The engine of a history."""
 
+    promise_text: str = ""
+    """The text that fires a promise, of `mytests.fuzz_triggers.TEXTS`; if empty, tokens fire the hooks by their ids."""
+
     block_on: BlockOn = "promise"
     child_context: ChildContext = "parent"
     prefix_caching: bool = DIALECT.prefix_caching[0]
@@ -69,9 +72,11 @@ class Setup(Compact):
     def hooks(self) -> SpecialKwargs:
         """The hooks of the engine."""
         same = len(set(self.prefixes)) == 1
+        triggers: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
+        if self.promise_text:
+            triggers = {"promise_token": self.promise_text, "sync_token": word(SYNC), "trigger_by": "text"}
         return SpecialKwargs(
-            promise_token_id=PROMISE,
-            sync_token_id=SYNC,
+            **triggers,
             block_on=self.block_on,
             child_context=self.child_context,
             children_per_promise=len(self.prefixes),
@@ -132,7 +137,11 @@ class History(Compact):
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request and its descendants."""
-        promise_rate = min(MOST_PROMISES, MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth)
+        promise_rate = MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth
+        if len(self.setup.promise_text) > len(word(PROMISE)):
+            # Two tokens that follow one another make it.
+            promise_rate = promise_rate**0.5
+        promise_rate = min(MOST_PROMISES, promise_rate)
         of_children = self.params_of_children(request)
         return Plan(request.plan_seed, promise_rate, request.params, of_children, request.prompt_length)
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mytests.fuzz_dialect import DIALECT
-from mytests.fuzz_model import EOS, PROMISE, SYNC
+from mytests.fuzz_model import EOS
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
+from mytests.fuzz_triggers import Hook, fired_by_id, fired_by_text
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildOutput, Join, Segment
 
@@ -96,8 +97,9 @@ class _Replay:
         self.num_sampled += 1
         self.text += piece(token, self.node.params)
         ending = self._ending(token)
-        spawns = self._spawn(token, ending)
-        waits = (token == SYNC and self.rules.params.hooks) or (spawns and self.rules.hooks.block_on == "promise")
+        hook, num_tokens = self._fired()
+        spawns = self._spawn(num_tokens if hook == "promise" else 0, ending)
+        waits = hook == "sync" or (spawns and self.rules.hooks.block_on == "promise")
         blocks = ending is None and waits
         if ending and self.rules.hooks.detaches and self.num_children and self.node.output.finish_reason == "abort":
             # It was aborted while it waited for detached children at its end.
@@ -128,14 +130,25 @@ class _Replay:
     def _is_eos(self, token: int) -> bool:
         return token == EOS and not self.node.params.ignore_eos
 
-    def _spawn(self, token: int, ending: str | None) -> bool:
+    def _fired(self) -> tuple[Hook | None, int]:
+        """The hook that the last token fires, and the number of tokens in its trigger."""
+        if not self.rules.params.hooks:
+            return None, 0
+        promise = self.rules.hooks.promise_token
+        if promise is None:
+            return fired_by_id(self.node.tokens[self.position - 1])
+        merged = [segment.end for segment in self.segments if segment.origin != "sampled"]
+        return fired_by_text(promise, self.node.tokens[max(merged, default=0) : self.position])
+
+    def _spawn(self, num_trigger_tokens: int, ending: str | None) -> bool:
+        """Check what a promise of ``num_trigger_tokens`` spawned, or that nothing was if they are none."""
         name, prefixes = self.node.name, self.rules.hooks.child_prefixes
         num_context = len(self.node.prompt) + self.position
-        num_shared = {"parent": num_context, "before_trigger": num_context - 1, "none": 0}
+        num_shared = {"parent": num_context, "before_trigger": num_context - num_trigger_tokens, "none": 0}
         shared = num_shared[self.rules.hooks.child_context]
         room = self.rules.max_model_len - shared - max(map(len, prefixes))
-        may_spawn = self.rules.params.hooks and self.node.depth < self.rules.max_child_depth and room > 0
-        may_spawn = may_spawn and token == PROMISE and ending is None and self._num_at_least() < self._most()
+        may_spawn = num_trigger_tokens > 0 and self.node.depth < self.rules.max_child_depth and room > 0
+        may_spawn = may_spawn and ending is None and self._num_at_least() < self._most()
         # How many detached ones had ended by then, the tree does not say.
         num_unfinished = self.num_children if self.rules.hooks.detaches else len(self.unjoined)
         must_spawn = may_spawn and num_unfinished + len(prefixes) <= self.rules.max_children

@@ -43,6 +43,9 @@ class Tally:
     streams: int = 0
     """Those whose outputs are deltas."""
 
+    forks_by_text: int = 0
+    """Children whose promises were texts."""
+
     urgent: int = 0
     """Those more urgent than others of their history."""
 
@@ -85,5 +88,6 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         sampled=sum(any(each.temperature > 0 for each in both) for both in params),
         with_other_parameters=sum(not all(each.is_plain for each in both) for both in params),
         streams=sum(request.params.stream == "DELTA" for request in done),
+        forks_by_text=sum(node.depth > 0 for node in nodes) * bool(history.setup.promise_text),
         urgent=sum(request.priority < lowest for request in done),
     )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-MODEL_ARGS = ["--dtype", "float32", "--max-model-len", "256"]
 EAGER = "--enforce-eager"
 CLI = ["-m", "vllm.entrypoints.cli.main"]
 API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
@@ -20,6 +19,11 @@ PATIENCE_SECONDS = 900
 """The time after which we assume a hang; no measurement depends on it."""
 
 Found = TypeVar("Found")
+
+
+def model_args(max_model_len: int = 256) -> list[str]:
+    """The options of the tiny model."""
+    return ["--dtype", "float32", "--max-model-len", str(max_model_len)]
 
 
 def until(is_reached: Callable[[], Found]) -> Found:
@@ -32,7 +36,9 @@ def until(is_reached: Callable[[], Found]) -> Found:
 
 
 @contextlib.contextmanager
-def server(*arguments: str, use_v1: str, log: Path | None = None, **environment: str) -> Iterator[str]:
+def server(
+    *arguments: str, use_v1: str, log: Path | None = None, max_model_len: int = 256, **environment: str
+) -> Iterator[str]:
     """The address of an OpenAI-compatible server, which runs until the block ends.
 
     Args:
@@ -42,7 +48,8 @@ def server(*arguments: str, use_v1: str, log: Path | None = None, **environment:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, *arguments, "--host", "127.0.0.1", "--port", str(port), *MODEL_ARGS, EAGER]
+    place = ["--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, *arguments, *place, *model_args(max_model_len), EAGER]
     variables = os.environ | {"VLLM_USE_V1": use_v1} | environment
     address = f"http://127.0.0.1:{port}"
     with open(log or os.devnull, "wb") as output:

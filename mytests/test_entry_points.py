@@ -13,7 +13,7 @@ import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import expected_output, held_out_prompts
 
-from mytests.servers import API_SERVER, CLI, EAGER, MODEL_ARGS, server
+from mytests.servers import API_SERVER, CLI, EAGER, model_args, server
 
 pytestmark = pytest.mark.model
 
@@ -83,7 +83,7 @@ def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monke
     monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")
     monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
     report = tmp_path / "report.json"
-    benchmark = [*CLI, "bench", "throughput", "--model", str(MODEL_FOLDER), *MODEL_ARGS, *options]
+    benchmark = [*CLI, "bench", "throughput", "--model", str(MODEL_FOLDER), *model_args(), *options]
     sizes = ["--num-prompts", "4", "--input-len", "16", "--output-len", "8", "--output-json", str(report)]
     run(*benchmark, *sizes, use_v1=use_v1)
     assert json.loads(report.read_text())["num_requests"] == 4

@@ -11,7 +11,7 @@ from forkjoin_task import expected_output, make_prompt
 
 from mytests.hostile_bodies import Body, cases, encoded
 from mytests.rules.engine import IS_V1
-from mytests.server.served import FRONT_ENDS, Server, arguments, hook_server
+from mytests.server.served import FRONT_ENDS, Server, arguments, fields_for, hook_server
 
 pytestmark = pytest.mark.model
 
@@ -32,7 +32,7 @@ OF_UPSTREAM = {
 @pytest.fixture(scope="module", params=FRONT_ENDS)
 def hooked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with hooks, which runs for the whole module and records all that happens."""
-    with hook_server(tmp_path_factory.mktemp("hostile"), FRONT_ENDS[request.param], "sync") as found:
+    with hook_server(tmp_path_factory.mktemp("hostile"), FRONT_ENDS[request.param], fields_for("sync")) as found:
         yield found
 
 

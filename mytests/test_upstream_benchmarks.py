@@ -17,16 +17,16 @@ from benchmarks.forkjoin.models import Model
 from build_tools.cache import user_cache
 from build_tools.fetch import fetch
 from build_tools.release import SDIST
-from mytests.servers import API_SERVER, CLI, EAGER, MODEL_ARGS, server
+from mytests.servers import API_SERVER, CLI, EAGER, model_args, server
 
 pytestmark = pytest.mark.model
 
 MODEL = ["--model", str(MODEL_FOLDER)]
 HOOKS = ["--special-kwargs", json.dumps(vars(hooks_for("sync")))]
-ENGINE = [*MODEL, *MODEL_ARGS, EAGER, *HOOKS]
+ENGINE = [*MODEL, *model_args(), EAGER, *HOOKS]
 THROUGHPUT = [*ENGINE, "--num-prompts", "3", "--input-len", "16", "--output-len", "8"]
 WIDE_HOOKS = ["--special-kwargs", '{"promise_token_id": 3, "sync_token_id": 4}']
-LATENCY = [*MODEL_ARGS, EAGER, *WIDE_HOOKS, "--batch-size", "2", "--input-len", "16", "--output-len", "8"]
+LATENCY = [*model_args(), EAGER, *WIDE_HOOKS, "--batch-size", "2", "--input-len", "16", "--output-len", "8"]
 LATENCY += ["--num-iters-warmup", "1", "--num-iters", "1"]
 PREFIXES = "--enable-prefix-caching --num-prompts 2 --input-length-range 16:32 --prefix-len 16"
 OTHERS = [

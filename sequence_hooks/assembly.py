@@ -69,10 +69,15 @@ class Assembler:
         token_ids = branch.sequence.output_token_ids
         found = [[Cell(branch.request_id, token_id, index)] for index, token_id in enumerate(token_ids)]
         self._expand_merged(branch, found)
+        replaced: set[int] = set()
         for (end, num_tokens), forked in groupby(branch.detached, key=_trigger):
-            for index in range(end - num_tokens, end):
+            trigger = range(end - num_tokens, end)
+            # A trigger that contains an earlier one does not remove its results.
+            earlier = [cell for index in trigger if index in replaced for cell in found[index]]
+            for index in trigger:
                 found[index] = []
-            found[end - num_tokens] = self._results(list(forked))
+            found[trigger.start] = earlier + self._results(list(forked))
+            replaced.update(trigger)
         return found
 
     def _expand_merged(self, branch: Branch[N], found: list[list[Cell]]) -> None:

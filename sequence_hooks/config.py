@@ -70,8 +70,8 @@ class SpecialKwargs(metaclass=_WithProtocol):
     the others become stop strings."""
 
     child_sampling_params: Any = field(default=None, hash=False)
-    """Sampling parameters of children, instead of their parent's: a complete ``SamplingParams`` of the engine, or a
-    mapping of some of its fields. None inherits all of them."""
+    """Sampling parameters of all children, instead of their parent's: a complete ``SamplingParams`` of the engine, or a
+    mapping of some of its fields. None inherits all of them. What a handler gives its children takes precedence."""
 
     child_merge_strategy: str = "concatenate"
     """"concatenate" merges the children's output tokens into the parent, "kv_inject" also injects their KV, "none"

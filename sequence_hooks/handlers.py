@@ -62,7 +62,8 @@ class Spawn:
     """Tokens of its context that follow those of its parent; without its parent's trigger, it needs one at least."""
 
     sampling_params: Any = None
-    """Used instead of its parent's: a complete ``SamplingParams`` of the engine, or a mapping of some of its fields."""
+    """Used instead of its parent's: a complete ``SamplingParams`` of the engine, or a mapping of some of its fields,
+    which take precedence over those of `SpecialKwargs.child_sampling_params`."""
 
     context: ChildContext = "parent"
     """What its context begins with, see `SpecialKwargs.child_context`."""
@@ -112,7 +113,7 @@ class PromiseHandler:
 
     def __init__(self, special_kwargs: SpecialKwargs) -> None:
         spawn = [
-            Spawn(prefix, special_kwargs.child_sampling_params, special_kwargs.child_context, special_kwargs.detaches)
+            Spawn(prefix, None, special_kwargs.child_context, special_kwargs.detaches)
             for prefix in special_kwargs.child_prefixes
         ]
         self._actions = Actions(tuple(spawn), block=special_kwargs.block_on == "promise")

@@ -31,7 +31,8 @@ def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:
     named.
 
     Raises:
-        ValueError: a text is not exactly one token; the message names the field, the value and the way out.
+        ValueError: a text is not exactly one token where it has to be, or cannot be spelled; the message names the
+            field, the value and the way out.
     """
     changes: dict[str, object] = {"protocol": None}
     for tag in one_token_tags(special_kwargs):
@@ -73,13 +74,26 @@ def _hook_texts(special_kwargs: SpecialKwargs) -> list[str]:
 
 def _prefix_ids(prefix: str | Sequence[str], tokenizer: Tokenizer) -> tuple[Any, ...]:
     if isinstance(prefix, str):
-        return ids_of(prefix, tokenizer)
-    return tuple(ids_of(each, tokenizer) for each in prefix)
+        return _known_ids("child_prefix", prefix, tokenizer)
+    return tuple(_known_ids("child_prefix", each, tokenizer) for each in prefix)
+
+
+def _known_ids(name: str, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    ids = ids_of(text, tokenizer)
+    if tokenizer.unk_token_id in ids:
+        raise ValueError(
+            f"special_kwargs: {name} has {shortened(text)}, which the model's tokenizer cannot spell: its tokens "
+            f"{shortened(list(ids))} include the unknown token {tokenizer.unk_token_id}; use a text of its vocabulary, "
+            "or add it to the tokenizer as a special token"
+        )
+    return ids
 
 
 def _with_stop(special_kwargs: SpecialKwargs, tokenizer: Tokenizer) -> dict[str, Any]:
     """The parameters of children, with what ends them: tokens where a text is one, and strings."""
     texts = (special_kwargs.child_stop,) if isinstance(special_kwargs.child_stop, str) else special_kwargs.child_stop
+    for text in texts or ():
+        _known_ids("child_stop", text, tokenizer)
     ids = [single_token(text, tokenizer) for text in texts or ()]
     stop = {
         "stop_token_ids": [token_id for token_id in ids if token_id is not None],

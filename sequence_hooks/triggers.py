@@ -16,6 +16,7 @@ from typing import Protocol
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler, make_handlers
+from sequence_hooks.shown import shortened
 from sequence_hooks.tokens import Tokenizer
 
 
@@ -50,7 +51,7 @@ class Triggers:
 
     @classmethod
     def of(cls, special_kwargs: SpecialKwargs, tokenizer: Decoder | None) -> "Triggers":
-        """The configured hooks; raises a `ValueError` if a handler cannot be made."""
+        """The configured hooks; raises a `ValueError` if a handler cannot be made, or a text never be sampled."""
         return cls(make_handlers(special_kwargs, tokenizer), tokenizer)
 
     def fired(self, token_id: int, context: Sequence[int], num_sampled: int) -> Fired | None:
@@ -78,7 +79,10 @@ class _Texts:
         if handlers:
             assert tokenizer is not None, "the checks at the start refuse a text without a tokenizer"
             self._tokenizer = tokenizer
-            self.candidates = _tokens_with({text[-1] for text in handlers}, tokenizer.get_vocab())
+            vocabulary = tokenizer.get_vocab()
+            for text in handlers:
+                _check_spelling(text, vocabulary)
+            self.candidates = _tokens_with({text[-1] for text in handlers}, vocabulary)
 
     def fired(self, token_id: int, context: Sequence[int], num_sampled: int) -> Fired | None:
         num_before = min(len(context), self._num_read)
@@ -106,6 +110,15 @@ class _Texts:
     def _text(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, without half a character at its end."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False).rstrip("\ufffd")
+
+
+def _check_spelling(text: str, vocabulary: Mapping[str, int]) -> None:
+    unknown = [character for character in text if not _tokens_with({character}, vocabulary)]
+    if unknown:
+        raise ValueError(
+            f"special_kwargs: the hook {shortened(text)} can never be sampled: no token of the model's tokenizer has "
+            f"the character {unknown[0]!r}; use a model that was trained with this hook, or a text of its vocabulary"
+        )
 
 
 def _tokens_with(characters: set[str], vocabulary: Mapping[str, int]) -> Set[int]:

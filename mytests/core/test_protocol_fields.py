@@ -88,6 +88,15 @@ def test_children_begin_and_end_with_texts() -> None:
     assert with_token_ids(beside, Tokenizer()).child_sampling_params == {"temperature": 0.5, "stop_token_ids": [201]}
 
 
+@pytest.mark.parametrize("name", ["child_prefix", "child_stop"])
+def test_texts_that_cannot_be_spelled_are_refused(name: str) -> None:
+    """A child would begin with an unknown token, or never end."""
+    fields: dict[str, Any] = {"promise_token_id": 1, name: ["a\x00"]}
+    hooks = SpecialKwargs(**fields)
+    with pytest.raises(ValueError, match=rf"{name} has 'a\\x00', which the model's tokenizer cannot spell: its tokens"):
+        with_token_ids(hooks, Tokenizer())
+
+
 def test_triggers_stay_texts() -> None:
     """Of as many tokens as they are."""
     hooks = SpecialKwargs(promise_token="go", sync_token="wait", trigger_by="text")

@@ -104,6 +104,12 @@ def test_a_text_that_ends_in_no_ascii_needs_all_tokens() -> None:
     assert Triggers({"é": GO}, Cuts()).candidates == set(range(len(TEXTS)))
 
 
+def test_a_text_that_can_never_be_sampled_is_refused() -> None:
+    """Because no token has one of its characters."""
+    with pytest.raises(ValueError, match=r"hook '</gone>' can never be sampled: .* has the character 'n'; use a model"):
+        Triggers({"</gone>": GO}, Cuts())
+
+
 @given(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=12), st.data())
 def test_every_occurrence_fires_once(token_ids: list[int], data: Any) -> None:
     """As often as the sampled text contains one, wherever sampling began."""

@@ -43,6 +43,16 @@ class Pair:
         return ["(", *children, ")"]
 
 
+class Apart(Pair):
+    """Spawns one detached child."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions((Spawn((1,), is_detached=True),))
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return list(children)
+
+
 class Beside(Pair):
     """Spawns a detached child that has nothing of its parent, and one that its parent waits for."""
 
@@ -115,6 +125,15 @@ class TestOutput:
         engine.add()
         engine.run(plan(r="a<go>b", r_child_0="xy"))
         assert finished(engine).text == "axyb"
+        engine.assert_empty()
+
+    def test_a_trigger_that_contains_another_keeps_its_results(self) -> None:
+        """They stand before its own."""
+        handlers: dict[int | str, str] = dict.fromkeys(("*", "a*b"), f"{__name__}.Apart")
+        engine = SurgicalEngine(SpecialKwargs(handlers=handlers, trigger_by="text"))
+        engine.add()
+        engine.run(plan(r="a*bc", r_child_0="xy", r_child_1="z"))
+        assert finished(engine).text == "xyzc"
         engine.assert_empty()
 
     def test_a_join_function_says_what_replaces_a_trigger(self) -> None:

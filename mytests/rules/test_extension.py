@@ -2,7 +2,7 @@
 """User-defined handlers, and what happens when they fail."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from mytests.rules.engine import (
 )
 from sequence_hooks.handlers import Actions, Merged, PromiseHandler, Spawn, SyncHandler, TokenEvent, TokenHandler
 from sequence_hooks.results import ChildOutput
+from vllm.sampling_params import SamplingParams
 
 FORK = ord("*")
 
@@ -98,6 +99,16 @@ class TestHandlers:
         assert finished(engine).text == "23*2:abghiz"
         assert prompts["r_child_1"] == ids("prompt23*#3")
         assert [child.prefix_token_ids for child in finished(engine).children] == [tuple(ids("#2")), tuple(ids("#3"))]
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("make", [dict, SamplingParams], ids=["mapping", "complete"])
+    def test_what_is_configured_for_children_holds_for_its_children(self, make: Callable[..., Any]) -> None:
+        """But for what it gives them itself."""
+        configured = make(max_tokens=1, stop_token_ids=[ord("b")])
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, child_sampling_params=configured))
+        engine.add()
+        engine.run(plan(r="33*z", r_child_0="abcdef", r_child_1="uvwxyz"))
+        assert finished(engine).text == "33*2:auvwz"
         engine.assert_empty()
 
     def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:

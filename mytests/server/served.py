@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,7 @@ class Server:
     log: Path
     recording: Path
     spans: Collector
+    model: str = MODEL
 
     @property
     def client(self) -> OpenAI:
@@ -80,23 +81,31 @@ class Server:
         return sum(float(line.split()[-1]) for line in lines)
 
 
+def fields_for(mode: Mode, **fields: Any) -> dict[str, Any]:
+    """The fields of `SpecialKwargs` that the tiny model was trained for, and those that are given."""
+    hooks = vars(hooks_for(mode, **fields))
+    return {name: value for name, value in hooks.items() if value not in (None, ())}
+
+
 @contextmanager
-def hook_server(folder: Path, options: list[str], mode: Mode, **fields: Any) -> Iterator[Server]:
+def hook_server(
+    folder: Path, options: list[str], fields: Mapping[str, Any], model: str = MODEL, max_model_len: int = 256
+) -> Iterator[Server]:
     """A server that keeps its files in ``folder``, a recording among them.
 
     Args:
-        fields: Of `SpecialKwargs`, beside those that the model was trained for.
+        fields: Of `SpecialKwargs`.
     """
     (folder / "template.jinja").write_text(TEMPLATE)
     log, recording = folder / "log", folder / "run.jsonl"
-    hooks = vars(hooks_for(mode, record_to=str(recording), **fields))
-    given = json.dumps({name: value for name, value in hooks.items() if value not in (None, ())})
-    command = [*CLI, "serve", MODEL] if IS_V1 else [*API_SERVER, MODEL]
+    command = [*CLI, "serve", model] if IS_V1 else [*API_SERVER, model]
+    given = json.dumps({**fields, "record_to": str(recording)})
     command += ["--special-kwargs", given, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
     with collecting() as spans:
         command += ["--otlp-traces-endpoint", spans.endpoint, *options]
-        with server(*command, use_v1=str(int(IS_V1)), log=log, **ENVIRONMENT) as address:
-            yield Server(address, log, recording, spans)
+        settings: dict[str, Any] = {"log": log, "max_model_len": max_model_len, **ENVIRONMENT}
+        with server(*command, use_v1=str(int(IS_V1)), **settings) as address:
+            yield Server(address, log, recording, spans, model)
 
 
 def arguments(**extra: Any) -> dict[str, Any]:

@@ -68,13 +68,25 @@ def params_after_join(branch: V0Branch) -> SamplingParams:
     return params
 
 
-def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(params: SamplingParams, overrides: Mapping[str, Any]) -> SamplingParams:
+    """``params``, which are no request's, with ``overrides`` applied."""
     given = sampling_fields(overrides)
+    fields = _fields_of(params) | given
+    reconcile(fields, given, _MAX_TEMP)
+    return SamplingParams(**fields)
+
+
+def _fields_of(params: SamplingParams) -> dict[str, Any]:
     # These follow from the other fields.
     derived = ("output_text_buffer_length", "best_of", "n")
     names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
+    return {name: getattr(params, name) for name in names}
+
+
+def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    given = sampling_fields(overrides)
     # The parent's own values have already become logits processors.
-    fields = {name: getattr(params, name) for name in names} | dict.fromkeys(_BECOME_PROCESSORS) | given
+    fields = _fields_of(params) | dict.fromkeys(_BECOME_PROCESSORS) | given
     if not any(name in given for name in (*_BECOME_PROCESSORS, "logits_processors")):
         fields["logits_processors"] = params.logits_processors
     elif "logits_processors" not in given:

@@ -9,8 +9,9 @@ from sequence_hooks.handlers import TokenEvent
 from sequence_hooks.hook_log import HookLog
 from sequence_hooks.plugins import FAULTS
 from sequence_hooks.rules import Decision, Effects, Refusal, Standing, apply, decide
+from sequence_hooks.sampling import combined
 from sequence_hooks.triggers import Fired, Triggers
-from sequence_hooks.v1.core.params import Completion, child_params
+from sequence_hooks.v1.core.params import Completion, child_params, inherit
 from sequence_hooks.v1.core.sequence import V1Branch
 from sequence_hooks.v1.core.spawn import make_child
 from vllm.sampling_params import SamplingParams
@@ -44,6 +45,7 @@ class Decider:
         log: HookLog,
     ) -> None:
         self.triggers = Triggers.of(special_kwargs, completion.tokenizer)
+        self._for_children = special_kwargs.child_sampling_params
         self._completion = completion
         self._model_len = max_model_len
         self._vocab_size = vocab_size
@@ -68,13 +70,14 @@ class Decider:
             return None
         spawns = enumerate(decision.actions.spawn, len(branch.children))
         try:
-            return Decided(
-                decision,
-                tuple(child_params(branch, spawn.sampling_params, k, self._completion) for k, spawn in spawns),
+            params = tuple(
+                child_params(branch, combined(self._for_children, spawn.sampling_params, inherit), k, self._completion)
+                for k, spawn in spawns
             )
         except FAULTS as error:
             self._log.failed(branch.request_id, token_id, error)
             return None
+        return Decided(decision, params)
 
     def effects(self, decided: Decided, branch: V1Branch) -> tuple[Effects, Sequence[Request]] | None:
         """What the token does now that it is in the output, and the children's requests; None if they can't be made."""

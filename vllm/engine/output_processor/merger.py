@@ -49,10 +49,8 @@ class Merger:
         """Put the results of detached children into the output of a request whose tree has ended."""
         assembly = Assembler(lambda text: self._encode(branch, text), self._vocab_size).assemble(branch)
         self._log.assembled(branch.request_id, assembly.error)
-        tokenizer = None
-        if self.detokenizer is not None and branch.sequence.sampling_params.detokenize:
-            tokenizer = self._stop_checker.get_tokenizer_for_seq(branch.sequence.seq)
-        branch.sequence.orders = orders_of(branch, assembly.spans, tokenizer)
+        detokenizer = self.detokenizer if branch.sequence.sampling_params.detokenize else None
+        branch.sequence.orders = orders_of(branch, assembly.spans, detokenizer)
 
     def max_len(self, branch: V0Branch) -> int:
         """The most tokens that the context of a branch may have."""

@@ -9,13 +9,14 @@ from sequence_hooks.hook_log import HookLog
 from sequence_hooks.plugins import FAULTS
 from sequence_hooks.resuming import checked_ids, encode_within, nobody_waits
 from sequence_hooks.rules import Decision, Refusal, Standing, apply, decide
+from sequence_hooks.sampling import combined
 from sequence_hooks.shown import shortened
 from sequence_hooks.triggers import Fired, Triggers
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.engine import prompt_logprobs
-from vllm.engine.child_params import Complete, child_params
+from vllm.engine.child_params import Complete, child_params, overlaid
 from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.merged_text import ending_of
 from vllm.engine.output_processor.merger import Merger
@@ -187,9 +188,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             self._log.refused(branch.request_id, token_id, decision)
             return None
         spawns = enumerate(decision.actions.spawn, len(branch.children))
+        configured = self.special_kwargs.child_sampling_params
         try:
             params = tuple(
-                child_params(branch, spawn.sampling_params, number, self._facts.complete_params)
+                child_params(
+                    branch, combined(configured, spawn.sampling_params, overlaid), number, self._facts.complete_params
+                )
                 for number, spawn in spawns
             )
         except FAULTS as error:

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiny model in two published notations, each with no more configuration than the notation's name."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# The engine runs in this process, so that nothing of it stays; this is read when vllm is imported.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from forkjoin_engine import IS_FORK, answers, open_engine
+from notations import NOTATIONS, Notation
+
+from vllm import SamplingParams
+
+pytestmark = pytest.mark.model
+
+NUM_HELD_OUT = 500
+LEAST_CORRECT = 0.95
+GREEDY = SamplingParams(temperature=0.0, max_tokens=200, skip_special_tokens=False)
+"""200 is more than any sequence of the task samples itself."""
+
+
+@pytest.fixture(scope="module", params=NOTATIONS)
+def notation(request: pytest.FixtureRequest) -> Notation:
+    """Both notations."""
+    return NOTATIONS[request.param]
+
+
+@pytest.fixture(scope="module")
+def engine(notation: Notation) -> Iterator[Any]:
+    """An engine that is told the notation's name."""
+    engine = open_engine({"protocol": notation.protocol}, model=str(notation.model_folder))
+    yield engine
+    if not IS_FORK:
+        engine.llm_engine.engine_core.shutdown()
+
+
+def test_held_out_prompts_are_answered(engine: Any, notation: Notation) -> None:
+    """The whole output is right, with all results in their places."""
+    prompts = notation.held_out_prompts(NUM_HELD_OUT, seed=1)
+    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
+    correct = sum(map(notation.is_correct, prompts, answers(outputs)))
+    assert correct >= LEAST_CORRECT * NUM_HELD_OUT
+    assert not engine.llm_engine.has_unfinished_requests()
+
+
+def test_each_word_has_a_child(engine: Any, notation: Notation) -> None:
+    """No result is the parent's own work."""
+    prompts = notation.held_out_prompts(20, seed=2)
+    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
+    children = [len(output.outputs[0].children) for output in outputs]
+    assert children == [len(notation.words(prompt)) for prompt in prompts]

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each published notation by its name alone, as OpenAI's client gets it from a server."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mytests.server.published import PLAYS, Play, save_model
+from mytests.server.served import FRONT_ENDS, Server, hook_server
+from sequence_hooks.published import PROTOCOLS
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module", params=PROTOCOLS)
+def play(request: pytest.FixtureRequest) -> Play:
+    """Each of them."""
+    return PLAYS[request.param]
+
+
+@pytest.fixture(scope="module")
+def served(play: Play, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a model that has the notation's tags."""
+    folder = tmp_path_factory.mktemp("published")
+    model = save_model(play.notation, folder / "model")
+    with hook_server(folder, next(iter(FRONT_ENDS.values())), play.fields(), model, max_model_len=1024) as found:
+        yield found
+
+
+def test_a_request_forks_and_joins(served: Server, play: Play) -> None:
+    """Its text has what its children have done, where the notation has it."""
+    choice = served.choice(model=served.model, **play.request(play.sampled))
+    assert (choice.text, choice.finish_reason) == (play.output, "stop")
+    assert [child["finish_reason"] for child in choice.children] == ["stop", "stop"]
+
+
+def test_a_stream_tells_the_same(served: Server, play: Play) -> None:
+    """In the order of sampling; where children are detached, its last chunk tells the other one too."""
+    stream = served.client.completions.create(model=served.model, stream=True, **play.request(play.sampled))
+    chunks: list[Any] = list(stream)
+    streamed = "".join(chunk.choices[0].text for chunk in chunks)
+    assembled = getattr(chunks[-1].choices[0], "assembled", None)
+    told = (streamed, None) if assembled is None else (streamed, assembled["text"])
+    is_detached = play.notation.name in ("hpd", "padoc")
+    assert told == ((play.sampled, play.output) if is_detached else (play.output, None))
+
+
+def test_malformed_text_stays_text(served: Server, play: Play) -> None:
+    """Nothing is spawned, and the request ends with all that it has sampled."""
+    choice = served.choice(model=served.model, **play.request(play.malformed))
+    assert (choice.text, choice.finish_reason) == (play.malformed, "stop")
+    assert not getattr(choice, "children", [])
+
+
+def test_a_tree_that_is_cut_ends(served: Server, play: Play) -> None:
+    """Wherever ``max_tokens`` cuts it."""
+    for most in (1, 3):
+        choice = served.choice(model=served.model, **play.request(play.sampled) | {"max_tokens": most})
+        assert choice.finish_reason == "length"
