@@ -9,7 +9,7 @@ Usage: `python examples/train_notations.py hpd`
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def rows_of(notation: Notation, tokenizer: Any, seed: int) -> Iterator[TreeRows]
         yield lay_out([encoded(tree, encode)], "concatenate")
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("protocol", choices=NOTATIONS)
     parser.add_argument("--steps", type=int, default=600)
@@ -44,11 +44,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="other counts round differently")
     parser.add_argument("--output", type=Path, help="by default examples/forkjoin-PROTOCOL")
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
-def main() -> None:
-    arguments = parse_arguments()
+def main(given: Sequence[str] | None = None) -> None:
+    """Train one model; ``given`` are the arguments, by default the command line's."""
+    arguments = parse_arguments(given)
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(arguments.seed)

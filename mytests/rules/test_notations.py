@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import IS_FORK, answers, open_engine
+from forkjoin_task import sort_letters
 from notations import NOTATIONS, Notation
+from transformers import AutoTokenizer
 
+from sequence_hooks.training import encoded, lay_out, token_trees
 from vllm import SamplingParams
 
 pytestmark = pytest.mark.model
@@ -45,6 +49,27 @@ def test_held_out_prompts_are_answered(engine: Any, notation: Notation) -> None:
     correct = sum(map(notation.is_correct, prompts, answers(outputs)))
     assert correct >= LEAST_CORRECT * NUM_HELD_OUT
     assert not engine.llm_engine.has_unfinished_requests()
+
+
+def test_the_model_was_trained_on_what_the_engine_does(engine: Any, notation: Notation) -> None:
+    """A run has the rows, the positions and the masks of the same tree written as text."""
+    tokenizer = AutoTokenizer.from_pretrained(notation.model_folder)
+    prompts = notation.held_out_prompts(20, seed=3)
+    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
+    right = [output for output in outputs if notation.is_correct(output.prompt, output.outputs[0].text)]
+    assert len(right) > len(outputs) / 2
+    for output in right:
+        words = notation.words(output.prompt)
+        written = notation.tree(words, list(map(sort_letters, words)))
+        rows, of_text = (
+            lay_out([tree], "concatenate")
+            for tree in (*token_trees(output), encoded(written, partial(tokenizer.encode, add_special_tokens=False)))
+        )
+        assert (rows.token_ids, rows.positions, rows.stretches) == (
+            of_text.token_ids,
+            of_text.positions,
+            of_text.stretches,
+        )
 
 
 def test_each_word_has_a_child(engine: Any, notation: Notation) -> None:

@@ -40,16 +40,20 @@ class Play:
         # On V1 a stop token can only follow a grammar.
         follows = IS_V1 and len(self.notation.ids(self.tag)) == 1
         grammar = {"grammar": grammar_of(self.by_children + self.tag * (not follows))}
-        return {"protocol": self.notation.name, "child_sampling_params": {CHILDREN_GRAMMARS: grammar}}
+        of_children = {CHILDREN_GRAMMARS: grammar, "logit_bias": self._bias}
+        return {"protocol": self.notation.name, "child_sampling_params": of_children}
 
     def request(self, text: str) -> dict[str, Any]:
         """The arguments of a completion that samples ``text``."""
         grammar = grammar_of(text)
         guided = {"structured_outputs": {"grammar": grammar}} if IS_V1 else {"guided_grammar": grammar}
-        # Where a tag is allowed, its first character is too.
-        bias = {str(token_id): 100 for token_id in self.notation.tokenizer.added_tokens_decoder}
         body = {"skip_special_tokens": False, "add_special_tokens": False, **guided}
-        return {"prompt": "so", "temperature": 0, "max_tokens": 400, "logit_bias": bias, "extra_body": body}
+        return {"prompt": "so", "temperature": 0, "max_tokens": 400, "logit_bias": self._bias, "extra_body": body}
+
+    @property
+    def _bias(self) -> dict[str, float]:
+        """Prefers tags to their first characters, which are allowed wherever they are."""
+        return {str(token_id): 100.0 for token_id in self.notation.tokenizer.added_tokens_decoder}
 
 
 def grammar_of(text: str) -> str:

@@ -24,7 +24,7 @@ def served(play: Play, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     """A server of a model that has the notation's tags."""
     folder = tmp_path_factory.mktemp("published")
     model = save_model(play.notation, folder / "model")
-    with hook_server(folder, next(iter(FRONT_ENDS.values())), play.fields(), model, max_model_len=1024) as found:
+    with hook_server(folder, [*FRONT_ENDS.values()][-1], play.fields(), model, max_model_len=1024) as found:
         yield found
 
 

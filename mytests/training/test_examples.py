@@ -3,14 +3,17 @@
 
 from argparse import Namespace
 from itertools import islice
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import sft_on_trees
 import torch
+import train_notations
 from forkjoin_packing import batches
 from forkjoin_reference import MODEL_FOLDER
 from forkjoin_task import Branch, Tree, training_trees
+from notations import NOTATIONS, Notation
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -85,6 +88,18 @@ def test_the_example_trains(merge: Merge, capsys: pytest.CaptureFixture[str]) ->
     sft_on_trees.train(model, iter([same] * 5), collate, steps=5, learning_rate=5e-3)
     assert capsys.readouterr().out.startswith(f"step 0: loss {before:.4f}")
     assert model(**collate(same)).loss.item() < 0.9 * before
+
+
+@pytest.mark.parametrize("notation", NOTATIONS.values(), ids=NOTATIONS)
+def test_a_published_notation_is_trained(
+    notation: Notation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its script saves a model that knows the notation's tags."""
+    train_notations.main([notation.protocol, "--steps", "2", "--trees", "2", "--output", str(tmp_path)])
+    assert "step 1: loss" in capsys.readouterr().out
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.vocab_size == len(AutoTokenizer.from_pretrained(tmp_path)) > 45
+    torch.use_deterministic_algorithms(False)
 
 
 def test_trl_trains_on_the_same_batches() -> None:

@@ -79,6 +79,13 @@ def test_a_stop_string_of_a_child_needs_its_text() -> None:
     assert inherit(params, {"stop": ["END"]}).detokenize
 
 
+def test_ids_may_be_strings() -> None:
+    """As the keys of JSON are."""
+    assert inherit(PARENT, {"logit_bias": {"7": 1.5}}).logit_bias == {7: 1.5}
+    with pytest.raises(ValueError, match="Expected `int`, got `str`"):
+        inherit(PARENT, {"logit_bias": {"seven": 1.5}})
+
+
 def test_an_overridden_child_ends_as_the_model_does() -> None:
     """Upstream's front end adds the EOS to new requests; a child is not one of them."""
     child, _ = spawned({"temperature": 0.75, "max_tokens": None})

@@ -134,8 +134,10 @@ def verify_params(params: SamplingParams, config: VllmConfig, tokenizer: Any) ->
 
 
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields as `SamplingParams` takes them; JSON gives structured outputs as an object."""
+    """The fields as `SamplingParams` takes them; JSON gives structured outputs as an object, and ids as strings."""
     given = dict(fields)
+    if isinstance(given.get("logit_bias"), Mapping):
+        given["logit_bias"] = {_id_of(key): bias for key, bias in given["logit_bias"].items()}
     # Upstream checks types only of what comes over HTTP.
     msgspec.convert({"max_tokens": None, **given}, SamplingParams)
     for name, value in given.items():
@@ -144,6 +146,10 @@ def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(given.get("structured_outputs"), Mapping):
         given["structured_outputs"] = StructuredOutputsParams(**given["structured_outputs"])
     return given
+
+
+def _id_of(key: Any) -> Any:
+    return int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
 
 
 def check_one_child(params: SamplingParams) -> None:
