@@ -76,10 +76,13 @@ def test_what_does_not_fit_fails(
 
 
 def test_texts_need_no_token_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """A protocol of texts fits any tokenizer."""
-    status, said = checked(capsys, protocol="pasta")
+    """A protocol of texts fits any tokenizer that can spell them."""
+    status, said = checked(capsys, "examples/forkjoin-threadweaver", protocol="pasta")
     assert (status, said["texts"]) == (0, "ok     all hook tokens are in the texts that clients get")
     assert said["fields"].startswith("ok     protocol pasta: handlers")
+    status, said = checked(capsys, protocol="pasta")
+    assert status == 1
+    assert said["handlers"].startswith("FAILS  special_kwargs: the hook '<sync/>' can never be sampled: no token")
 
 
 @pytest.mark.parametrize(

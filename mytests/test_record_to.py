@@ -68,7 +68,7 @@ class TestHeader:
         hooks = dataclasses.replace(HOOKS, child_sampling_params={"max_tokens": 3}, record_to=str(tmp_path / "r"))
         recorder.begin(str(tmp_path / "r"), "a model", hooks)
         run = read(tmp_path / "r").run
-        assert (run.version, run.model) == (2, "a model")
+        assert (run.version, run.model) == (events.FORMAT_VERSION, "a model")
         assert run.hooks == {
             "sync_token_id": SYNC,
             "promise_token_id": PROMISE,

@@ -39,10 +39,10 @@ def findings(special_kwargs: SpecialKwargs, files: ModelFiles) -> Iterator[Findi
     yield Finding("tokens", True, _tokens(resolved, files))
     try:
         handlers = make_handlers(resolved, files.tokenizer)
+        triggers = Triggers(handlers, files.tokenizer)
     except ValueError as error:
         yield Finding("handlers", False, str(error))
         return
-    triggers = Triggers(handlers, files.tokenizer)
     names = ", ".join(f"{_shown(key, files)}: {type(handler).__name__}" for key, handler in handlers.items())
     yield Finding("handlers", True, f"{names}; {len(triggers.candidates)} tokens can fire one")
     yield _limits(resolved, files)
