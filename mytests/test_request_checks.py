@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import SyncHandler
 from vllm.engine.admission import admit
 from vllm.engine.request_checks import MOST_SAMPLES, ModelFacts, check_prompt, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
@@ -105,6 +106,13 @@ def test_a_prompt_below_the_vocabulary_is_refused() -> None:
         check_prompt((5, -2, -1))
 
 
+class Waiting(SyncHandler):
+    """A handler of a user."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(SpecialKwargs(sync_token_id=1))
+
+
 class TestAdmission:
     def test_a_prompt_lies_in_the_vocabulary(self) -> None:
         """Upstream checks only the largest id."""
@@ -126,6 +134,23 @@ class TestAdmission:
         admit("r", {}, SamplingParams(stop_token_ids=[999]), SpecialKwargs(promise_token_id=1), MODEL)
         alone = SpecialKwargs(sync_token_id=1, child_sampling_params={"min_tokens": 2})
         admit("r", {}, SamplingParams(stop_token_ids=[999]), alone, MODEL)
+
+    @pytest.mark.parametrize(
+        "fields", [{"promise_token": "<go>", "trigger_by": "text"}, {"handlers": {5: f"{__name__}.Waiting"}}]
+    )
+    def test_any_hook_may_have_children(self, fields: dict[str, Any]) -> None:
+        """A text, or a handler of a user."""
+        hooks = SpecialKwargs(child_sampling_params={"min_tokens": 2}, **fields)
+        with pytest.raises(ValueError, match="with the server's child_sampling_params, stop_token_ids has 999"):
+            admit("r", {}, SamplingParams(stop_token_ids=[999]), hooks, MODEL)
+
+    def test_an_image_is_refused(self) -> None:
+        """A child that has lost its KV would compute it from the tokens alone; without hooks there is none."""
+        hooks, image = SpecialKwargs(promise_token_id=1), {"type": "multimodal", "prompt_token_ids": [3]}
+        with pytest.raises(ValueError, match=r"no multi_modal_data here, .*; leave it out, .* or use the plug-in"):
+            admit("r", image, SamplingParams(), hooks, MODEL)
+        admit("r", image, SamplingParams(extra_args={"hooks": False}), hooks, MODEL)
+        admit("r", image, SamplingParams(), None, MODEL)
 
 
 def test_every_error_refuses_one_request() -> None:

@@ -46,7 +46,7 @@ def test_a_child_reasons_if_its_parent_does(has_ended: bool | None) -> None:
     """Its grammar begins when its reasoning has ended, for which upstream would look in its prompt alone."""
     params = SamplingParams(max_tokens=2, structured_outputs=StructuredOutputsParams(choice=["a"]))
     parent = Request("r", [1], params, None, reasoning_ended=has_ended, reasoning_parser_kwargs={"a": 1})
-    child = make_like(parent, "r_child_0", [1, 2], params).structured_output_request
+    child = make_like(parent, "r_child_0", [1, 2], params, []).structured_output_request
     assert child is not None
     assert (child.reasoning_ended, child.reasoning_parser_kwargs) == (has_ended, {"a": 1})
 

@@ -32,13 +32,24 @@ def admit(
     if isinstance(params, SamplingParams):
         check_request(params, model)
         if special_kwargs is not None:
-            _admit_tree(params, special_kwargs, model)
+            limits = limits_of(special_kwargs, params.extra_args)
+            if limits.hooks and inputs.get("type") == "multimodal":
+                raise ValueError(
+                    "with sequence hooks a prompt has no multi_modal_data here, because children are computed from "
+                    "tokens; leave it out, switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs "
+                    "on the server), or use the plug-in on a current vLLM, where children share it"
+                )
+            if limits.hooks and limits.max_child_depth > 0 and _has_children(special_kwargs):
+                _admit_children(params, special_kwargs, model)
 
 
-def _admit_tree(params: SamplingParams, special_kwargs: SpecialKwargs, model: ModelFacts) -> None:
-    limits = limits_of(special_kwargs, params.extra_args)
-    has_promises = limits.hooks and limits.max_child_depth > 0 and special_kwargs.promise_token_id is not None
-    if special_kwargs.child_sampling_params is None or not has_promises:
+def _has_children(special_kwargs: SpecialKwargs) -> bool:
+    by_promise = special_kwargs.promise_token_id is not None or special_kwargs.promise_token is not None
+    return by_promise or bool(special_kwargs.named_handlers)
+
+
+def _admit_children(params: SamplingParams, special_kwargs: SpecialKwargs, model: ModelFacts) -> None:
+    if special_kwargs.child_sampling_params is None:
         return
     child = inherit(params, special_kwargs.child_sampling_params)
     try:

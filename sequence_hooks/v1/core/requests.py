@@ -2,17 +2,25 @@
 """What upstream does with requests inside its own modules only: the one place that uses private members of theirs."""
 
 from sequence_hooks.kv.transfer import Run
+from vllm.multimodal.inputs import MultiModalFeatureSpec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 
-def make_like(request: Request, request_id: str, prompt_token_ids: list[int], params: SamplingParams) -> Request:
+def make_like(
+    request: Request,
+    request_id: str,
+    prompt_token_ids: list[int],
+    params: SamplingParams,
+    mm_features: list[MultiModalFeatureSpec],
+) -> Request:
     """A new request of the same client, with the same adapter, priority and cache as ``request``.
 
     It has ended its reasoning, after which its grammar begins, if ``request`` has.
 
     Args:
         prompt_token_ids: The caller has to update its block hashes.
+        mm_features: The images and other inputs that stand for tokens of its prompt.
     """
     reasoning = request.structured_output_request
     made = Request(
@@ -20,6 +28,7 @@ def make_like(request: Request, request_id: str, prompt_token_ids: list[int], pa
         prompt_token_ids=prompt_token_ids,
         sampling_params=params,
         pooling_params=None,
+        mm_features=mm_features,
         client_index=request.client_index,
         arrival_time=request.arrival_time,
         lora_request=request.lora_request,

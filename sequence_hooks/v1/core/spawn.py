@@ -4,9 +4,15 @@
 from sequence_hooks.rules import ChildPlan
 from sequence_hooks.v1.core.requests import make_like
 from sequence_hooks.v1.core.sequence import V1Branch
+from vllm.multimodal.inputs import PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
+
+
+def end_of(place: PlaceholderRange) -> int:
+    """The position behind the tokens that an image stands for."""
+    return place.offset + place.length
 
 
 def make_child(parent: V1Branch, plan: ChildPlan, params: SamplingParams, grammars: StructuredOutputManager) -> Request:
@@ -20,7 +26,9 @@ def make_child(parent: V1Branch, plan: ChildPlan, params: SamplingParams, gramma
     """
     request = parent.sequence.request
     prompt = [*request.all_token_ids[: plan.num_shared], *plan.prefix_token_ids]
-    child = make_like(request, plan.request_id, prompt, params)
+    # Their KV is shared, and only recomputed if it is lost: then the encoder's cache may still have them.
+    shared = [each for each in request.mm_features if end_of(each.mm_position) <= plan.num_shared]
+    child = make_like(request, plan.request_id, prompt, params, shared)
     if plan.context == "parent":
         # Its first blocks are those of its parent, whose hashes are known.
         child.block_hashes = list(request.block_hashes)

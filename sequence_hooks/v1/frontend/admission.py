@@ -73,11 +73,9 @@ def _check_prompt(request: EngineCoreRequest) -> None:
     params = request.sampling_params
     if params is None or not (params.extra_args or {}).get("hooks", True):
         return
-    given = {"multi_modal_data": request.mm_features, "prompt_embeds": request.prompt_embeds}
-    for name, value in given.items():
-        if value is not None and len(value) > 0:
-            raise VLLMValidationError(
-                f"with sequence hooks a prompt has no {name}: children are computed from tokens; leave it out, or "
-                "switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs on the server)",
-                parameter=name,
-            )
+    if request.prompt_embeds is not None and len(request.prompt_embeds) > 0:
+        raise VLLMValidationError(
+            "with sequence hooks a prompt has no prompt_embeds: children are computed from tokens; leave it out, or "
+            "switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs on the server)",
+            parameter="prompt_embeds",
+        )
