@@ -35,7 +35,8 @@ from mytests.fuzz_tree import Node, trees_of
 __all__ = ["Abort", "Failure", "Grammar", "History", "Params", "Request", "Run", "Setup", "Tally", "fuzz", "replay"]
 """A failure's script imports all that it needs from here."""
 
-HISTORIES_PER_ROUND = 200
+HISTORIES_PER_ROUND = 20
+"""Few, because those of one round resemble each other: most are variations of earlier ones."""
 
 
 class Failure(Exception):

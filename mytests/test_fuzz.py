@@ -40,7 +40,7 @@ def test_a_short_run_finds_no_fault_in_trees_with_joins() -> None:
     assert tally.discards > 0
     assert tally.aborted > 0
     kinds = (tally.with_adapters, tally.with_grammars, tally.sampled, tally.with_other_parameters, tally.streams)
-    assert all(kinds), tally
+    assert all((*kinds, tally.forks_by_text)), tally
 
 
 def _merge_backwards(children: Any, *args: Any) -> Any:
