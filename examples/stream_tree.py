@@ -8,6 +8,9 @@ from functools import partial
 from openai import OpenAI
 from rich.console import Console
 
+from sequence_hooks.client import TextDelta, Tree, events
+from sequence_hooks.results import ChildDelta
+
 PROMPT = "fork 1 stone 2 apple 3 river\n"
 
 
@@ -23,16 +26,15 @@ def main(address: str = "http://localhost:8000") -> None:
         stream=True,
         extra_body={"skip_special_tokens": False, "stream_children": True},
     )
-    for chunk in stream:
-        if chunk.choices:
-            name, text = "parent", chunk.choices[0].text
-        else:
-            child = (chunk.model_extra or {})["child"]
-            name, text = "child " + child["request_id"].rsplit("_", 1)[1], child["text"]
-        say(f"{name}  {text!r}")
-    tree = chunk.choices[0].model_extra or {}
-    say(f"children: {[child['text'] for child in tree['children']]}")
-    say(f"segments: {[(segment['start'], segment['end'], segment['origin']) for segment in tree['segments']]}")
+    for event in events(stream):
+        match event:
+            case TextDelta():
+                say(f"parent  {event.text!r}")
+            case ChildDelta():
+                say(f"child {event.request_id.rsplit('_', 1)[1]}  {event.text!r}")
+            case Tree():
+                say(f"children: {[child.text for child in event.children]}")
+                say(f"segments: {[(each.start, each.end, each.origin) for each in event.segments]}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,11 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "TODO.md", ROOT / "mytests" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "TODO.md", "mytests/README.md")
+PAGES = [
+    *(ROOT / name for name in TOP),
+    *sorted(path for top in ("docs", "examples") for path in ROOT.glob(f"{top}/**/*.md")),
+]
 NODE = re.compile(r"`(mytests/(?:\w+/)*test_\w+\.py)((?:::\w+)+)`")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
