@@ -138,7 +138,7 @@ mutate: setup ## mutation score of the modules that hold the rules
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
 
-bench: setup ## every way to do the same work, side by side: docs/benchmarks.md; some 90 minutes at rest
+bench: setup ## every way to do the same work, side by side: docs/internals/benchmarks.md; some 90 minutes at rest
 	@$(BIN)/python -W ignore -m benchmarks.forkjoin
 
 bench-quick: setup ## a subset of it in less than five minutes: build/bench-quick/benchmarks.md

@@ -14,7 +14,7 @@ HEAD = """\
 
 All fields of `SpecialKwargs`. `build_tools/configuration_page.py` writes this page from the code, and a test compares
 them. Which engine has what of a field is in [engines.md](engines.md); what the fields mean together, in
-[semantics.md](semantics.md).
+[semantics.md](internals/semantics.md).
 
 They can be given
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/benchmarks.md."""
+"""The tables of docs/internals/benchmarks.md."""
 
 import statistics
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of docs/semantics.md that are stated nowhere else, one class per rule."""
+"""The rules of docs/internals/semantics.md that are stated nowhere else, one class per rule."""
 
 import dataclasses
 import time

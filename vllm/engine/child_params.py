@@ -45,8 +45,8 @@ def inherit(params: SamplingParams, overrides: SamplingParams | Mapping[str, Any
     Args:
         params: Those of a request that was admitted.
         overrides: A `SamplingParams` replaces everything; a mapping replaces the fields that it names, and inherited
-            ones that contradict them are adjusted (see ``docs/semantics.md``). If a field that it names becomes a
-            logits processor, no processor is inherited.
+            ones that contradict them are adjusted (see ``docs/internals/semantics.md``). If a field that it names
+            becomes a logits processor, no processor is inherited.
     """
     if overrides is None:
         return params.clone()

@@ -79,7 +79,7 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
     Args:
         params: Those of a request that was admitted.
         overrides: A `SamplingParams` replaces everything; a mapping replaces the fields that it names, and inherited
-            ones that contradict them are adjusted (see ``docs/semantics.md``).
+            ones that contradict them are adjusted (see ``docs/internals/semantics.md``).
     """
     if overrides is None:
         return copied(params)

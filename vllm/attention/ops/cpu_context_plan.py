@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 # The kernel reads a sequence's keys once per token and query head; gathering copies them once.
 # Up to about this many reads of each key by tokens after the first, the kernel is faster: measured,
-# see docs/cpu-attention.md.
+# see docs/internals/cpu-attention.md.
 KERNEL_MAX_EXTRA_READS = 8
 
 # Query rows per SDPA call: bounds the size of the mask, and skips keys that none of the rows may see.

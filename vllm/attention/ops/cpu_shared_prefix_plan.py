@@ -24,7 +24,7 @@ Indices = npt.NDArray[np.int64]
 class Costs(NamedTuple):
     """Times for one key head, in units of the decode kernel's time for one query head and one key.
 
-    Measured, see docs/cpu-attention.md. None of them depends much on the precision or the head size.
+    Measured, see docs/internals/cpu-attention.md. None of them depends much on the precision or the head size.
     """
 
     kernel_key: float = 0.5
