@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation points at exists: tests by node id, and files by link."""
+"""What the documentation points at exists: files and headings by link, tests by node id. It says what the code says."""
 
 import ast
 import dataclasses
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from mdit_py_plugins.anchors import anchors_plugin
 
 from build_tools.configuration_page import PAGE, page
+from build_tools.site import toctrees
 from mytests.surgical import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
 
 ROOT = Path(__file__).parent.parent
+INTERNALS = ROOT / "docs" / "internals"
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "TODO.md", "mytests/README.md")
 PAGES = [
     *(ROOT / name for name in TOP),
@@ -22,7 +30,6 @@ PAGES = [
 ]
 NODE = re.compile(r"`(mytests/(?:\w+/)*test_\w+\.py)((?:::\w+)+)`")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
 def names_in(path: Path) -> set[str]:
@@ -36,21 +43,78 @@ def names_in(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def tokens(text: str) -> list[Token]:
+    """Of Markdown; headings have the anchors that code hosts and the site give them."""
+    return MarkdownIt("commonmark").enable("table").use(anchors_plugin, max_level=6).parse(text)
+
+
+@cache
+def anchors_of(path: Path) -> set[object]:
+    return {token.attrGet("id") for token in tokens(path.read_text()) if token.type == "heading_open"}
+
+
+def links_in(text: str) -> Iterator[str]:
+    """Those within the repository."""
+    for token in (inner for outer in tokens(text) for inner in outer.children or ()):
+        target = str(token.attrGet("href") or token.attrGet("src") or "")
+        if target and not re.match(r"\w+:", target):
+            yield unquote(target)
+
+
+def leads_nowhere(path: Path, link: str) -> bool:
+    """Whether a link of the page at ``path`` names no file, or no heading of a page."""
+    name, _, anchor = link.partition("#")
+    target = path.parent / name if name else path
+    return not target.exists() or (bool(anchor) and anchor not in anchors_of(target))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_points_at_exists(page: Path) -> None:
-    """A renamed test or a moved file takes its references along."""
+    """A renamed test or heading, or a moved file, takes its references along."""
     text = page.read_text()
-    missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    missing = [link for link in links_in(text) if leads_nowhere(page, link)]
     missing += [file + name for file, name in NODE.findall(text) if name not in names_in(ROOT / file)]
     assert missing == []
 
 
+@pytest.mark.parametrize(
+    ("link", "nowhere"),
+    [
+        ("kv.md", False),
+        ("kv.md#kv_inject", False),
+        ("#1-a-child-is-a-sequence-of-its-own-after-its-parents-context", False),
+        ("kv.md#no-such-heading", True),
+        ("no_such_page.md", True),
+    ],
+)
+def test_a_link_leads_to_a_file_and_a_heading(link: str, nowhere: bool) -> None:
+    """Of another page or of its own."""
+    assert leads_nowhere(INTERNALS / "semantics.md", link) == nowhere
+
+
+def test_the_site_has_every_page() -> None:
+    """In the order of the index, a section each; a page that the index leaves out comes last."""
+    index = "# Index\n## Use\n[a](a.md), [b](more/b.md#part)\n## Project\n[top](../TOP.md)\n[c](https://c)\n"
+    written = toctrees(index, "docs/index", ["TOP", "docs/a", "docs/index", "docs/more/b", "docs/new"])
+    assert re.findall(r"caption: (.*)", written) == ["Documentation", "Use", "Project", "More"]
+    assert re.findall(r"^/(.*)", written, flags=re.M) == ["docs/index", "docs/a", "docs/more/b", "TOP", "docs/new"]
+
+
 def test_every_rule_names_its_tests() -> None:
-    """Rules 0 to 10, each with a test at least."""
-    rules = re.split(r"^## ", (ROOT / "docs" / "internals" / "semantics.md").read_text(), flags=re.M)
+    """Rules 0 to 13, each with a test at least."""
+    rules = re.split(r"^## ", (INTERNALS / "semantics.md").read_text(), flags=re.M)
     named = {int(rule.split(".")[0]): len(NODE.findall(rule)) for rule in rules if rule[:1].isdigit()}
     assert sorted(named) == list(range(14))
     assert all(named.values())
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
+    """Injection, 8 children of the large model: against decoding in sequence, and against a client that caches."""
+    speed_ups = (INTERNALS / "benchmarks.md").read_text().split("Speed-up over decoding in sequence;")[1]
+    (row, *_) = [line.split("|") for line in speed_ups.splitlines() if line.startswith("| 2048, 8 x 128 ")]
+    in_sequence, over_caching = (float(row[column].strip(" x")) for column in (4, 10))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"finish {in_sequence:.1f} times as fast" in readme and f"{over_caching:.2f} times as fast" in readme
 
 
 def test_the_code_of_extending_is_what_it_says() -> None:

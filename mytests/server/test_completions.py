@@ -97,7 +97,7 @@ def test_a_bad_limit_is_the_clients_error(served: Server, extra: dict[str, Any],
 
 
 def test_the_example_streams_a_tree(served: Server) -> None:
-    """It prints what the README shows."""
+    """It prints what docs/serving.md shows."""
     command = [sys.executable, "stream_tree.py", served.address]
     environment = os.environ | {"OPENAI_API_KEY": KEY}
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES, env=environment).stdout

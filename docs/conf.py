@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sphinx's configuration of the documentation as a site: ``make docs``.
+
+Its source folder is the root of the repository, so that the links of README and other pages hold on the site as they
+hold on a code host.
+"""
+
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from build_tools.site import toctrees
+
+ROOT = Path(__file__).parent.parent
+INDEX = "docs/index"
+
+project = "Sequence hooks for vLLM"
+root_doc = "README"
+include_patterns = [
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "TODO.md"),
+    *("docs/**", "deploy/*.md", "mytests/README.md", "examples/*/README.md"),
+]
+# Folders that are not worth a visit.
+exclude_patterns = [".*", "benchmarks", "build", "dist", "mutants", "sequence_hooks", "vllm"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 6
+
+# The reference is made in the fork's environment, where a stock vLLM cannot be imported; torch would take seconds.
+autodoc_mock_imports = ["vllm", "torch", "transformers"]
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+default_role = "py:obj"
+# There is no network during a build, so the names of other packages have no pages to link to.
+nitpick_ignore_regex = [("py:.*", r"(?!sequence_hooks\b).*")]
+
+html_theme = "furo"
+html_title = project
+html_extra_path = ["site"]
+html_copy_source = False
+html_show_sourcelink = False
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", add_contents)
+
+
+def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Let the first page name all others, for the site's navigation; on a code host it is read without that."""
+    if docname == root_doc:
+        index = (ROOT / f"{INDEX}.md").read_text()
+        source[0] += toctrees(index, INDEX, app.env.found_docs - {root_doc})
