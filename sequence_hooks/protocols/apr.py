@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""APR, Adaptive Parallel Reasoning (arXiv 2504.15466): a search on numbers calls sub-searches, each from its own node.
+"""APR, Adaptive Parallel Reasoning (arXiv 2504.15466): a search on numbers calls sub-searches, each from its own node::
 
     Sampled:      <Calling Sub Searches>
                   <Start Sub Search 0 at level 1> Moving to Node #0,0

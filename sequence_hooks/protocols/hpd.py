@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HPD-Parsing (arXiv 2607.18839, PaddleOCR): a layout is sampled while the text of its blocks is, beside it.
+"""HPD-Parsing (arXiv 2607.18839, PaddleOCR): a layout is sampled while the text of its blocks is, beside it::
 
     The layout:   <BLOCK>title [12,30,500,60]<FORK><BLOCK>text [12,70,500,300]<FORK>...
     A child:      the layout before its <FORK>, then <CHILD>; it ends at <|im_end|>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiverse (arXiv 2506.09991): a goal's outlines become paths that are decoded side by side; blocks may nest.
+"""Multiverse (arXiv 2506.09991): a goal's outlines become paths that are decoded side by side; blocks may nest::
 
     Sampled:      <Parallel>\\n<Goal>\\n<Outline>\\n1: ...\\n</Outline>\\n<Outline>\\n2: ...\\n</Outline>\\n</Goal>
     Children:     \\n<Path>\\n1:...\\n</Path>     \\n<Path>\\n2:...\\n</Path>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NPR, the Native Parallel Reasoner (arXiv 2512.07461): plans become steps that are decoded side by side.
+"""NPR, the Native Parallel Reasoner (arXiv 2512.07461): plans become steps that are decoded side by side::
 
     Sampled:      <guideline>\\n<plan>1: ...</plan>\\n<plan>2: ...</plan>\\n</guideline>
     Children:     \\n<step>\\n1:...\\n</step>     \\n<step>\\n2:...\\n</step>

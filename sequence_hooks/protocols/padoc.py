@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PaDoc (arXiv 2608.06146): a layout is sampled, and at each fork token a branch with a block's content begins.
+"""PaDoc (arXiv 2608.06146): a layout is sampled, and at each fork token a branch with a block's content begins::
 
     The layout:   layout 1 [fork] layout 2 [fork] ... EOS
     A child:      the layout up to its fork token, then metadata and text, up to EOS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parallel-R1 (arXiv 2509.07980): the model opens a block, two paths are decoded side by side, and it sums them up.
+"""Parallel-R1 (arXiv 2509.07980): the model opens a block, two paths are decoded side by side, and it sums them up::
 
     Sampled:      <Parallel>
     Children:     <Path>...</Path>     <Path>...</Path>

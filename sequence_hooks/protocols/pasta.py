@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PASTA (arXiv 2502.11517): promises are decoded beside the main thread, until it syncs.
+"""PASTA (arXiv 2502.11517): promises are decoded beside the main thread, until it syncs::
 
     The main thread:   ...<promise topic="cats" tokens="30"/>...<sync/>...
     A child:           <async>...</async>, begun by the engine after its promise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ThreadWeaver (arXiv 2512.07843): outlines become threads that are decoded side by side.
+"""ThreadWeaver (arXiv 2512.07843): outlines become threads that are decoded side by side::
 
     Sampled:      <Parallel>\\n<Outlines>\\n<Outline>1: ...</Outline>\\n<Outline>2: ...</Outline>\\n</Outlines>
     Children:     \\n<Thread>\\n1:...\\n</Thread>     \\n<Thread>\\n2:...\\n</Thread>

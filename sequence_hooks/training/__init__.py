@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees as training data: the rows of a forward pass that computes what an engine has computed.
+"""Trees as training data: the rows of a forward pass that computes what an engine has computed::
 
     trees = token_trees(output)                          a finished request of either engine, or
     trees = [encoded(text_tree, tokenizer.encode)]       a tree written as text
