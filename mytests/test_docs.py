@@ -28,7 +28,14 @@ PAGES = [
     *(ROOT / name for name in TOP),
     *sorted(path for top in ("docs", "examples") for path in ROOT.glob(f"{top}/**/*.md")),
 ]
+MODULES = [
+    path for top in ("vllm", "sequence_hooks") for path in (ROOT / top).rglob("*.py") if "_upstream" not in path.parts
+]
 NODE = re.compile(r"`(mytests/(?:\w+/)*test_\w+\.py)((?:::\w+)+)`")
+FILE = re.compile(
+    r"`((?:benchmarks|build_tools|deploy|docs|examples|mytests|requirements|sequence_hooks|vllm)/[\w./-]+)"
+)
+TARGET = re.compile(r"`make ([a-z][a-z-]*)")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
 
 
@@ -74,6 +81,16 @@ def test_what_a_page_points_at_exists(page: Path) -> None:
     text = page.read_text()
     missing = [link for link in links_in(text) if leads_nowhere(page, link)]
     missing += [file + name for file, name in NODE.findall(text) if name not in names_in(ROOT / file)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Files and folders by their paths from the root, and targets of make."""
+    text = page.read_text()
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    missing = [f"make {target}" for target in TARGET.findall(text) if target not in targets]
+    missing += [name for name in FILE.findall(text) if "_upstream" not in name and not (ROOT / name).exists()]
     assert missing == []
 
 
@@ -152,10 +169,28 @@ def told_by(path: Path) -> list[str]:
 def test_every_message_is_explained() -> None:
     """On the page for troubles: what is logged above INFO, and what cannot work with hooks."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    modules = [path for top in ("vllm", "sequence_hooks") for path in (ROOT / top).rglob("*.py")]
-    told = [message for path in modules if "_upstream" not in path.parts for message in told_by(path)]
+    told = [message for path in MODULES for message in told_by(path)]
     assert len(told) > 15
     assert [message for message in told if message[:60] not in page] == []
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """All texts of a module, with a gap where a value is put in."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "\0".join(str(part.value) if isinstance(part, ast.Constant) else "" for part in node.values)
+        elif isinstance(node, ast.Constant):
+            yield re.sub(r"%\S", "\0", str(node.value))
+
+
+def test_every_message_that_is_explained_exists() -> None:
+    """The longest part that never differs of each sentence in the first columns of that page is one of our texts."""
+    rows = [line for line in (ROOT / "docs" / "troubleshooting.md").read_text().splitlines() if line.startswith("| `")]
+    quoted = [text for row in rows for text in re.findall("`([^`]+)`", row.split(" | ")[0]) if " " in text]
+    parts = [max(re.split(r"<[^>]*>|…", text), key=len).strip(" :;,") for text in quoted]
+    texts = "\n".join(text for path in MODULES for text in texts_of(path))
+    assert len(parts) > 50
+    assert [part for part in parts if part not in texts] == []
 
 
 def test_the_configuration_page_is_that_of_the_code() -> None:
