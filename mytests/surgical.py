@@ -14,7 +14,8 @@ from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenize
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from sequence_hooks.kv.step_costs import StepCosts
-from sequence_hooks.results import ChildDelta
+from sequence_hooks.results import ChildDelta, Waiting
+from sequence_hooks.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import branch_of
@@ -24,7 +25,7 @@ from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.inputs import token_inputs
 from vllm.lora.request import LoRARequest
-from vllm.outputs import RequestOutput, RequestOutputFactory
+from vllm.outputs import RequestOutput, RequestOutputFactory, index_of
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import (
     CompletionSequenceGroupOutput,
@@ -96,6 +97,9 @@ class SurgicalEngine(SteppedEngine):
 
     deltas: list[ChildDelta] = field(default_factory=list)
     """The deltas of children in all outputs so far."""
+
+    told_waiting: list[Waiting] = field(default_factory=list)
+    """What all outputs so far have said about sequences that begin to wait."""
 
     prompts: dict[str, list[int]] | None = None
     """If given, the prompt of each sequence that is scheduled is kept here."""
@@ -196,6 +200,7 @@ class SurgicalEngine(SteppedEngine):
         for output in self.handed_out:
             self.outputs[output.request_id] = output
             self.deltas += output.child_deltas
+            self.told_waiting += output.waiting
         return scheduled
 
     def abort(self, request_ids: str | list[str]) -> None:
@@ -208,7 +213,11 @@ class SurgicalEngine(SteppedEngine):
 
     def awaiting(self) -> list[str]:
         """The sequences that wait for a caller."""
-        return [branch.request_id for branch in self.processor.awaiting_resume()]
+        return [waiting.request_id for waiting in self.waits()]
+
+    def waits(self) -> list[Waiting]:
+        """What their callers learn about them."""
+        return [waiting_of(branch, index_of(branch, self.samples)) for branch in self.processor.awaiting_resume()]
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""

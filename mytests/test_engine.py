@@ -73,7 +73,8 @@ class TestResume:
         params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
         manual.add_request("tool", "call\n", params)
         list(run(manual))
-        assert manual.sequences_awaiting_resume() == ["tool"]
+        (waiting,) = manual.sequences_awaiting_resume()
+        assert (waiting.request_id, waiting.index, waiting.text) == ("tool", 0, "a")
         manual.resume_sequence("tool", " answer ")
         *_, last = run(manual)
         assert last.outputs[0].text == "a answer b"
@@ -118,7 +119,7 @@ class TestResume:
             seen: list[str] = []
 
             async def resume() -> None:
-                while await engine.sequences_awaiting_resume() != ["tool"]:
+                while not await engine.sequences_awaiting_resume():
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.05)
                 seen.append("resumed")

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from vllm.config import SpecialKwargs
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -172,4 +173,14 @@ class TestDeltas:
             engine.step(tokens)
             told += [(out.request_id, delta.index) for out in engine.handed_out for delta in out.child_deltas]
         assert sorted(told) == [("r", 0)] * 2 + [("r", 1)] * 2
+        engine.assert_empty()
+
+    def test_each_sample_that_waits_has_its_index(self) -> None:
+        """Also the one whose turn in the stream it is not."""
+        engine = SurgicalEngine(SpecialKwargs(sync_token_id=SYNC, sync_resume="manual"))
+        add_samples(engine, n=2, output_kind=RequestOutputKind.DELTA)
+        engine.run_until(engine.scheduler.is_waiting_for_callers, lambda group: SYNC)
+        assert [each.index for each in engine.told_waiting] == [0, 1]
+        assert engine.told_waiting == engine.waits()
+        engine.abort(engine.awaiting())
         engine.assert_empty()

@@ -2,7 +2,9 @@
 """``resume_sequence`` from the server to the engine: its routes, and the calls between two processes."""
 
 import asyncio
+import json
 import pickle
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from mytests.surgical import CharTokenizer
+from sequence_hooks.results import Waiting
 from vllm.engine.multiprocessing import MQEngineDeadError, RPCError, RPCLoadAdapterRequest
 from vllm.engine.multiprocessing import engine as engine_module
 from vllm.engine.multiprocessing.client import MQLLMEngineClient
@@ -25,6 +28,7 @@ NO_SUCH = "resume_sequence: request_id is 'nobody', and no such sequence waits t
 
 ADAPTER = LoRARequest("adapter", 1, "nowhere")
 ROOM = 200
+WAITING = Waiting("r", None, 0, 2, "a", ("r_child_0",), 1, 1234.5)
 
 
 class FakeEngine:
@@ -45,8 +49,8 @@ class FakeEngine:
             raise ValueError(NO_SUCH)
         self.calls.append((request_id, text_or_token_ids))
 
-    def sequences_awaiting_resume(self) -> list[str]:
-        return ["r"]
+    def sequences_awaiting_resume(self) -> list[Waiting]:
+        return [WAITING]
 
     def is_waiting_for_callers(self) -> bool:
         return self.is_waiting
@@ -73,7 +77,7 @@ class FakeClient:
     async def resume_sequence(self, *args: Any) -> None:
         self.engine.resume_sequence(*args)
 
-    async def sequences_awaiting_resume(self) -> list[str]:
+    async def sequences_awaiting_resume(self) -> list[Waiting]:
         return self.engine.sequences_awaiting_resume()
 
 
@@ -87,8 +91,9 @@ def server(client: Any) -> TestClient:
 
 class TestRoutes:
     def test_who_waits(self) -> None:
-        """Waiting sequences are listed by request id."""
-        assert server(FakeClient()).get("/v1/sequences_awaiting_resume").json() == {"request_ids": ["r"]}
+        """Each with all that a caller needs to know of it."""
+        (listed,) = server(FakeClient()).get("/v1/sequences_awaiting_resume").json()["sequences"]
+        assert listed == json.loads(json.dumps(asdict(WAITING)))
 
     @pytest.mark.parametrize(("field", "given"), [("text", "tool"), ("token_ids", [7]), ("text", None)])
     def test_it_goes_on_with_what_it_is_given(self, field: str, given: Any) -> None:
@@ -144,7 +149,7 @@ class TestRoutes:
     def test_a_list_that_cannot_be_had_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """An engine that could have hooks, and has none, says so."""
 
-        async def refuse(client: FakeClient) -> list[str]:
+        async def refuse(client: FakeClient) -> list[Waiting]:
             raise ValueError("no hooks")
 
         monkeypatch.setattr(FakeClient, "sequences_awaiting_resume", refuse)
@@ -172,7 +177,7 @@ class TestEngineProcess:
     def test_a_call_is_answered_with_its_value(self) -> None:
         """The answer has the id of the call."""
         call = RPCHookCall(method="sequences_awaiting_resume")
-        assert in_engine_process(call)[1] == [RPCHookResult(call.request_id, ["r"])]
+        assert in_engine_process(call)[1] == [RPCHookResult(call.request_id, [WAITING])]
 
     def test_an_error_goes_back_and_the_engine_goes_on(self) -> None:
         """The error concerns only the caller."""
@@ -236,7 +241,7 @@ class TestFrontEnd:
     def test_it_gets_what_the_engine_returns(self) -> None:
         """It keeps no queue afterwards."""
         client = self.make_client()
-        assert asyncio.run(client.sequences_awaiting_resume()) == ["r"]
+        assert asyncio.run(client.sequences_awaiting_resume()) == [WAITING]
         assert client.output_queues == {}
 
     def test_an_engine_that_has_ended_is_not_waited_for(self) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from mytests.test_trees import DELTA, completion, output
+from mytests.test_trees import DELTA, WAITING, completion, output
 from sequence_hooks.results import Segment
+from vllm.config import SpecialKwargs
 from vllm.entrypoints.openai import api_server
 from vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
@@ -23,6 +24,7 @@ from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
 
 RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
+WAITS = output(completion(), waiting=(WAITING,))
 LINE = 'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\n'
 
 
@@ -52,6 +54,23 @@ def lines(made: AsyncIterator[str]) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in asyncio.run(collect())]
 
 
+class Client:
+    """The client of an engine with these hooks."""
+
+    def __init__(self, hooks: SpecialKwargs | None = None) -> None:
+        self._hooks = hooks
+
+    async def get_vllm_config(self) -> Any:
+        return SimpleNamespace(special_kwargs=self._hooks)
+
+
+def serving_of(cls: type[Any], client: Client) -> Any:
+    """A handler of a server, in front of ``client``."""
+    serving = cls.__new__(cls)
+    serving.engine_client = client
+    return serving
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 class TestStreams:
     def check(self, chunks: list[dict[str, Any]], kind: str, wanted: bool) -> None:
@@ -66,7 +85,7 @@ class TestStreams:
         """A chat's results come as they are."""
         monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
         request = ChatCompletionRequest(messages=[], stream=True, stream_children=wanted)
-        serving = OpenAIServingChat.__new__(OpenAIServingChat)
+        serving = serving_of(OpenAIServingChat, Client())
         made = serving.chat_completion_stream_generator(request, results(RESULT), "id", "model")
         self.check(lines(made), "chat.completion.chunk", wanted)
 
@@ -74,9 +93,31 @@ class TestStreams:
         """A completion's results come with the index of their prompt."""
         monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
         request = CompletionRequest(prompt="", stream=True, stream_children=wanted)
-        serving = OpenAIServingCompletion.__new__(OpenAIServingCompletion)
+        serving = serving_of(OpenAIServingCompletion, Client())
         made = serving.completion_stream_generator(request, [], results((0, RESULT)), "id", 0, "model")
         self.check(lines(made), "text_completion", wanted)
+
+
+class TestWaits:
+    MANUAL = SpecialKwargs(sync_token_id=5, sync_resume="manual")
+
+    def test_a_chat_says_who_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without being asked, where sequences may wait."""
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "chat_completion_stream_generator", upstreams_stream)
+        serving = serving_of(OpenAIServingChat, Client(self.MANUAL))
+        request = ChatCompletionRequest(messages=[], stream=True)
+        told, _ = lines(serving.chat_completion_stream_generator(request, results(WAITS), "id", "model"))
+        (choice,) = told["choices"]
+        assert (choice["delta"], choice["waiting"]["request_id"]) == ({}, "r")
+
+    def test_a_completion_says_who_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In an empty choice."""
+        monkeypatch.setattr(OpenAIServingCompletion.__bases__[0], "completion_stream_generator", upstreams_stream)
+        serving = serving_of(OpenAIServingCompletion, Client(self.MANUAL))
+        request = CompletionRequest(prompt="", stream=True)
+        made = serving.completion_stream_generator(request, [], results((0, WAITS)), "id", 0, "model")
+        (choice,) = lines(made)[0]["choices"]
+        assert (choice["text"], choice["waiting"]["request_id"]) == ("", "r")
 
 
 class TestResponses:

@@ -4,11 +4,12 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from sequence_hooks.results import ChildDelta, Segment, Transcript, TreeTokens
+from sequence_hooks.results import ChildDelta, Segment, Transcript, TreeTokens, Waiting
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import (
@@ -22,10 +23,11 @@ from vllm.entrypoints.openai.protocol import (
 from vllm.outputs import CompletionOutput, RequestOutput
 
 DELTA = ChildDelta("r_child_0", "r", 0, 2, "B", (66,), None)
+WAITING = Waiting("r", None, 0, 3, "ab", ("r_child_0",), 1, 1234.5)
 
 
 Way = Callable[[TreeStream, AsyncGenerator[str, None]], AsyncGenerator[str, None]]
-WAYS = pytest.mark.parametrize("way", [TreeStream.of_parent, TreeStream.with_children])
+WAYS = pytest.mark.parametrize("way", [TreeStream.of_parent, TreeStream.with_events])
 
 
 def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
@@ -34,10 +36,12 @@ def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
     return CompletionOutput(index, "az", [97, 122], None, None, "stop", segments=segments, tree_tokens=tree_tokens)
 
 
-def output(*completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = ()) -> RequestOutput:
+def output(
+    *completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = (), waiting: tuple[Waiting, ...] = ()
+) -> RequestOutput:
     """The output of one request."""
     made = RequestOutput("r", None, None, None, list(completions), finished=False)
-    made.child_deltas = deltas
+    made.child_deltas, made.waiting = deltas, waiting
     return made
 
 
@@ -57,8 +61,8 @@ def sent(*items: Any, num_samples: int = 1) -> list[Any]:
         yield "data: [DONE]\n\n"
 
     async def collect() -> list[str]:
-        stream = TreeStream({"id": "cmpl"}, num_samples)
-        return [line async for line in stream.with_children(made(stream.watched(results())))]
+        stream = TreeStream({"id": "cmpl", "object": "text_completion"}, num_samples)
+        return [line async for line in stream.with_events(made(stream.watched(results())))]
 
     *lines, last = asyncio.run(collect())
     assert last == "data: [DONE]\n\n"
@@ -108,6 +112,13 @@ class TestStreams:
             "token_ids": [66],
             "finish_reason": None,
         }
+
+    def test_a_wait_is_a_chunk_with_an_empty_choice(self) -> None:
+        """A client that reads the first choice of each chunk finds one."""
+        (chunk,) = sent((1, output(waiting=(WAITING,))), num_samples=2)
+        (choice,) = chunk["choices"]
+        assert (choice["index"], choice["text"], choice["finish_reason"]) == (2, "", None)
+        assert choice["waiting"] == {**asdict(WAITING), "index": 2, "children": ["r_child_0"]}
 
     @WAYS
     def test_what_upstreams_generator_raises_is_raised(self, way: Way) -> None:

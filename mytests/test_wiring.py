@@ -41,6 +41,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 128, max_logprobs=20, is_multimodal_model=False)
         self.cache_config = SimpleNamespace(enable_prefix_caching=False)
         self.generation_config_fields = {"eos_token_id": [9]}
+        self.seq_id_to_seq_group: dict[str, Any] = {}
         self.log_stats, self.stat_loggers = stat_loggers is not None, stat_loggers
 
     monkeypatch.setattr(LLMEngine.__bases__[0], "__init__", construct)
@@ -80,7 +81,7 @@ class TestLLMEngine:
         surgical.add()
         surgical.step(plan(r="."))
         surgical.step({})
-        assert engine.sequences_awaiting_resume() == ["r"]
+        assert engine.sequences_awaiting_resume() == surgical.waits() and surgical.awaiting() == ["r"]
         assert engine.is_waiting_for_callers()
         assert engine.room_to_resume("r") == ResumeRoom(128 - len("prompt."), None)
         engine.resume_sequence("r", "tool")

@@ -99,6 +99,11 @@ class Branch(Generic[S]):
         """The detached children whose contexts are still needed."""
 
         self.blocked_since = 0.0
+        """When it was BLOCKED last, by the clock of its `DependencyManager`."""
+
+        self.blocked_time = 0.0
+        """The same, in seconds since the epoch."""
+
         self._output: ChildOutput | None = None
 
     @property

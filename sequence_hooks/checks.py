@@ -27,6 +27,12 @@ def check_at_least(owner: object, name: str, least: int) -> None:
         refuse(owner, name, f"use an integer of at least {least}")
 
 
+def check_switch(owner: object, name: str) -> None:
+    """Require the field to be True or False."""
+    if not isinstance(getattr(owner, name), bool):
+        refuse(owner, name, "use True or False")
+
+
 def check_text(owner: object, name: str, optional: bool = False) -> None:
     """Require the field to be a string; None is allowed if ``optional``."""
     value = getattr(owner, name)

@@ -10,6 +10,8 @@ It reads what the ``openai`` client returns, and needs neither that package nor 
                 print(text, end="")
             case ChildDelta(request_id=child, text=text):
                 print(child, text)
+            case Waiting(request_id=waiting):
+                print("POST /v1/resume_sequence for", waiting)
             case Tree(children=children):
                 print(len(children), "children")
 """
@@ -20,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, Waiting
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Tree:
     index: int
     """The choice's."""
 
+    request_id: str
+    """The id of the choice's own sequence."""
+
     children: tuple[ChildOutput, ...]
     segments: tuple[Segment, ...]
     joins: tuple[Join, ...]
@@ -51,7 +56,7 @@ class Tree:
     """The choice with these results in their places, which a stream tells only here."""
 
 
-Event = TextDelta | ChildDelta | Tree
+Event = TextDelta | ChildDelta | Waiting | Tree
 
 
 def tree(choice: Any) -> Tree | None:
@@ -64,6 +69,7 @@ def tree(choice: Any) -> Tree | None:
         return None
     return Tree(
         choice.index,
+        choice.request_id,
         msgspec.convert(choice.children, tuple[ChildOutput, ...]),
         msgspec.convert(choice.segments, tuple[Segment, ...]),
         msgspec.convert(choice.joins, tuple[Join, ...]),
@@ -93,6 +99,9 @@ def _events_of(chunk: Any) -> Iterator[Event]:
     if child is not None:
         yield msgspec.convert(child, ChildDelta)
     for choice in chunk.choices:
+        waiting = getattr(choice, "waiting", None)
+        if waiting is not None:
+            yield msgspec.convert(waiting, Waiting)
         delta = getattr(choice, "delta", None)
         text = (choice.text if delta is None else delta.content) or ""
         if text or choice.finish_reason is not None:

@@ -110,6 +110,10 @@ class SpecialKwargs(metaclass=_WithProtocol):
     record_to: str | None = None
     """Path of a file to record the run to, one JSON object per line, for ``python -m sequence_hooks.trace``."""
 
+    live_page: bool = False
+    """Whether the server has a page at ``/live`` that shows running trees, and the routes that it reads. Whoever has
+    the API key sees the texts of all requests there."""
+
     protocol: str | None = None
     """A published notation, such as "npr", whose fields are used for those that are not given; see
     `sequence_hooks.protocols`."""

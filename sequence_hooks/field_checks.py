@@ -12,6 +12,7 @@ from sequence_hooks.checks import (
     check_ids,
     check_overrides,
     check_record_to,
+    check_switch,
     check_text,
     refuse,
 )
@@ -51,6 +52,7 @@ def check_fields(given: Any) -> None:
     check_text(given, "merge_separator")
     check_overrides(given, "child_sampling_params")
     check_record_to(given)
+    check_switch(given, "live_page")
     if given.children_per_promise > given.max_children:
         refuse(given, "children_per_promise", f"raise max_children, which is {given.max_children}, to it")
     _check_children(given)

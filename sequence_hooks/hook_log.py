@@ -44,6 +44,10 @@ class HookLog:
                 exc_info=info,
             )
 
+    def waits(self, request_id: str, num_output: int) -> None:
+        """A sequence waits for its caller, after ``num_output`` tokens."""
+        self._logger.info("%s: waits for its caller after %d tokens", request_id, num_output)
+
     def joined(self, request_id: str, merge: Merge) -> None:
         """A sequence was joined; nothing is logged if nothing is missing."""
         logger = self._logger

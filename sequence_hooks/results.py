@@ -133,3 +133,32 @@ class ChildDelta:
     token_ids: tuple[int, ...]
     finish_reason: str | None
     """As in `CompletionOutput`; None except in its last delta."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A sequence that waits at its sync token until a caller resumes it."""
+
+    request_id: str
+    """What to resume it by."""
+
+    parent_id: str | None
+    """The request id of the sequence that spawned it; None for a completion's own."""
+
+    index: int
+    """The index of the completion that its tree belongs to (n > 1)."""
+
+    position: int
+    """Its output tokens so far, including the sync token."""
+
+    text: str
+    """The text of its output so far."""
+
+    children: tuple[str, ...]
+    """The request ids of the children whose results it gets when it goes on, in spawn order."""
+
+    num_unfinished_children: int
+    """How many of them still run: it goes on only when they have finished, too."""
+
+    since: float
+    """When it began to wait, in seconds since the epoch."""

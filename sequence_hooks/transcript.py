@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from sequence_hooks.branch import Branch
 from sequence_hooks.merge import Finished
-from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens
+from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens, Waiting
 from sequence_hooks.sequence import HookedSequence
 
 
@@ -56,6 +56,25 @@ def tokens_of(branch: Branch[N]) -> TreeTokens:
         num_by_origin[segment.origin] += segment.end - segment.start
     sampled_below = sum(child.num_sampled_below for child in branch.children)
     return TreeTokens(sampled_below, num_by_origin["merged"], num_by_origin["inserted"])
+
+
+def waiting_of(branch: Branch[N], index: int) -> Waiting:
+    """What the caller learns about a sequence that waits for it.
+
+    Args:
+        index: That of the completion that its tree belongs to.
+    """
+    unjoined = branch.unjoined
+    return Waiting(
+        request_id=branch.request_id,
+        parent_id=None if branch.parent is None else branch.parent.request_id,
+        index=index,
+        position=len(branch.sequence.output_token_ids),
+        text=branch.sequence.text,
+        children=tuple(child.request_id for child in unjoined),
+        num_unfinished_children=sum(child.phase != "finished" for child in unjoined),
+        since=branch.blocked_time,
+    )
 
 
 def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:

@@ -7,6 +7,7 @@ and draws the life of a tree. Only the manager and its branches write a tree's s
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic
 
@@ -32,15 +33,19 @@ class DependencyManager(Generic[S]):
     Args:
         observer: Is told of each event.
         clock: A monotonic clock, in seconds.
+        num_recent: How many trees to remember that have ended.
     """
 
-    def __init__(self, observer: Observer = SILENT, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, observer: Observer = SILENT, clock: Callable[[], float] = time.monotonic, num_recent: int = 0
+    ) -> None:
         self.stats = HookStats()
         self._observer = observer
         self._clock = clock
         self._roots: dict[Branch[S], None] = {}
         """An ordered set: two callers may have given their requests the same id."""
 
+        self._recent: deque[Branch[S]] = deque(maxlen=num_recent)
         self._unsettled: dict[Branch[S], None] = {}
         """Branches to check before the next step, in order."""
 
@@ -173,6 +178,16 @@ class DependencyManager(Generic[S]):
         return bool(self._unsettled)
 
     @property
+    def roots(self) -> Iterator[Branch[S]]:
+        """The roots of all trees that have not ended, in the order in which they were planted."""
+        return iter(self._roots)
+
+    @property
+    def recent(self) -> Iterator[Branch[S]]:
+        """The roots of the trees that have ended last."""
+        return iter(self._recent)
+
+    @property
     def branches(self) -> Iterator[Branch[S]]:
         """All branches of all trees whose root has not finished."""
         for root in self._roots:
@@ -197,7 +212,7 @@ class DependencyManager(Generic[S]):
         return "\n".join(["trees:", *lines])
 
     def _set_aside(self, branch: Branch[S], until: Until) -> None:
-        branch.phase, branch.blocked_since = "blocked", self._clock()
+        branch.phase, branch.blocked_since, branch.blocked_time = "blocked", self._clock(), time.time()
         self._observer.note(Blocked, sequence=branch.request_id, until=until)
         self.look_at(branch)
 
@@ -206,6 +221,7 @@ class DependencyManager(Generic[S]):
         self._unsettled.pop(branch, None)
         if branch.parent is None:
             self._roots.pop(branch, None)
+            self._recent.append(branch)
         elif branch.parent.phase != "finished":
             self.look_at(branch.parent)
 

@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens, Waiting
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.transcript import output_of, tell_final_order, tokens_of
+from sequence_hooks.transcript import output_of, tell_final_order, tokens_of, waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
@@ -20,6 +20,10 @@ class CompletionOutput(upstream.CompletionOutput):
 
     It is set in the output in which the completion has finished. Positions count its output tokens.
     """
+
+    request_id: str | None = None
+    """The id of the completion's own sequence, as its children, streams and waiting sequences name it; None if no hook
+    fired."""
 
     children: tuple[ChildOutput, ...] = ()
     """The completion's own children, in spawn order."""
@@ -43,14 +47,18 @@ class CompletionOutput(upstream.CompletionOutput):
 
 
 class RequestOutput(upstream.RequestOutput):
-    """Upstream's `RequestOutput`, and what children have sampled, for a request that asks for it.
+    """Upstream's `RequestOutput`, and what it says about sequences below its completions.
 
     With ``extra_args={"stream_children": True}`` in its sampling parameters, each step of a child gives an output of
-    its request that has no completions, and one item in `child_deltas`.
+    its request that has no completions, and one item in `child_deltas`. If its outputs are deltas, one of them says
+    when a sequence begins to wait for its caller; it need not have completions, either.
     """
 
     child_deltas: tuple[ChildDelta, ...] = ()
     """Empty in all other outputs; not set by `__init__`, which is called for each request in each step."""
+
+    waiting: tuple[Waiting, ...] = ()
+    """The sequence that has begun to wait; empty in all other outputs."""
 
 
 # Upstream's factory looks both classes up by these names in its own module.
@@ -69,8 +77,24 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
     ) -> upstream.RequestOutput | upstream.PoolingRequestOutput | None:
         """The output to hand out for a group after a step; None if there is nothing to hand out."""
         branch = branch_of(seq_group)
-        if branch is not None and branch.parent is not None:
-            return _of_child(branch, seq_id_to_seq_group) if branch.limits.stream_children else None
+        if branch is None:
+            return RequestOutputFactory._of_request(seq_group, seq_id_to_seq_group, use_cache)
+        waiting = _begins_to_wait(branch, seq_id_to_seq_group)
+        if branch.parent is not None:
+            output = _of_child(branch, seq_id_to_seq_group) if branch.limits.stream_children else None
+        else:
+            # A cached object would tell of it again.
+            output = RequestOutputFactory._of_request(seq_group, seq_id_to_seq_group, use_cache and not waiting)
+        if waiting:
+            output = output or _without_completions(branch, seq_id_to_seq_group)
+            output.waiting = waiting
+        return output
+
+    @staticmethod
+    def _of_request(
+        seq_group: SequenceGroup, seq_id_to_seq_group: Mapping[str, SequenceGroupBase], use_cache: bool
+    ) -> upstream.RequestOutput | upstream.PoolingRequestOutput | None:
+        branch = branch_of(seq_group)
         samples = seq_id_to_seq_group.get(seq_group.request_id)
         if samples is not None:
             _pass_turn(samples)
@@ -136,13 +160,36 @@ def _pass_turn(samples: SequenceGroupBase) -> None:
         samples.to_be_finished[request_id] = samples.to_be_finished.pop(request_id)
 
 
-def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
-    root_id = child.root.request_id
+def index_of(branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> int:
+    """The index of the completion that a branch's tree belongs to."""
+    root_id = branch.root.request_id
     samples = seq_id_to_seq_group.get(root_id)
-    delta = _delta_of(child, 0 if samples is None else samples.seq_id_to_index[root_id])
+    return 0 if samples is None else int(samples.seq_id_to_index[root_id])
+
+
+def _begins_to_wait(
+    branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]
+) -> tuple[Waiting, ...]:
+    """What to tell about a sequence that waits for its caller since this step, if outputs are deltas."""
+    sequence = branch.sequence
+    if not branch.awaits_resume or sequence.told_wait == branch.blocked_time:
+        return ()
+    if sequence.sampling_params.output_kind != RequestOutputKind.DELTA:
+        return ()
+    sequence.told_wait = branch.blocked_time
+    return (waiting_of(branch, index_of(branch, seq_id_to_seq_group)),)
+
+
+def _without_completions(branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
+    root_id = branch.root.request_id
+    samples = seq_id_to_seq_group.get(root_id)
     request_id = root_id if samples is None else samples.group_id
-    output = RequestOutput(request_id, None, None, None, [], finished=False)
-    output.child_deltas = (delta,)
+    return RequestOutput(request_id, None, None, None, [], finished=False)
+
+
+def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
+    output = _without_completions(child, seq_id_to_seq_group)
+    output.child_deltas = (_delta_of(child, index_of(child, seq_id_to_seq_group)),)
     return output
 
 
@@ -174,6 +221,7 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
                 completion.tree_tokens = tokens_of(branch)
         elif branch.limits.hooks:
             completion.tree_tokens = tokens_of(branch)
+            completion.request_id = branch.request_id
             completion.children = tuple(output_of(child) for child in branch.children)
             completion.segments = branch.segments
             completion.joins = tuple(branch.joins)

@@ -4,6 +4,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from sequence_hooks.client import TextDelta, Tree, async_events, events, tree
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, Waiting
 from sequence_hooks.serving.trees import tree_of
 
 DELTA = ChildDelta("r_child_0", "r", 0, 2, "x", (7,), None)
@@ -25,6 +26,7 @@ CHILD = ChildOutput(
 )
 SEGMENTS = (Segment(0, 2, "sampled"), Segment(2, 3, "merged", "r_child_0"))
 JOIN = Join(2, 1, 0, 8, 2)
+WAITING = Waiting("r_child_0", "r", 0, 2, "xy", ("r_child_0_child_0",), 1, 2.5)
 ORDER = Transcript("ab", (1, 2), (Segment(0, 2, "sampled"),), None)
 
 
@@ -35,7 +37,7 @@ def choice(**fields: Any) -> SimpleNamespace:
 
 def ended(**fields: Any) -> SimpleNamespace:
     """One that has ended, with the extra fields of the server."""
-    completion = SimpleNamespace(children=(CHILD,), segments=SEGMENTS, joins=(JOIN,), **fields)
+    completion = SimpleNamespace(request_id="r", children=(CHILD,), segments=SEGMENTS, joins=(JOIN,), **fields)
     return choice(finish_reason="stop", **json.loads(json.dumps(tree_of(completion))))
 
 
@@ -46,7 +48,7 @@ def chunk(*choices: Any, **fields: Any) -> SimpleNamespace:
 
 def test_a_choice_has_its_tree() -> None:
     """As the engine has told it."""
-    assert tree(ended()) == Tree(0, (CHILD,), SEGMENTS, (JOIN,), None, None)
+    assert tree(ended()) == Tree(0, "r", (CHILD,), SEGMENTS, (JOIN,), None, None)
     assert tree(choice(text="a", finish_reason="stop")) is None
 
 
@@ -62,11 +64,12 @@ STREAM = [
     chunk(choice()),
     chunk(child={"request_id": "r_child_0", "parent_id": "r", "index": 0, "spawn_position": 2, "text": "x",
                  "token_ids": [7], "finish_reason": None}),
+    chunk(choice(waiting=json.loads(json.dumps(asdict(WAITING))))),
     chunk(SimpleNamespace(index=0, delta=SimpleNamespace(content="b"), finish_reason=None)),
     chunk(ended()),
     chunk(usage="of the whole stream"),
 ]  # fmt: skip
-TOLD = [TextDelta(0, "a", None), DELTA, TextDelta(0, "b", None), TextDelta(0, "", "stop"), tree(ended())]
+TOLD = [TextDelta(0, "a", None), DELTA, WAITING, TextDelta(0, "b", None), TextDelta(0, "", "stop"), tree(ended())]
 
 
 def test_a_stream_is_events() -> None:
@@ -90,6 +93,6 @@ def test_an_asynchronous_stream_is_the_same() -> None:
 def test_another_servers_fields_are_refused() -> None:
     """Fields that are new to us are not."""
     with pytest.raises(msgspec.ValidationError, match="Expected `int`, got `str`"):
-        tree(choice(segments=[{"start": "0", "end": 1, "origin": "sampled"}], children=[], joins=[]))
+        tree(choice(request_id="r", segments=[{"start": "0", "end": 1, "origin": "sampled"}], children=[], joins=[]))
     known = {"start": 0, "end": 1, "origin": "sampled", "color": "blue"}
-    assert tree(choice(segments=[known], children=[], joins=[])) is not None
+    assert tree(choice(request_id="r", segments=[known], children=[], joins=[])) is not None

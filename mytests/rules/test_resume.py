@@ -2,12 +2,15 @@
 """``sync_resume="manual"``: a sequence waits at its sync token until a caller lets it go on."""
 
 import dataclasses
+import logging
+import time
 from typing import Any
 
 import pytest
 
 from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, finished, plan
-from sequence_hooks.results import Segment
+from sequence_hooks.results import Segment, Waiting
+from vllm.sampling_params import RequestOutputKind
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", max_child_depth=2)
 
@@ -97,6 +100,51 @@ class TestResume:
         engine.abort("r")
         engine.run({})
         engine.assert_empty()
+
+
+class TestWhatACallerLearns:
+    def test_the_list_says_what_it_waits_with(self) -> None:
+        """Its text, its position, and the children whose results it gets."""
+        engine, script = SurgicalEngine(MANUAL), plan(r="a!.z", r_child_0="BCDEF")
+        engine.add()
+        began = time.time()
+        engine.run_until(lambda: bool(engine.awaiting()), script)
+        (waiting,) = engine.waits()
+        assert began <= waiting.since <= time.time()
+        assert waiting == Waiting("r", None, 0, 3, "a", ("r_child_0",), 1, waiting.since)
+        engine.run_until(engine.is_waiting_for_callers, script)
+        assert engine.waits() == [dataclasses.replace(waiting, num_unfinished_children=0)]
+        engine.abort("r")
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("given", [{}, {"stream_children": True}])
+    def test_a_stream_says_when_it_begins(self, given: dict[str, bool]) -> None:
+        """Once for each wait, with the id to resume, also if a child waits."""
+        engine, script = SurgicalEngine(MANUAL), plan(r="!.y.", r_child_0="B.C")
+        engine.add(output_kind=RequestOutputKind.DELTA, extra_args=given)
+        engine.run_until(engine.is_waiting_for_callers, script)
+        assert [(each.request_id, each.parent_id) for each in engine.told_waiting] == [("r", None), ("r_child_0", "r")]
+        for request_id in ("r_child_0", "r", "r"):
+            engine.resume(request_id, None)
+            engine.run_until(lambda: engine.is_waiting_for_callers() or engine.is_idle(), script)
+        assert [each.text for each in engine.told_waiting] == ["", "B", "BCy"]
+        engine.assert_empty()
+
+    def test_outputs_with_all_text_so_far_say_nothing(self) -> None:
+        """Who reads them expects a completion in each."""
+        engine = SurgicalEngine(MANUAL)
+        engine.add()
+        engine.run_until(engine.is_waiting_for_callers, plan(r="."))
+        assert engine.told_waiting == []
+        assert all(output.outputs for output in engine.handed_out)
+        engine.abort("r")
+        engine.assert_empty()
+
+    def test_the_log_has_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        """With the id to resume; one for each wait."""
+        with caplog.at_level(logging.INFO, logger="vllm"):
+            waiting_engine("a.z")
+        assert caplog.messages.count("r: waits for its caller after 2 tokens") == 1
 
 
 class TestErrors:

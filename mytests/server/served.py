@@ -70,8 +70,12 @@ class Server:
 
     def waiting(self) -> list[str]:
         """The request ids of the sequences that wait for their callers."""
-        ids: list[str] = self.call("GET", "/v1/sequences_awaiting_resume").json()["request_ids"]
-        return ids
+        return [each["request_id"] for each in self.waits()]
+
+    def waits(self) -> list[dict[str, Any]]:
+        """What the server says about them."""
+        sequences: list[dict[str, Any]] = self.call("GET", "/v1/sequences_awaiting_resume").json()["sequences"]
+        return sequences
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one of vLLM's metrics, 0 before it is first set."""

@@ -3,17 +3,24 @@
 
 import http.client
 import json
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 import httpx
 import pytest
 from forkjoin_task import SYNC
 
-from mytests.server.served import KEY, Server, waits_for_its_caller
+from mytests.server.served import KEY, MESSAGES, Server, waits_for_its_caller
 from mytests.servers import until
+from sequence_hooks.client import Tree, events
+from sequence_hooks.results import Waiting
 
 pytestmark = pytest.mark.model
+
+Kind = TypeVar("Kind")
 
 
 @pytest.mark.parametrize(("given", "text"), [({"text": " stone"}, " stone"), ({"token_ids": [7]}, None), ({}, "")])
@@ -29,6 +36,47 @@ def test_a_sequence_goes_on_with_what_its_caller_gives(served: Server, given: An
     assert bool(inserted) == bool(given)
     if text is not None:
         assert choice.text == f"{SYNC}{text}{SYNC}"
+
+
+def test_a_stream_names_what_it_waits_for(served: Server) -> None:
+    """The same in the stream, the list, and the tree at the end; each sample by itself."""
+    stream = events(served.client.completions.create(**waits_for_its_caller(), n=2, stream=True))
+    waiting = [event for event, _ in zip(_only(Waiting, stream), range(2), strict=False)]
+    assert sorted(map(asdict, waiting), key=str) == sorted(served.waits(), key=str)
+    assert {event.index for event in waiting} == {0, 1}
+    for event in waiting:
+        served.call("POST", "/v1/resume_sequence", json={"request_id": event.request_id, "text": " stone"})
+    assert {(tree.index, tree.request_id) for tree in _only(Tree, stream)} == {
+        (event.index, event.request_id) for event in waiting
+    }
+
+
+def test_a_chat_names_what_it_waits_for(served: Server) -> None:
+    """Clients that read the first choice of each chunk are not disturbed."""
+    arguments = waits_for_its_caller() | {"messages": MESSAGES}
+    del arguments["prompt"]
+    text = ""
+    for chunk in served.client.chat.completions.create(**arguments, stream=True):
+        text += chunk.choices[0].delta.content or ""
+        if waiting := getattr(chunk.choices[0], "waiting", None):
+            served.call("POST", "/v1/resume_sequence", json={"request_id": waiting["request_id"], "text": " stone"})
+    assert text == f"{SYNC} stone{SYNC}"
+
+
+def test_the_log_names_who_waits_once(served: Server) -> None:
+    """With what it is resumed by; the interval of the server's statistics is a second."""
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
+        (request_id,) = until(served.waiting)
+        time.sleep(3)
+        lines = served.log.read_text().splitlines()
+        assert sum(f"{request_id}: waits for its caller after 1 tokens" in line for line in lines) == 1
+        served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
+        answer.result()
+
+
+def _only(kind: type[Kind], stream: Iterator[Any]) -> Iterator[Kind]:
+    return (event for event in stream if isinstance(event, kind))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from mytests.v1.scripts import num_sampled as num_sampled
 from mytests.v1.scripts import plan as plan
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.results import ChildDelta
+from sequence_hooks.results import ChildDelta, Waiting
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.narrator import Narrator
@@ -96,6 +96,7 @@ class SurgicalEngine(SteppedEngine):
     """The latest output of each request."""
 
     handed_out: list[RequestOutput] = field(default_factory=list)
+    told_waiting: list[Waiting] = field(default_factory=list)
     deltas: list[ChildDelta] = field(default_factory=list)
     log_stats: bool = True
     iterations: list[IterationStats] = field(default_factory=list)
@@ -187,6 +188,10 @@ class SurgicalEngine(SteppedEngine):
 
     def awaiting(self) -> list[str]:
         """The requests that wait for a caller."""
+        return [waiting.request_id for waiting in self.waits()]
+
+    def waits(self) -> list[Waiting]:
+        """What their callers learn about them."""
         return awaiting(self.narrator)
 
     def is_waiting_for_callers(self) -> bool:
@@ -271,6 +276,7 @@ class SurgicalEngine(SteppedEngine):
                 assert isinstance(output, RequestOutput)
                 self.handed_out.append(output)
                 self.deltas += output.child_deltas
+                self.told_waiting += output.waiting
                 if output.outputs:
                     self.outputs[output.request_id] = output
         if outputs.scheduler_stats is not None:

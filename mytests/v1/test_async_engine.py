@@ -119,7 +119,7 @@ def test_callers_resume_sequences_that_wait(parallel: Mapping[str, int]) -> None
         jobs = [asyncio.create_task(_last(deltas(engine, name, prompt))) for name, prompt in prompts.items()]
         while len(waiting := sequences_awaiting_resume(engine)) < len(jobs):
             await asyncio.sleep(0.05)
-        assert sorted(waiting) == ["q", "r"]
+        assert sorted(each.request_id for each in waiting) == ["q", "r"]
         with pytest.raises(ValueError, match="room for"):
             await resume_sequence_async(engine, "r", [5] * 600)
         with pytest.raises(ValueError, match=r"those that wait are \['q', 'r'\]"):

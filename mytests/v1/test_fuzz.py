@@ -18,7 +18,7 @@ from sequence_hooks.merge import merge
 from sequence_hooks.v1.core.forks import Forks
 from sequence_hooks.v1.core.requests import make_like
 from sequence_hooks.v1.core.texts import TokenTexts
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.asides import Asides
 from vllm.v1.structured_output import StructuredOutputManager
 
 pytestmark = pytest.mark.model
@@ -93,7 +93,7 @@ def _forget_earlier_tokens(*args: Any) -> None:
     pass
 
 
-def _tell_no_delta(narrator: Narrator, branch: Any) -> None:
+def _tell_no_delta(asides: Asides, branch: Any) -> None:
     pass
 
 
@@ -116,7 +116,7 @@ FAULTS = [
         *(params, "with_earlier", _forget_earlier_tokens, histories(("penalties",)), ""),
         id="penalties-across-a-join",
     ),
-    pytest.param(Narrator, "_note_delta", _tell_no_delta, histories(("stream_children",)), "deltas", id="deltas-lost"),
+    pytest.param(Asides, "note_delta", _tell_no_delta, histories(("stream_children",)), "deltas", id="deltas-lost"),
 ]
 
 

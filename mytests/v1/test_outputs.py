@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.results import ChildDelta, Segment, TreeTokens
+from sequence_hooks.results import ChildDelta, Segment, TreeTokens, Waiting
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 
 
-def output_of(text: str, deltas: tuple[ChildDelta, ...] = (), **tree: Any) -> RequestOutput:
+def output_of(
+    text: str, deltas: tuple[ChildDelta, ...] = (), waiting: tuple[Waiting, ...] = (), **tree: Any
+) -> RequestOutput:
     """An output of a request with one completion."""
     completion = CompletionOutput(0, text, [ord(each) for each in text], None, None, **tree)
     output = RequestOutput("r", None, [1], None, [completion], finished=bool(tree))
-    output.child_deltas = deltas
+    output.child_deltas, output.waiting = deltas, waiting
     return output
 
 
@@ -26,12 +28,16 @@ def delta(text: str) -> ChildDelta:
 def test_the_tree_of_the_last_one_stays(aggregate: bool) -> None:
     """Whether outputs are deltas, or each replaces the one before."""
     segments, tokens = (Segment(0, 2, "sampled"),), TreeTokens(3, 2, 1)
+    waiting = (Waiting("r_child_0", "r", 0, 1, "A", (), 0, 1.0),)
     output = output_of("a", (delta("A"),))
-    output.add(output_of("b", (delta("B"),), segments=segments, tree_tokens=tokens), aggregate)
+    output.add(
+        output_of("b", (delta("B"),), waiting, request_id="r", segments=segments, tree_tokens=tokens), aggregate
+    )
     (completion,) = output.outputs
     assert isinstance(completion, CompletionOutput)
     assert completion.text == ("ab" if aggregate else "b")
-    assert (completion.segments, completion.tree_tokens) == (segments, tokens)
+    assert (completion.request_id, completion.segments, completion.tree_tokens) == ("r", segments, tokens)
+    assert output.waiting == waiting
     assert [each.text for each in output.child_deltas] == ["A", "B"]
 
 

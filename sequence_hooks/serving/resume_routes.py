@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from sequence_hooks.results import Waiting
 from sequence_hooks.resuming import Given
 from sequence_hooks.serving.resume_body import BodyTooLong, InvalidBody, read_body, schema
 
@@ -15,8 +16,8 @@ from sequence_hooks.serving.resume_body import BodyTooLong, InvalidBody, read_bo
 class Resumable(Protocol):
     """An engine with sequences that may wait for their callers."""
 
-    async def sequences_awaiting_resume(self) -> list[str]:
-        """The request ids of those that wait; raises a `ValueError` if the engine has no hooks."""
+    async def sequences_awaiting_resume(self) -> list[Waiting]:
+        """Those that wait; raises a `ValueError` if the engine has no hooks."""
 
     async def resume_sequence(self, request_id: str, given: Given, /) -> None:
         """Let one of them go on; raises a `ValueError` if it does not wait, or has no room for what is ``given``."""
@@ -38,10 +39,10 @@ def add_resume_routes(
     from fastapi import HTTPException, Request
     from fastapi.exceptions import RequestValidationError
 
-    async def sequences_awaiting_resume(raw_request: Request) -> dict[str, list[str]]:
-        """The request ids of the sequences that wait at a sync token for ``POST /v1/resume_sequence``."""
+    async def sequences_awaiting_resume(raw_request: Request) -> dict[str, list[Waiting]]:
+        """The sequences that wait at a sync token for ``POST /v1/resume_sequence``, those that wait longest first."""
         try:
-            return {"request_ids": await engine_of(raw_request).sequences_awaiting_resume()}
+            return {"sequences": await engine_of(raw_request).sequences_awaiting_resume()}
         except ValueError as error:
             raise HTTPException(HTTPStatus.BAD_REQUEST, str(error)) from None
 

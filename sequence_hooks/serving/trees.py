@@ -4,7 +4,8 @@
 A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in the engine's
 ``CompletionOutput``; with detached children also ``sampled`` and ``assembled``. A stream has them in the chunk with the
 choice's finish reason. If the request asks for ``stream_children``, each `ChildDelta` is a chunk of its own, without
-choices and with the extra field ``child``.
+choices and with the extra field ``child``. When a sequence begins to wait for its caller, a chunk with an empty choice
+says so in the extra field ``waiting``, a `Waiting`.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ from sequence_hooks.serving.usage import add_details, details, trees_of
 _Item = TypeVar("_Item")
 """An engine's output of a request, or a pair of a prompt's index and an output."""
 
+CHAT_CHUNK = "chat.completion.chunk"
+"""The ``object`` of the chunks of a streamed chat completion."""
+
 _PREFIX = "data: "
 
 
@@ -34,6 +38,7 @@ def tree_of(completion: Any) -> dict[str, Any]:
         return {}
     fields = ("children", "segments", "joins")
     tree: dict[str, Any] = {name: [asdict(item) for item in getattr(completion, name)] for name in fields}
+    tree["request_id"] = completion.request_id
     for name in ("sampled", "assembled"):
         order = getattr(completion, name, None)
         if order is not None:
@@ -74,6 +79,8 @@ class TreeStream:
             for delta in getattr(output, "child_deltas", ()):
                 child = {**asdict(delta), "index": first + delta.index}
                 self._lines.put_nowait(_line({**self._chunk, "choices": [], "child": child}))
+            for waiting in getattr(output, "waiting", ()):
+                self._lines.put_nowait(_line(self._chunk_of({**asdict(waiting), "index": first + waiting.index})))
             for completion in output.outputs:
                 index = first + completion.index
                 self._tokens.update((index, tree) for tree in trees_of([completion]))
@@ -89,8 +96,9 @@ class TreeStream:
             async for line in made:
                 yield self._with_trees(line)
 
-    async def with_children(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        """The lines of `of_parent`, and an event for each output of a child as soon as it arrives.
+    async def with_events(self, made: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        """The lines of `of_parent`, and an event for each output of a child, and for each sequence that begins to wait
+        for its caller, as soon as it arrives.
 
         Upstream's generator yields nothing while the parent is BLOCKED, so it runs in a task of its own.
         """
@@ -102,6 +110,12 @@ class TreeStream:
         finally:
             # A client that disconnects ends this generator, and upstream's with it, which aborts the request.
             task.cancel()
+
+    def _chunk_of(self, waiting: dict[str, Any]) -> dict[str, Any]:
+        """A chunk with a choice, since a client that has asked for nothing may expect one in each."""
+        text: dict[str, Any] = {"delta": {}} if self._chunk["object"] == CHAT_CHUNK else {"text": ""}
+        choice = {"index": waiting["index"], **text, "logprobs": None, "finish_reason": None, "waiting": waiting}
+        return {**self._chunk, "choices": [choice]}
 
     async def _forward(self, made: AsyncGenerator[str, None]) -> None:
         try:

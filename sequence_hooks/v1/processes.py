@@ -23,6 +23,8 @@ def check_processes(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
             "use --api-server-count 1: a server knows only the sequences of its own clients, and a call to resume one "
             "may reach another server",
         )
+    if special_kwargs.live_page and num_servers(config) > 1:
+        refuse(special_kwargs, "live_page", "use --api-server-count 1: a server knows only its own clients' sequences")
     if special_kwargs.record_to is not None and has_several_cores:
         refuse(special_kwargs, "record_to", "leave it out, or use no data parallelism: a file holds one engine's run")
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``sync_resume="manual"`` on V1: which sequences wait for their callers, and how they go on."""
 
+from sequence_hooks.results import Waiting
 from sequence_hooks.resuming import Given, encode_in_thread, longest_token
 from sequence_hooks.v1.frontend import resuming
 from sequence_hooks.v1.frontend.narrator import Narrator
@@ -9,13 +10,13 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.llm_engine import LLMEngine
 
 
-def sequences_awaiting_resume(engine: LLMEngine | AsyncLLM) -> list[str]:
-    """The request ids of the sequences that wait at a sync token for a caller.
+def sequences_awaiting_resume(engine: LLMEngine | AsyncLLM) -> list[Waiting]:
+    """The sequences that wait at a sync token for a caller, those that wait longest first.
 
     Raises:
         ValueError: the engine has no hooks.
     """
-    return resuming.awaiting(_narrator(engine))
+    return resuming.awaiting(narrator_of(engine))
 
 
 def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given = None) -> None:
@@ -30,7 +31,7 @@ def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given
 async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token_ids: Given = None) -> None:
     """`resume_sequence` for an asynchronous engine, which serves others while a text is encoded."""
     if isinstance(text_or_token_ids, str):
-        narrator = _narrator(engine)
+        narrator = narrator_of(engine)
         room = resuming.room_of(narrator, request_id, engine.model_config.max_model_len)
         text_or_token_ids = await encode_in_thread(text_or_token_ids, narrator.tokenizer, room)
     await engine.engine_core.add_request_async(_request(engine, request_id, text_or_token_ids))
@@ -38,17 +39,18 @@ async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token
 
 def longest_text(engine: LLMEngine | AsyncLLM) -> int:
     """Characters of the longest text that any sequence could have room for; raises a `ValueError` without hooks."""
-    tokenizer = _narrator(engine).tokenizer
+    tokenizer = narrator_of(engine).tokenizer
     # Without a tokenizer only token ids can be given.
     return int(engine.model_config.max_model_len) * (1 if tokenizer is None else longest_token(tokenizer))
 
 
 def _request(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:
     model = engine.model_config
-    return resuming.resumption(_narrator(engine), request_id, given, model.max_model_len, model.get_vocab_size())
+    return resuming.resumption(narrator_of(engine), request_id, given, model.max_model_len, model.get_vocab_size())
 
 
-def _narrator(engine: LLMEngine | AsyncLLM) -> Narrator:
+def narrator_of(engine: LLMEngine | AsyncLLM) -> Narrator:
+    """What tells the engine's callers of trees; raises a `ValueError` if it has no hooks."""
     if not isinstance(engine.output_processor, Narrator):
-        raise ValueError("resume_sequence: the engine has no sequence hooks; start it with special_kwargs")
+        raise ValueError("the engine has no sequence hooks; start it with special_kwargs")
     return engine.output_processor

@@ -24,6 +24,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.integrity import IntegrityError
 from sequence_hooks.kv.plan import InjectedKV
 from sequence_hooks.limits import limits_of
+from sequence_hooks.live.trees import NUM_RECENT
 from sequence_hooks.rules import Effects, ready
 from sequence_hooks.trace.events import Until
 from sequence_hooks.trace.observer import SILENT
@@ -71,7 +72,8 @@ class HookScheduler(PriorityScheduler):
         self._merger, self._special_kwargs = merger, special_kwargs
         path = special_kwargs.record_to
         observer = SILENT if path is None else Recorder(path, self.clock)
-        self.trees = DependencyManager(observer)
+        num_recent = NUM_RECENT if special_kwargs.live_page else 0
+        self.trees = DependencyManager(observer, num_recent=num_recent)
         self.observe(observer)
         self.set_policy(special_kwargs.blocked_kv_policy)
         self._injection = Injection(self._blocks, self._kept, special_kwargs.position_rule)

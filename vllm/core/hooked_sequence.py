@@ -41,6 +41,9 @@ class V0Sequence:
         self.merged_text_end = 0
         """Characters of its text up to the end of what was merged last."""
 
+        self.told_wait = 0.0
+        """When the wait for its caller began that its stream was told of last, in seconds since the epoch."""
+
         self.orders: tuple[Transcript, Transcript] | None = None
         """With detached children: its output as it was sampled, and assembled, once its tree has ended."""
 

@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from sequence_hooks.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.results import Waiting
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
 from vllm.engine.hooked import has_hooks
@@ -55,9 +57,17 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
         room = self.engine.room_to_resume(request_id)
         self.engine.resume_sequence(request_id, await ids_of(text_or_token_ids, room, self.get_tokenizer))
 
-    async def sequences_awaiting_resume(self) -> list[str]:
+    async def sequences_awaiting_resume(self) -> list[Waiting]:
         """`LLMEngine.sequences_awaiting_resume`."""
         return self.engine.sequences_awaiting_resume()
+
+    async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
+        """`LLMEngine.live_requests`."""
+        return self.engine.live_requests(limit, num_tokens)
+
+    async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
+        """`LLMEngine.live_tree`."""
+        return self.engine.live_tree(request_id, num_tokens)
 
     async def engine_step(self, virtual_engine: int) -> bool:
         """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""

@@ -29,6 +29,7 @@ class HookStatLogger(StatLoggerBase):
         self.last_local_log: float = time.time()
         self._schedulers = schedulers
         self._growth = Growth()
+        self._logged = (0, 0.0)
         self._metrics = HookMetrics(list(labels), gauge_mode="sum").of(labels)
 
     def log(self, stats: Stats) -> None:
@@ -55,5 +56,7 @@ class HookStatLogger(StatLoggerBase):
         held = sum(scheduler.num_blocks_of_blocked() for scheduler in self._schedulers)
         share = held / max(1, sum(each.block_manager.num_total_gpu_blocks for each in self._schedulers))
         self._metrics.set_held(share)
-        if num_blocked:
+        # They may wait for callers for long.
+        is_new, self._logged = self._logged != (num_blocked, share), (num_blocked, share)
+        if num_blocked and is_new:
             logger.info("Blocked: %d reqs, KV cache usage of the blocked: %.1f%%", num_blocked, 100 * share)

@@ -5,12 +5,16 @@ import time
 from collections.abc import Sequence as Ids
 from typing import TYPE_CHECKING, Any
 
+from sequence_hooks.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.results import Waiting
+from sequence_hooks.transcript import waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import VllmConfig
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.engine.admission import admit
 from vllm.engine.guard import guard_processors
+from vllm.engine.live import live_requests, live_tree
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
 from vllm.engine.request_checks import ModelFacts, check_request, only_value_errors
@@ -24,7 +28,7 @@ from vllm.engine.tree_stats import (
     requests_alone,
     still_skipped,
 )
-from vllm.outputs import RequestOutputFactory, note_unprocessed
+from vllm.outputs import RequestOutputFactory, index_of, note_unprocessed
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
 
@@ -97,9 +101,18 @@ class LLMEngine(upstream.LLMEngine):
         """
         return self._hooks().room_to_resume(request_id)
 
-    def sequences_awaiting_resume(self) -> list[str]:
-        """The request ids of the sequences that continue only after `resume_sequence`, in the order they blocked."""
-        return [branch.request_id for branch in self._hooks().awaiting_resume()]
+    def sequences_awaiting_resume(self) -> list[Waiting]:
+        """The sequences that continue only after `resume_sequence`, in the order in which they were BLOCKED."""
+        waiting = self._hooks().awaiting_resume()
+        return [waiting_of(branch, index_of(branch, self.seq_id_to_seq_group)) for branch in waiting]
+
+    def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
+        """See `sequence_hooks.live.routes.Watched`."""
+        return live_requests(self.scheduler, limit, num_tokens)
+
+    def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
+        """See `sequence_hooks.live.routes.Watched`."""
+        return live_tree(self.scheduler, request_id, num_tokens)
 
     def is_waiting_for_callers(self, virtual_engine: int = 0) -> bool:
         """Whether steps do nothing until a sequence is resumed or a request is added."""

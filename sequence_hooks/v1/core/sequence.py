@@ -24,14 +24,15 @@ _OUTCOMES: dict[RequestStatus, Outcome] = {
 
 
 class TokenView(Sequence[int]):
-    """The tokens of ``token_ids`` from ``start`` on, without copying them; it grows as they do."""
+    """The tokens of ``token_ids`` from ``start`` to ``end``, without copying them; without an end it grows as they do."""
 
-    def __init__(self, token_ids: Sequence[int], start: int) -> None:
+    def __init__(self, token_ids: Sequence[int], start: int, end: int | None = None) -> None:
         self._token_ids = token_ids
         self._start = start
+        self._end = end
 
     def __len__(self) -> int:
-        return len(self._token_ids) - self._start
+        return (len(self._token_ids) if self._end is None else self._end) - self._start
 
     def __iter__(self) -> Iterator[int]:
         return iter(self[:])
@@ -44,7 +45,7 @@ class TokenView(Sequence[int]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return self._token_ids[self._start :][index]
+            return self._token_ids[self._start : self._end][index]
         if not -len(self) <= index < len(self):
             raise IndexError(f"token {index} of {len(self)}")
         return self._token_ids[self._start + index % len(self)]
@@ -88,8 +89,7 @@ class V1Sequence:
 
     @property
     def prompt_token_ids(self) -> Sequence[int]:
-        token_ids: Sequence[int] = self.request.all_token_ids[: self.num_prompt_tokens]
-        return token_ids
+        return TokenView(self.request.all_token_ids, 0, self.num_prompt_tokens)
 
     @property
     def num_computed_tokens(self) -> int:

@@ -25,7 +25,9 @@ def make_child(parent: V1Branch, plan: ChildPlan, params: SamplingParams, gramma
         grammars: Compiles its grammar, if it has one.
     """
     request = parent.sequence.request
-    prompt = [*request.all_token_ids[: plan.num_shared], *plan.prefix_token_ids]
+    # A context may be long: it is copied once.
+    prompt: list[int] = request.all_token_ids[: plan.num_shared]
+    prompt.extend(plan.prefix_token_ids)
     # Their KV is shared, and only recomputed if it is lost: then the encoder's cache may still have them.
     shared = [each for each in request.mm_features if end_of(each.mm_position) <= plan.num_shared]
     child = make_like(request, plan.request_id, prompt, params, shared)

@@ -87,7 +87,7 @@ class Narration:
         self,
         request_id: str,
         engine_id: str,
-        prompt_token_ids: Sequence[int],
+        prompt_token_ids: list[int],
         sampling_params: Any,
         detokenizer: TreeDetokenizer,
         logprobs: LogprobsProcessor,
@@ -167,7 +167,7 @@ class Narration:
 
     def let_go_of_context(self) -> None:
         """Keep the output, with its logprobs, which an output with detached children is put together from."""
-        self.prompt_token_ids = ()
+        self.prompt_token_ids = []
         self.detokenizer.let_go()
 
     def merge(self, token_ids: list[int], entries: Iterable[dict[int, Logprob]]) -> None:

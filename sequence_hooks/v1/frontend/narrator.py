@@ -11,8 +11,11 @@ import msgspec
 import vllm.outputs as upstream
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.limits import limits_of
+from sequence_hooks.live.trees import NUM_RECENT
+from sequence_hooks.results import Waiting
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.stats import HookStats
+from sequence_hooks.transcript import waiting_of
 from sequence_hooks.v1.events import (
     EVENTS,
     FIGURES,
@@ -20,6 +23,7 @@ from sequence_hooks.v1.events import (
     NUM_BEFORE,
     NUM_OUTPUTS,
     Assembled,
+    Blocked,
     Ended,
     Event,
     Figures,
@@ -27,11 +31,12 @@ from sequence_hooks.v1.events import (
     Spawned,
     decode,
 )
+from sequence_hooks.v1.frontend.asides import Asides
 from sequence_hooks.v1.frontend.final_order import assembled
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
 from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from sequence_hooks.v1.frontend.state import TreelessState, TreeState
+from sequence_hooks.v1.frontend.state import TreelessState, TreeState, name_of
 from sequence_hooks.v1.frontend.tree_stats import TreeStats
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
@@ -50,7 +55,7 @@ class _Page:
 class Narrator(OutputProcessor):
     """Upstream's output processor for an engine with hooks. Upstream makes it; `adopt` turns it into this."""
 
-    _special_kwargs: SpecialKwargs
+    special_kwargs: SpecialKwargs
     _replay: Replay
 
     @classmethod
@@ -65,16 +70,15 @@ class Narrator(OutputProcessor):
 
     def narrate(self, special_kwargs: SpecialKwargs) -> None:
         """Start without trees."""
-        self._special_kwargs, self._replay = special_kwargs, Replay(self.tokenizer)
+        self.special_kwargs = special_kwargs
+        self._replay = Replay(self.tokenizer, NUM_RECENT if special_kwargs.live_page else 0)
         self._states: dict[FrontBranch, TreeState] = {}
         """The states of requests by the roots of their trees."""
 
         self._joined: list[FrontBranch] = []
         """Branches whose joined children may be let go of."""
 
-        self._untold: dict[FrontBranch, None] = {}
-        """Children whose latest tokens their callers asked for."""
-
+        self._asides = Asides()
         self._page: _Page | None = None
         self._stats = TreeStats()
         self._figures: Figures | None = None
@@ -88,7 +92,7 @@ class Narrator(OutputProcessor):
         state.__class__ = TreelessState
         assert isinstance(state, TreelessState)
         given = request.sampling_params.extra_args or {}
-        state.limits, state.counts_tree = limits_of(self._special_kwargs, given), bool(given.get(COUNT_TREE))
+        state.limits, state.counts_tree = limits_of(self.special_kwargs, given), bool(given.get(COUNT_TREE))
         state.params = request.sampling_params
 
     def process_outputs(
@@ -112,7 +116,7 @@ class Narrator(OutputProcessor):
         page = self._page
         if page is None:
             made = self._process(outputs, *args, **kwargs)
-            made.request_outputs += self._tell_deltas()
+            made.request_outputs += self._asides.tell(self._states)
             return made
         end = min(len(outputs), page.num_outputs)
         page.num_outputs -= end
@@ -121,12 +125,12 @@ class Narrator(OutputProcessor):
             return made
         self._page = None
         self._happen(page.events)
-        deltas = self._tell_deltas()
+        asides = self._asides.tell(self._states)
         self._let_go()
         with self._stats.without_tokens():
             ended = self._process(outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
-            [*made.request_outputs, *deltas, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
+            [*made.request_outputs, *asides, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
         )
 
     @property
@@ -161,6 +165,15 @@ class Narrator(OutputProcessor):
         """The sequences that wait for their callers."""
         return self._replay.awaiting()
 
+    def waits(self) -> Iterator[Waiting]:
+        """What their callers learn about them."""
+        return (waiting_of(branch, self._states[branch.root].request_index) for branch in self.awaiting())
+
+    @property
+    def recent(self) -> Iterator[FrontBranch]:
+        """The roots of the trees that have ended last."""
+        return self._replay.trees.recent
+
     def resumed(self, branch: FrontBranch) -> None:
         """Take note that a caller has resumed a sequence."""
         self._replay.trees.resume(branch, ())
@@ -187,7 +200,9 @@ class Narrator(OutputProcessor):
         for event in events:
             branch = self._replay.replay(event)
             if isinstance(event, Ended) and branch is not None:
-                self._note_delta(branch)
+                self._asides.note_delta(branch)
+            if isinstance(event, Blocked) and branch is not None and event.for_caller:
+                self._asides.note_wait(branch)
             if isinstance(event, Spawned) and branch is not None:
                 self._stats.spawned(branch.children[-1].sequence)
             if isinstance(event, Joined) and branch is not None:
@@ -219,27 +234,8 @@ class Narrator(OutputProcessor):
             return False
         branch.sequence.sample(output)
         self._stats.sampled(branch.sequence, output)
-        self._note_delta(branch)
+        self._asides.note_delta(branch)
         return True
-
-    def _note_delta(self, branch: FrontBranch) -> None:
-        if branch.parent is not None and branch.limits.stream_children:
-            self._untold[branch] = None
-
-    def _tell_deltas(self) -> list[upstream.RequestOutput]:
-        """An output for each child that has something new; those of asynchronous requests go to their queues."""
-        untold, self._untold = self._untold, {}
-        outputs: list[upstream.RequestOutput] = []
-        for branch in untold:
-            state = self._states.get(branch.root)
-            if state is None:
-                continue
-            output = state.delta_of(branch)
-            if state.queue is None:
-                outputs.append(output)
-            else:
-                state.queue.put(output)
-        return outputs
 
     def _prepare(self, events: list[Event]) -> None:
         """Plant the trees that begin in this step, and say how the tokens of this step end their sequences."""
@@ -259,10 +255,7 @@ class Narrator(OutputProcessor):
         detokenizer = TreeDetokenizer(state.detokenizer)
         state.detokenizer = detokenizer
         prompt = state.prompt_token_ids or []
-        name = state.external_req_id
-        if state.parent_req is not None:
-            name = f"{state.request_index}_{name}"
-        root = Narration(name, state.request_id, prompt, None, detokenizer, state.logprobs_processor)
+        root = Narration(name_of(state), state.request_id, prompt, None, detokenizer, state.logprobs_processor)
         root.stats = state.stats
         state.branch, state.merged, state.assembled = self._replay.plant(root, state.limits), [], None
         self._states[state.branch] = state

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 import vllm.outputs as upstream
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens
+from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens, Waiting
 from vllm.v1.engine import output_processor
 
 
@@ -14,6 +14,10 @@ class CompletionOutput(upstream.CompletionOutput):
 
     It is set in the output in which the completion has finished. Positions count its output tokens.
     """
+
+    request_id: str | None = None
+    """The id of the completion's own sequence, as its children, streams and waiting sequences name it; None if no hook
+    fired."""
 
     children: tuple[ChildOutput, ...] = ()
     """The completion's own children, in spawn order."""
@@ -37,9 +41,16 @@ class CompletionOutput(upstream.CompletionOutput):
 
 
 class RequestOutput(upstream.RequestOutput):
-    """Upstream's `RequestOutput`, and what children have sampled, for a request that asks for it."""
+    """Upstream's `RequestOutput`, and what it says about sequences below its completions.
+
+    An output with either of these need not have completions.
+    """
 
     child_deltas: tuple[ChildDelta, ...] = ()
+    """What children have sampled, for a request that asks for it."""
+
+    waiting: tuple[Waiting, ...] = ()
+    """The sequences that have begun to wait for their caller, for a request whose outputs are deltas."""
 
     def add(self, next_output: upstream.RequestOutput, aggregate: bool) -> None:
         """Upstream's `add`, which knows none of these fields: a later output's tree replaces an earlier one's."""
@@ -48,11 +59,13 @@ class RequestOutput(upstream.RequestOutput):
         for completion in self.outputs:
             later = trees.get(completion.index)
             if later is not None and later is not completion and isinstance(completion, CompletionOutput):
+                completion.request_id = later.request_id
                 completion.children, completion.segments = later.children, later.segments
                 completion.joins, completion.tree_tokens = later.joins, later.tree_tokens
                 completion.sampled, completion.assembled = later.sampled, later.assembled
         if isinstance(next_output, RequestOutput):
             self.child_deltas += next_output.child_deltas
+            self.waiting += next_output.waiting
 
 
 def make_all_outputs() -> None:

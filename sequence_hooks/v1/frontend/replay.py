@@ -31,10 +31,11 @@ class Replay:
 
     Args:
         tokenizer: The model's; None if the engine has none.
+        num_recent: See `DependencyManager`.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.trees: DependencyManager[Narration] = DependencyManager()
+    def __init__(self, tokenizer: Any, num_recent: int = 0) -> None:
+        self.trees: DependencyManager[Narration] = DependencyManager(num_recent=num_recent)
         self.tokenizer = tokenizer
         self._branches: dict[str, FrontBranch] = {}
         """By the engine's ids. To its caller a request has the id that the caller gave it, and so have its children."""
@@ -88,9 +89,10 @@ class Replay:
 
     @_replay.register
     def _(self, event: Spawned, parent: FrontBranch) -> None:
-        output = parent.sequence.output_token_ids[: event.position]
-        context = [*parent.sequence.prompt_token_ids, *output][: event.num_shared]
-        prompt = [*context, *event.prefix_token_ids]
+        # A context may be long: it is copied once.
+        prompt = parent.sequence.prompt_token_ids[: event.num_shared]
+        prompt += parent.sequence.output_token_ids[: event.num_shared - len(prompt)]
+        prompt += event.prefix_token_ids
         name = child_id(parent.request_id, event.number)
         child = Narration.of_child(name, event.request_id, prompt, event.texts, self.tokenizer)
         plan = ChildPlan(

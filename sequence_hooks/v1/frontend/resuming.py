@@ -7,6 +7,7 @@ sequence waits, so that upstream sends it to the same engine where there are sev
 
 from typing import Any
 
+from sequence_hooks.results import Waiting
 from sequence_hooks.resuming import Given, checked_ids, encode_within, nobody_waits
 from sequence_hooks.v1.events import RESUME
 from sequence_hooks.v1.frontend.narrator import Narrator
@@ -15,9 +16,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 
-def awaiting(narrator: Narrator) -> list[str]:
-    """The request ids of the sequences that wait for their callers."""
-    return [branch.request_id for branch in narrator.awaiting()]
+def awaiting(narrator: Narrator) -> list[Waiting]:
+    """The sequences that wait for their callers, in the order in which they were BLOCKED."""
+    return sorted(narrator.waits(), key=lambda each: each.since)
 
 
 def room_of(narrator: Narrator, request_id: str, max_model_len: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.serving.trees import TreeStream, add_trees
+from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.v1.releases.installed import completion_usage_type
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
@@ -44,7 +44,7 @@ async def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: 
 async def chat_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
     """Upstream's lines of a streamed chat completion, with trees."""
     given = _named(upstream, args, kwargs)
-    async for line in _stream(upstream, given, {"object": "chat.completion.chunk", "created": int(time.time())}):
+    async for line in _stream(upstream, given, {"object": CHAT_CHUNK, "created": int(time.time())}):
         yield line
 
 
@@ -75,8 +75,10 @@ async def _stream(
     common = {"id": given["request_id"], **chunk, "model": given["model_name"]}
     stream = TreeStream(common, request.n or 1)
     made = upstream(**{**given, "result_generator": stream.watched(given["result_generator"])})
-    is_wanted = bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
-    async for line in stream.with_children(made) if is_wanted else stream.of_parent(made):
+    narrator = given["self"].engine_client.output_processor
+    may_wait = narrator.special_kwargs.sync_resume == "manual"
+    has_events = may_wait or bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
+    async for line in stream.with_events(made) if has_events else stream.of_parent(made):
         yield line
 
 

@@ -27,6 +27,7 @@ class HookStatLogger(AggregateStatLoggerBase):
         self._logs = logs
         self._growth = Growth()
         self._latest: dict[int, Figures] = {}
+        self._logged: dict[int, tuple[int, float]] = {}
         # As upstream's own: the labels, and that figures of an engine come from whoever was told them last.
         metrics = HookMetrics(["model_name", "engine"], gauge_mode="mostrecent")
         name = str(vllm_config.model_config.served_model_name)
@@ -55,9 +56,11 @@ class HookStatLogger(AggregateStatLoggerBase):
             metrics.add_evictions("discard", figures.num_discarded)
 
     def log(self) -> None:
-        """Log how many sequences are BLOCKED, if any is."""
+        """Log how many sequences are BLOCKED, if any is and if that has changed: they may wait for callers for long."""
         for index, figures in self._latest.items():
-            if self._logs and figures.num_blocked:
+            blocked = (figures.num_blocked, figures.held)
+            is_new, self._logged[index] = self._logged.get(index) != blocked, blocked
+            if self._logs and figures.num_blocked and is_new:
                 logger.info(
                     "Engine %03d: Blocked: %d reqs, KV cache usage of the blocked: %.1f%%",
                     index,

@@ -5,7 +5,7 @@ from typing import Any
 
 from sequence_hooks.limits import Limits
 from sequence_hooks.results import ChildDelta, Transcript
-from sequence_hooks.transcript import output_of, tell_final_order, tokens_of
+from sequence_hooks.transcript import output_of, tell_final_order, tokens_of, waiting_of
 from sequence_hooks.v1.frontend.final_order import as_sampled
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
@@ -54,9 +54,18 @@ class TreeState(TreelessState, ReleaseRequestState):
             token_ids=token_ids,
             finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
         )
-        output = RequestOutput(self.external_req_id, None, self.prompt_token_ids, None, [], finished=False)
+        output = self._without_completions()
         output.child_deltas = (delta,)
         return output
+
+    def wait_of(self, branch: FrontBranch) -> RequestOutput:
+        """An output without completions that tells that a sequence waits for its caller."""
+        output = self._without_completions()
+        output.waiting = (waiting_of(branch, self.request_index),)
+        return output
+
+    def _without_completions(self) -> RequestOutput:
+        return RequestOutput(self.external_req_id, None, self.prompt_token_ids, None, [], finished=False)
 
     def _new_completion_output(
         self, token_ids: list[int], finish_reason: FinishReason | None, stop_reason: int | str | None
@@ -69,9 +78,16 @@ class TreeState(TreelessState, ReleaseRequestState):
         if self.counts_tree or finish_reason is not None:
             made.tree_tokens = tokens_of(branch)
         if finish_reason is not None:
+            made.request_id = branch.request_id
             made.children = tuple(output_of(child) for child in branch.children)
             made.segments = branch.segments
             made.joins = tuple(branch.joins)
         if self.assembled is not None:
             tell_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
         return made
+
+
+def name_of(state: RequestState) -> str:
+    """The request id of a request's own sequence, as its caller knows it; each sample (n > 1) has one of its own."""
+    name: str = state.external_req_id
+    return name if state.parent_req is None else f"{state.request_index}_{name}"

@@ -6,6 +6,8 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+from sequence_hooks.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.results import Waiting
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import client as upstream
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
@@ -21,10 +23,20 @@ class MQLLMEngineClient(upstream.MQLLMEngineClient):
         token_ids = await ids_of(text_or_token_ids, room, self.get_tokenizer)
         await self._call("resume_sequence", request_id, token_ids)
 
-    async def sequences_awaiting_resume(self) -> list[str]:
+    async def sequences_awaiting_resume(self) -> list[Waiting]:
         """`AsyncLLMEngine.sequences_awaiting_resume`."""
-        waiting: list[str] = await self._call("sequences_awaiting_resume")
+        waiting: list[Waiting] = await self._call("sequences_awaiting_resume")
         return waiting
+
+    async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
+        """`AsyncLLMEngine.live_requests`."""
+        found: LiveRequests = await self._call("live_requests", limit, num_tokens)
+        return found
+
+    async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
+        """`AsyncLLMEngine.live_tree`."""
+        tree: tuple[LiveSequence, ...] = await self._call("live_tree", request_id, num_tokens)
+        return tree
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         if self.errored:

@@ -229,6 +229,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         scheduler.spawn(branch, effects, children)
         if effects.blocks_until is not None:
             scheduler.block(branch, effects.blocks_until)
+            if effects.blocks_until == "caller":
+                self._log.waits(branch.request_id, num_output)
 
     def _scheduler_of(self, seq_group: SequenceGroup) -> HookScheduler:
         if len(self.scheduler) == 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's server, and two routes for sequences that wait for their caller (``sync_resume="manual"``)."""
+"""Upstream's server, with routes for sequences that wait for their caller, and for those that run."""
 
 from argparse import Namespace
 from http import HTTPStatus
@@ -9,6 +9,9 @@ import uvloop
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 
+from sequence_hooks.live.routes import add_live_routes
+from sequence_hooks.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.results import Waiting
 from sequence_hooks.resuming import Given, longest_token
 from sequence_hooks.serving.resume_routes import add_resume_routes
 from vllm._overlay import fall_back_to
@@ -27,12 +30,29 @@ class _Client:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def sequences_awaiting_resume(self) -> list[str]:
-        waiting: list[str] = await self._client.sequences_awaiting_resume()
+    async def sequences_awaiting_resume(self) -> list[Waiting]:
+        waiting: list[Waiting] = await self._client.sequences_awaiting_resume()
         return waiting
 
     async def resume_sequence(self, request_id: str, given: Given, /) -> None:
         await self._client.resume_sequence(request_id, given)
+
+    async def has_live_page(self) -> bool:
+        special_kwargs = getattr(await self._client.get_vllm_config(), "special_kwargs", None)
+        return special_kwargs is not None and special_kwargs.live_page
+
+    async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
+        found: LiveRequests = await self._client.live_requests(limit, num_tokens)
+        return found
+
+    async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
+        tree: tuple[LiveSequence, ...] = await self._client.live_tree(request_id, num_tokens)
+        return tree
+
+    async def decode(self, token_ids: tuple[int, ...]) -> str:
+        tokenizer = await self._client.get_tokenizer()
+        text: str = tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return text
 
     async def longest_text(self) -> int:
         model_config = await self._client.get_model_config()
@@ -50,6 +70,7 @@ def _client_of(raw_request: Request) -> _Client:
 
 
 add_resume_routes(router, _client_of, upstream.validate_json_request)
+add_live_routes(router, _client_of)
 
 _build_app, _serve_http = upstream.build_app, upstream.serve_http
 

@@ -5,13 +5,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from sequence_hooks.serving.trees import TreeStream, add_trees
+from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_chat as upstream
 from vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatCompletionResponse, ErrorResponse
+from vllm.entrypoints.openai.waits import may_wait
 from vllm.outputs import RequestOutput
 
-_CHUNK = "chat.completion.chunk"
 
 
 class OpenAIServingChat(upstream.OpenAIServingChat):
@@ -21,10 +21,11 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
     ) -> AsyncGenerator[str, None]:
         request_id, model_name, *_ = args
-        chunk = {"id": request_id, "object": _CHUNK, "created": int(time.time()), "model": model_name}
+        chunk = {"id": request_id, "object": CHAT_CHUNK, "created": int(time.time()), "model": model_name}
         stream = TreeStream(chunk, request.n or 1)
         made = super().chat_completion_stream_generator(request, stream.watched(result_generator), *args, **kwargs)
-        async for line in stream.with_children(made) if request.stream_children else stream.of_parent(made):
+        has_events = request.stream_children or await may_wait(self.engine_client)
+        async for line in stream.with_events(made) if has_events else stream.of_parent(made):
             yield line
 
     async def chat_completion_full_generator(

@@ -9,6 +9,7 @@ from sequence_hooks.serving.trees import TreeStream, add_trees
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_completion as upstream
 from vllm.entrypoints.openai.protocol import CompletionRequest, CompletionResponse
+from vllm.entrypoints.openai.waits import may_wait
 from vllm.outputs import RequestOutput
 
 
@@ -28,7 +29,8 @@ class OpenAIServingCompletion(upstream.OpenAIServingCompletion):
         stream = TreeStream(chunk, request.n or 1)
         results = stream.watched(result_generator)
         made = super().completion_stream_generator(request, request_prompts, results, *args, **kwargs)
-        async for line in stream.with_children(made) if request.stream_children else stream.of_parent(made):
+        has_events = request.stream_children or await may_wait(self.engine_client)
+        async for line in stream.with_events(made) if has_events else stream.of_parent(made):
             yield line
 
     def request_output_to_completion_response(

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of running trees, its routes, and the same in a terminal, in front of an engine that is made up."""
+
+import asyncio
+import dataclasses
+import io
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from sequence_hooks.live import terminal, watch
+from sequence_hooks.live.page import live_page
+from sequence_hooks.live.routes import _plain
+from sequence_hooks.live.trees import LiveSequence, Tokens
+
+ROOT = LiveSequence(
+    *("r", None, 0, False, "blocked", "children", 3.0, 4, None, 1.0, None),
+    last_tokens=(Tokens("sampled", None, (97, 33)), Tokens("merged", "r_child_0", (66, 10, 67))),
+)
+CHILD = dataclasses.replace(ROOT, request_id="r_child_0", parent_id="r", state="finished", waits_for=None)
+
+
+class Decoding:
+    """An engine whose tokens are characters."""
+
+    async def decode(self, token_ids: tuple[int, ...]) -> str:
+        return "".join(map(chr, token_ids))
+
+
+def told(sequence: LiveSequence) -> dict[str, Any]:
+    """A sequence as the server tells of it."""
+    engine: Any = Decoding()
+    return asyncio.run(_plain(sequence, engine))
+
+
+REQUEST = {"request_id": "r", "has_ended": False}
+WAITING = {
+    **{"request_id": "r_child_1", "since": 0.0, "position": 3, "children": ["x"], "num_unfinished_children": 0},
+    "text": "ab\ncd",
+}
+METRICS = """\
+# HELP vllm:num_requests_running of upstream
+vllm:num_requests_running{model_name="m"} 2.0
+vllm:num_requests_blocked{model_name="m"} 1.0
+vllm:generation_tokens_total{model_name="m"} 40.0
+vllm:kv_cache_usage_perc{model_name="m"} 0.125
+"""
+
+
+def answer(request: httpx.Request) -> httpx.Response:
+    """What a server answers, whose one tree has two sequences."""
+    answers: dict[str, Any] = {
+        "/v1/live_requests": {"time": 9.0, "num_unfinished": 3, "requests": [REQUEST, {**REQUEST, "request_id": "gone"}]},
+        "/v1/live_requests/r": {"time": 9.0, "sequences": [told(ROOT), told(CHILD)]},
+        "/v1/sequences_awaiting_resume": {"sequences": [WAITING]},
+    }
+    if request.url.path == "/metrics":
+        return httpx.Response(200, text=METRICS)
+    found = answers.get(request.url.path)
+    return httpx.Response(404, text="no such request") if found is None else httpx.Response(200, json=found)
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What is drawn into a terminal of 100 by 30 characters, in front of that server."""
+    drawn = io.StringIO()
+    console = terminal.Console(file=drawn, width=100, height=30, force_terminal=False)
+    monkeypatch.setattr(terminal, "Console", lambda: console)
+    serve(monkeypatch, answer)
+    yield drawn
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response]) -> None:
+    """Let the terminal's client reach ``handler``."""
+    client = httpx.Client
+
+    def made(**options: Any) -> httpx.Client:
+        return client(transport=httpx.MockTransport(handler), **options)
+
+    monkeypatch.setattr(terminal.httpx, "Client", made)
+
+
+def test_texts_are_told_in_place_of_tokens() -> None:
+    """With who has sampled them."""
+    assert told(ROOT)["last_texts"] == [
+        {"origin": "sampled", "child": None, "text": "a!"},
+        {"origin": "merged", "child": "r_child_0", "text": "B\nC"},
+    ]
+    assert json.loads(json.dumps(told(ROOT)))["state"] == "blocked"
+
+
+def test_the_page_is_whole() -> None:
+    """All its parts are in it, and it loads nothing from elsewhere."""
+    page = live_page()
+    assert "{{" not in page and "--blocked:" in page and "async function lookAtList" in page
+    assert "http:" not in page and "https:" not in page and "default-src 'none'" in page
+
+
+def test_a_frame_shows_who_runs_and_who_waits(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children stand below their parents, with texts on one line."""
+    monkeypatch.setattr("sys.argv", ["watch", "http://server", "--once", "--api-key", "k"])
+    watch.main()
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "2 running · 1 blocked · KV 12.5 %"
+    assert any("r_child_1" in line and "1 of 1" in line and "ab⏎cd" in line for line in lines)
+    assert any(line.startswith("r blocked, waits for children 4 tokens a!B⏎C") for line in lines)
+    assert any(line.startswith("└── child 0 finished 4 tokens") for line in lines)
+    assert lines[-1] == "and 1 more"
+
+
+def test_frames_follow_each_other(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the speed since the one before; ctrl + c ends them."""
+    frames: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        frames.append(1)
+        if len(frames) == 3:
+            raise KeyboardInterrupt
+
+    ticks, drawn = iter(range(100)), []
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(ticks)))
+    frame = terminal.frame
+    monkeypatch.setattr(terminal, "frame", lambda *args: drawn.append(frame(*args)) or drawn[-1])
+    terminal.watch("http://server", None, 0.5)
+    assert [str(each.renderables[0]) for each in drawn] == [
+        "2 running · 1 blocked · KV 12.5 %",
+        "2 running · 1 blocked · 0 tokens/s · KV 12.5 %",
+        "2 running · 1 blocked · 0 tokens/s · KV 12.5 %",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda request: httpx.Response(404, text="live_page is False"), "answers 404: live_page is False"),
+        (lambda request: _raise(httpx.ConnectError("refused")), "refused; give the address of a server"),
+    ],
+    ids=["refused", "nobody"],
+)
+def test_what_cannot_be_watched_is_said(
+    fault: Any, message: str, screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the way out."""
+    serve(monkeypatch, fault)
+    with pytest.raises(SystemExit, match=message):
+        terminal.watch("http://server", None, None)
+
+
+def test_without_its_libraries_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client's environment need not have them."""
+    monkeypatch.setitem(sys.modules, "sequence_hooks.live.terminal", None)
+    monkeypatch.setattr("sys.argv", ["watch", "http://server"])
+    with pytest.raises(SystemExit):
+        runpy.run_module("sequence_hooks.live.watch", run_name="__main__")
+    assert "pip install 'vllm-sequence-hooks[watch]'" in capsys.readouterr().err
+
+
+def _raise(error: Exception) -> httpx.Response:
+    raise error

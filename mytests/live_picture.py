@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A moving picture of the page of running trees: `python -m mytests.live_picture OUT.gif`.
+
+A real server answers the prompt, in slow motion: it is stopped most of the time.
+"""
+
+import io
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from PIL import Image
+from playwright.sync_api import Page
+
+from mytests.browser import chromium
+from mytests.server.served import KEY, Server, fields_for, hook_server
+
+PROMPT = "fork 1 stone 2 apple 3 river 4 cloud 5 tiger 6 bread\n"
+WIDTH, HEIGHT, COLORS = 1000, 470, 48
+EVERY_MS, MOST_FRAMES = 140, 70
+RUNS, STOPS = 0.006, 0.05
+"""Seconds that the server runs and stops, by turns."""
+
+
+def main(out: str) -> None:
+    """Save the picture."""
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        fields = fields_for("sync", sync_resume="manual", live_page=True)
+        with hook_server(Path(folder), [], fields) as served:
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            frames = list(_frames(page, served))
+    images = [Image.open(io.BytesIO(frame)).convert("P", palette=Image.Palette.ADAPTIVE, colors=COLORS) for frame in frames]
+    durations = [EVERY_MS] * (len(images) - 1) + [3000]
+    images[0].save(out, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
+
+
+def _frames(page: Page, served: Server) -> Iterator[bytes]:
+    page.goto(f"{served.address}/live")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use").click()
+    page.get_by_label("Prompt").fill(PROMPT)
+    yield page.screenshot()
+    with _slow_motion(served.address):
+        page.get_by_role("button", name="Send").click()
+        is_resumed = False
+        for _ in range(MOST_FRAMES):
+            page.wait_for_timeout(EVERY_MS)
+            yield page.screenshot()
+            root, caller = page.locator(".lane .state").first, page.locator("#callers li")
+            if not is_resumed and caller.count() and "of 6" in (caller.text_content() or ""):
+                caller.get_by_role("button", name="Resume").click()
+                is_resumed = True
+            if root.count() and "stop" in (root.text_content() or ""):
+                break
+    page.wait_for_timeout(1500)
+    yield page.screenshot()
+
+
+@contextmanager
+def _slow_motion(address: str) -> Iterator[None]:
+    port = int(address.rsplit(":", 1)[1])
+    (server,) = (each.pid for each in psutil.net_connections("tcp") if each.laddr.port == port and each.status == "LISTEN")
+    own = psutil.Process(server)
+    engines = [each for each in own.children(recursive=True) if each.num_threads() > 1] or [own]
+    is_over = threading.Event()
+
+    def stop_and_go() -> None:
+        while not is_over.wait(RUNS):
+            for each in engines:
+                each.suspend()
+            is_over.wait(STOPS)
+            for each in engines:
+                each.resume()
+
+    thread = threading.Thread(target=stop_and_go)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of running trees at one moment, on both engines."""
+
+import dataclasses
+
+from mytests.rules.engine import IS_V1, PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, ids, plan
+from sequence_hooks.live.trees import LiveRequests, LiveSequence, Tokens, Tree
+
+if IS_V1:
+    from sequence_hooks.v1.frontend.live import live_requests, live_tree
+else:
+    from vllm.engine.live import live_requests, live_tree
+
+LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
+MANUAL = dataclasses.replace(LIVE, sync_resume="manual")
+
+
+def requests_of(engine: SurgicalEngine, limit: int = 10, num_tokens: int = 100) -> LiveRequests:
+    """What the engine says about its requests."""
+    return live_requests(engine.narrator if IS_V1 else [engine.scheduler], limit, num_tokens)
+
+
+def tree_of(engine: SurgicalEngine, request_id: str = "r", num_tokens: int = 100) -> Tree:
+    """What it says about one."""
+    return live_tree(engine.narrator if IS_V1 else [engine.scheduler], request_id, num_tokens)
+
+
+def states_of(tree: Tree) -> dict[str, str]:
+    """The states of its sequences."""
+    return {sequence.request_id: sequence.state for sequence in tree}
+
+
+class TestTree:
+    def test_each_sequence_has_its_state(self) -> None:
+        """Parents come before their children."""
+        engine, script = SurgicalEngine(LIVE), plan(r="a!.z", r_child_0="BCDEF")
+        engine.add()
+        engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
+        engine.step(script)
+        root, child = tree_of(engine)
+        assert (root.state, root.waits_for, root.parent_id) == ("blocked", "children", None)
+        assert (child.state, child.waits_for, child.parent_id, child.spawn_position) == ("running", None, "r", 2)
+        assert root.since is not None and root.started is not None and root.since >= root.started
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_its_tokens_have_their_origin(self) -> None:
+        """Sampled, merged from a child, and what a caller has given."""
+        engine, script = SurgicalEngine(MANUAL), plan(r="!.zzz", r_child_0="BC")
+        engine.add()
+        engine.run_until(engine.is_waiting_for_callers, script)
+        assert tree_of(engine)[0].waits_for == "caller"
+        engine.resume("r", "tool")
+        engine.run_until(lambda: tree_of(engine)[0].num_output_tokens == 9, script)
+        root, child = tree_of(engine)
+        assert root.last_tokens == (
+            Tokens("sampled", None, (PROMISE, SYNC)),
+            Tokens("merged", "r_child_0", tuple(ids("BC"))),
+            Tokens("inserted", None, tuple(ids("tool"))),
+            Tokens("sampled", None, tuple(ids("z"))),
+        )
+        assert tree_of(engine, num_tokens=2)[0].last_tokens == (
+            Tokens("inserted", None, tuple(ids("l"))),
+            Tokens("sampled", None, tuple(ids("z"))),
+        )
+        assert (child.state, child.finish_reason) == ("finished", "stop")
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_a_request_without_hooks_is_a_tree_of_one(self) -> None:
+        """It waits until it has sampled something."""
+        engine = SurgicalEngine(LIVE, max_num_seqs=1)
+        for name in "rs":
+            engine.add(name)
+        script = plan(r="abc", s="d")
+        engine.run_until(lambda: states_of(tree_of(engine)) == {"r": "running"}, script)
+        assert tree_of(engine)[0].last_tokens == (Tokens("sampled", None, tuple(ids("a"))),)
+        assert states_of(tree_of(engine, "s")) == {"s": "waiting"}
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_nobody_is_no_tree(self) -> None:
+        """Nor is a child by itself."""
+        engine, script = SurgicalEngine(LIVE), plan(r="!.z", r_child_0="BCDEF")
+        engine.add()
+        engine.step(script)
+        assert tree_of(engine, "s") == tree_of(engine, "r_child_0") == ()
+        engine.run(script)
+        engine.assert_empty()
+
+
+class TestRequests:
+    def test_a_list_counts_states_and_tokens(self) -> None:
+        """Of all sequences of each request."""
+        engine, script = SurgicalEngine(MANUAL), plan(r="!.z", r_child_0="BC", s="abcdefghijklmn")
+        for name in "rs":
+            engine.add(name)
+        engine.run_until(lambda: len(requests_of(engine).requests[0].num_by_state) == 2, script)
+        engine.run_until(lambda: requests_of(engine).requests[0].num_by_state.get("finished") == 1, script)
+        found = {each.request_id: each for each in requests_of(engine).requests}
+        assert found["r"].num_by_state == {"blocked": 1, "finished": 1}
+        assert (found["r"].num_waiting_for_callers, found["r"].num_output_tokens) == (1, 5)
+        assert (found["s"].num_by_state, found["s"].has_ended) == ({"running": 1}, False)
+        engine.abort(["r", "s"])
+        engine.assert_empty()
+
+    def test_no_more_are_listed_than_asked_for(self) -> None:
+        """All are counted."""
+        engine = SurgicalEngine(LIVE)
+        for name in "rst":
+            engine.add(name)
+        found = requests_of(engine, limit=2)
+        assert (found.num_unfinished, len(found.requests)) == (3, 2)
+        engine.run({})
+        engine.assert_empty()
+
+    def test_trees_that_have_ended_are_remembered(self) -> None:
+        """With all that they had, the merged tokens among them; only so many."""
+        engine = SurgicalEngine(LIVE)
+        for number in range(22):
+            engine.add(f"r{number}")
+            engine.run(plan(**{f"r{number}": "!.z", f"r{number}_child_0": "BC"}))
+        found = requests_of(engine)
+        assert (found.num_unfinished, len(found.requests)) == (0, 20)
+        assert all(each.has_ended for each in found.requests)
+        assert [sequence.state for sequence in tree_of(engine, "r21")] == ["finished", "finished"]
+        assert ids("BC") == [token for each in _merged(tree_of(engine, "r21")[0]) for token in each.token_ids]
+        assert tree_of(engine, "r0") == ()
+        engine.assert_empty()
+
+    def test_nothing_is_remembered_without_the_page(self) -> None:
+        """It would be kept for nobody."""
+        engine = SurgicalEngine(SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE))
+        engine.add()
+        engine.run(plan(r="!z", r_child_0="B"))
+        assert requests_of(engine) == LiveRequests(0, ())
+        engine.assert_empty()
+
+
+def _merged(sequence: LiveSequence) -> list[Tokens]:
+    return [each for each in sequence.last_tokens if each.origin == "merged"]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of running trees in a real browser, in front of a real server."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from forkjoin_task import SYNC
+from playwright.sync_api import Browser, Page, expect
+
+from mytests.browser import PATIENCE_MS, chromium
+from mytests.server.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
+from mytests.servers import until
+
+pytestmark = pytest.mark.model
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, served: Server) -> Iterator[Page]:
+    """The page after the key was given. Nothing goes wrong in it, and it loads nothing from elsewhere."""
+    page = browser.new_page(viewport={"width": 1200, "height": 700})
+    page.set_default_timeout(PATIENCE_MS)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: problems.extend([request.url] * (not request.url.startswith(served.address))))
+    page.goto(f"{served.address}/live")
+    page.get_by_label("API key").fill(KEY)
+    page.get_by_role("button", name="Use").click()
+    expect(page.locator("#key")).to_be_hidden()
+    yield page
+    assert problems == []
+    page.close()
+
+
+def ask(page: Page, prompt: str, is_chat: bool = False) -> None:
+    """Send a prompt."""
+    page.get_by_label("Prompt").fill(prompt)
+    page.get_by_label("tokens").fill("40")
+    page.get_by_label("chat").set_checked(is_chat)
+    page.get_by_role("button", name="Send").click()
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_prompt_grows_a_tree(page: Page, is_chat: bool) -> None:
+    """A lane for each sequence, with what was merged; then it stands among those that have ended."""
+    ask(page, PROMPT, is_chat)
+    lanes = page.get_by_role("treeitem")
+    expect(lanes).to_have_count(NUM_CHILDREN + 1)
+    expect(lanes.first.locator(".state")).to_contain_text("stop")
+    assert [lane.get_attribute("aria-level") for lane in lanes.all()] == ["1"] + ["2"] * NUM_CHILDREN
+    expect(lanes.first.locator(".merged")).to_have_count(NUM_CHILDREN)
+    results = [span.text_content() for span in lanes.first.locator(".merged").all()]
+    children = [lane.locator(".end").text_content() or "" for lane in lanes.all()[1:]]
+    assert [child.startswith(result or "") and bool(result) for child, result in zip(children, results, strict=True)]
+    expect(page.locator("#ended li").first.locator("[aria-current=true]")).to_be_visible()
+
+
+def test_a_click_shows_a_lanes_text(page: Page) -> None:
+    """All of it, with its line breaks."""
+    ask(page, PROMPT)
+    root = page.get_by_role("treeitem").first
+    expect(root.locator(".state")).to_contain_text("stop")
+    root.click()
+    expect(page.locator("#whole pre")).to_contain_text(SYNC)
+    shown = page.locator("#whole pre").text_content() or ""
+    assert shown.replace("\n", "⏎") == root.locator(".end").text_content()
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#whole")).to_be_hidden()
+
+
+def test_who_waits_is_resumed(page: Page, served: Server) -> None:
+    """From the list, with a text that comes next."""
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
+        caller = page.locator("#callers li")
+        expect(caller).to_contain_text("at token 1")
+        caller.get_by_role("button").first.click()
+        expect(page.get_by_role("treeitem").locator(".state")).to_contain_text("waits for a caller")
+        caller.get_by_role("textbox").fill(" stone")
+        caller.get_by_role("button", name="Resume").click()
+        assert answer.result().text == f"{SYNC} stone{SYNC}"
+    expect(page.locator("#callers li")).to_have_count(0)
+
+
+def test_a_refusal_is_shown(page: Page) -> None:
+    """As the server words it; then the next prompt goes through."""
+    page.get_by_label("temperature").evaluate("field => field.removeAttribute('min')")
+    page.get_by_label("temperature").fill("-1")
+    ask(page, PROMPT)
+    expect(page.get_by_role("alert")).to_contain_text("temperature")
+    page.get_by_label("temperature").fill("0")
+    ask(page, PROMPT)
+    expect(page.get_by_role("treeitem").first.locator(".state")).to_contain_text("stop")
+
+
+def test_text_is_no_markup(page: Page) -> None:
+    """Of a prompt whose answer repeats it, or of anybody's."""
+    ask(page, "<img src=x onerror=alert(1)>")
+    expect(page.locator("#running li, #ended li").first).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    assert page.locator("main img").count() == 0
+
+
+@pytest.mark.parametrize("path", ["live_requests", "live_requests/r"])
+def test_the_routes_need_the_key(served: Server, path: str) -> None:
+    """The page itself has no data in it."""
+    assert httpx.get(f"{served.address}/v1/{path}").status_code == 401
+    assert httpx.get(f"{served.address}/live").status_code == 200
+
+
+def test_the_routes_tell_what_runs(served: Server) -> None:
+    """While a request waits for its caller, and after it has ended."""
+    with ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
+        (request_id,) = until(served.waiting)
+        assert found(served, request_id)["num_waiting_for_callers"] == 1
+        (sequence,) = served.call("GET", f"/v1/live_requests/{request_id}").json()["sequences"]
+        assert (sequence["state"], sequence["last_texts"]) == (
+            "blocked",
+            [{"origin": "sampled", "child": None, "text": SYNC}],
+        )
+        served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
+        answer.result()
+    assert found(served, request_id)["has_ended"]
+    assert served.call("GET", "/v1/live_requests/nobody").status_code == 404
+    assert served.call("GET", "/v1/live_requests?limit=-1").status_code in (400, 422)
+
+
+def test_a_tree_is_the_same_for_its_client(served: Server) -> None:
+    """Ids and texts of children, in the response and on the page."""
+    choice = served.choice(prompt=PROMPT, **arguments())
+    tree = served.call("GET", f"/v1/live_requests/{choice.request_id}").json()["sequences"]
+    assert [sequence["request_id"] for sequence in tree[1:]] == [child["request_id"] for child in choice.children]
+    assert _text(tree[0]) == choice.text
+
+
+def found(served: Server, request_id: str) -> dict[str, Any]:
+    """What the list says about a request."""
+    requests: list[dict[str, Any]] = served.call("GET", "/v1/live_requests").json()["requests"]
+    return next(each for each in requests if each["request_id"] == request_id)
+
+
+def _text(sequence: dict[str, Any]) -> str:
+    return "".join(piece["text"] for piece in sequence["last_texts"])

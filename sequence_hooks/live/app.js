@@ -1,0 +1,167 @@
+"use strict";
+
+// Asks the server again and again, and does what the user asks for.
+
+const LIST_EVERY = 1000;
+const TREE_EVERY = 150;
+const ask = document.getElementById("ask");
+const trouble = document.getElementById("trouble");
+let asked = null;
+let before = null;
+
+const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+function say(error) {
+  trouble.textContent = error ? (error.message ?? String(error)) : "";
+  trouble.hidden = !error;
+  document.getElementById("key").hidden = error?.status !== 401;
+}
+
+async function watch(milliseconds, look) {
+  for (;;) {
+    try {
+      if (!document.hidden) await look();
+    } catch (error) {
+      say(error);
+      await wait(LIST_EVERY);
+    }
+    await wait(milliseconds);
+  }
+}
+
+async function lookAtList() {
+  const [told, waiting] = await Promise.all([api.json("/v1/live_requests"), lookAtCallers()]);
+  say(null);
+  drawLists(told);
+  fill("callers", waiting, (item, each) => drawCaller(item, each, told.time));
+  if (asked?.id) {
+    const mine = told.requests.find((each) => each.request_id === asked.id || each.request_id.startsWith(`${asked.id}-`));
+    if (mine) choose(mine.request_id);
+    if (mine) asked.id = null;
+  }
+  await lookAtFigures();
+}
+
+async function lookAtCallers() {
+  const { sequences } = await api.json("/v1/sequences_awaiting_resume");
+  return sequences.map((each) => ({ ...each, root: each.request_id.replace(/(_child_\d+)+$/, "") }));
+}
+
+async function lookAtFigures() {
+  const figures = readMetrics(await (await api.send("/metrics")).text());
+  const now = performance.now() / 1000;
+  if (before && figures.tokens !== undefined) figures.speed = (figures.tokens - before.tokens) / (now - before.time);
+  before = { tokens: figures.tokens, time: now };
+  drawFigures(figures);
+}
+
+async function lookAtTree() {
+  if (tree.id === null || tree.sequences[0]?.state === "finished") return;
+  const id = tree.id;
+  const told = await api.json(`/v1/live_requests/${encodeURIComponent(id)}?num_tokens=${MOST_SHOWN}`).catch((error) => {
+    if (error.status !== 404) throw error;
+    return null;
+  });
+  if (told === null || id !== tree.id) return;
+  updateTree(told);
+  drawTree();
+  if (opened) await lookAtWhole();
+}
+
+async function lookAtWhole() {
+  const sequence = tree.sequences.find((each) => each.request_id === opened);
+  if (!sequence) return;
+  if (sequence.num_output_tokens <= MOST_SHOWN) return drawWhole(sequence, textsOf(sequence));
+  const told = await api.json(`/v1/live_requests/${encodeURIComponent(tree.id)}?num_tokens=200000`);
+  const found = told.sequences.find((each) => each.request_id === opened);
+  if (found) drawWhole(found, found.last_texts);
+}
+
+function choose(id) {
+  if (id !== tree.id) closeWhole();
+  chooseTree(id);
+  document.getElementById("chosen").textContent = id;
+  for (const button of document.querySelectorAll("#running button, #ended button")) {
+    button.setAttribute("aria-current", String(button.parentNode.dataset.id === id));
+  }
+  lookAtTree().catch(say);
+}
+
+async function resume(id, text) {
+  try {
+    await api.json("/v1/resume_sequence", { request_id: id, ...(text ? { text } : {}) });
+    await lookAtList();
+  } catch (error) {
+    say(error);
+  }
+}
+
+async function send() {
+  const given = new FormData(ask);
+  const isChat = given.get("chat") !== null;
+  const models = await api.json("/v1/models");
+  const body = {
+    model: models.data[0].id,
+    max_tokens: Number(given.get("max_tokens")),
+    temperature: Number(given.get("temperature")),
+    stream: true,
+    stream_children: true,
+    skip_special_tokens: false,
+    spaces_between_special_tokens: false,
+    ...(isChat ? { messages: [{ role: "user", content: given.get("prompt") }] } : { prompt: given.get("prompt") }),
+  };
+  const stop = new AbortController();
+  asked = { id: null, stop };
+  ask.send.textContent = "Stop";
+  const path = isChat ? "/v1/chat/completions" : "/v1/completions";
+  for await (const chunk of api.chunks(path, body, { signal: stop.signal })) await take(chunk);
+}
+
+// The first chunk names the request.
+async function take(chunk) {
+  if (chunk.error) throw new Error(chunk.error.message);
+  if (asked.name === undefined) {
+    asked.name = asked.id = chunk.id;
+    await lookAtList();
+  }
+  if (tree.id === null || !tree.id.startsWith(asked.name)) return;
+  if (chunk.child) noteStreamed(chunk.child.request_id, chunk.child.text);
+  for (const choice of chunk.choices) noteStreamed(tree.id, choice.text ?? choice.delta?.content ?? "");
+  drawTree();
+}
+
+ask.onsubmit = async (event) => {
+  event.preventDefault();
+  if (asked) return asked.stop.abort();
+  try {
+    await send();
+    await lookAtList();
+  } catch (error) {
+    if (error.name !== "AbortError") say(error);
+  } finally {
+    asked = null;
+    ask.send.textContent = "Send";
+  }
+};
+
+document.getElementById("key").onsubmit = (event) => {
+  event.preventDefault();
+  api.use(event.target.querySelector("input").value);
+  lookAtList().catch(say);
+};
+
+function open(lane) {
+  if (!lane) return;
+  opened = lane.dataset.id;
+  drawTree();
+  lookAtWhole().catch(say);
+}
+
+lanes.onclick = (event) => open(event.target.closest(".lane"));
+lanes.onkeydown = (event) => {
+  if (event.key === "Enter" || event.key === " ") event.preventDefault(), open(event.target.closest(".lane"));
+};
+whole.querySelector("button").onclick = () => (closeWhole(), drawTree());
+
+watch(LIST_EVERY, lookAtList);
+watch(TREE_EVERY, lookAtTree);

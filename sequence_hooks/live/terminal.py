@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what runs on a server into a terminal. Only this module needs ``rich`` and ``httpx``."""
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+_STYLES = {"running": "blue", "blocked": "magenta", "waiting": "yellow", "finished": "dim"}
+_ORIGINS = {"sampled": "", "merged": "black on magenta", "inserted": "black on green"}
+_LINES_OF_REQUEST = 4
+"""Lines of the terminal that a request takes at least: so many are asked for."""
+
+
+class Watched:
+    """A server, as this command sees it."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+        self._before: tuple[float, float] | None = None
+
+    def get(self, path: str) -> Any:
+        """What the server answers.
+
+        Raises:
+            SystemExit: it refuses; with what it says.
+        """
+        answer = self._client.get(path)
+        if answer.is_error:
+            sys.exit(f"{answer.request.url} answers {answer.status_code}: {answer.text}")
+        return answer.json()
+
+    def tree(self, request_id: str) -> list[dict[str, Any]]:
+        """The sequences of a request; none if it has ended meanwhile."""
+        answer = self._client.get(f"/v1/live_requests/{request_id}", params={"num_tokens": 100})
+        sequences: list[dict[str, Any]] = [] if answer.is_error else answer.json()["sequences"]
+        return sequences
+
+    def figures(self) -> Iterator[str]:
+        """What the server's metrics say, in words."""
+        sums = Counter[str]()
+        for name, value in re.findall(r"^vllm:(\w+)(?:\{.*\})? (\S+)$", self._client.get("/metrics").text, re.M):
+            sums[name] += float(value)  # type: ignore[assignment]
+        for name in ("running", "waiting", "blocked"):
+            if f"num_requests_{name}" in sums:
+                yield f"{sums[f'num_requests_{name}']:.0f} {name}"
+        now, tokens = time.monotonic(), sums["generation_tokens_total"]
+        if self._before is not None and now > self._before[0]:
+            yield f"{(tokens - self._before[1]) / (now - self._before[0]):,.0f} tokens/s"
+        self._before = now, tokens
+        for name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
+            if name in sums:
+                yield f"KV {100 * sums[name]:.1f} %"
+
+
+def frame(server: Watched, console: Console) -> RenderableType:
+    """One picture of what runs now, as large as the terminal."""
+    room = max(1, console.height // _LINES_OF_REQUEST)
+    told = server.get(f"/v1/live_requests?limit={room}&num_tokens=0")
+    waiting = server.get("/v1/sequences_awaiting_resume")["sequences"]
+    parts: list[RenderableType] = [Text(" · ".join(server.figures()) or "no metrics", style="bold")]
+    if waiting:
+        parts.append(_callers(waiting, told["time"]))
+    running = [each for each in told["requests"] if not each["has_ended"]]
+    ended = [each for each in reversed(told["requests"]) if each["has_ended"]]
+    drawn = [_drawn(server.tree(each["request_id"]), console.width) for each in [*running, *ended][:room]]
+    parts += [each for each in drawn if each is not None]
+    if len(running) < told["num_unfinished"]:
+        parts.append(Text(f"and {told['num_unfinished'] - len(running):,} more", style="dim"))
+    return Group(*parts)
+
+
+def _callers(waiting: list[dict[str, Any]], now: float) -> Table:
+    table = Table("waits for its caller", "seconds", "at token", "children", "text", expand=True)
+    for each in waiting:
+        done = len(each["children"]) - each["num_unfinished_children"]
+        numbers = f"{now - each['since']:.0f}", str(each["position"]), f"{done} of {len(each['children'])}"
+        table.add_row(each["request_id"], *numbers, Text(_on_one_line(each["text"])[-60:]))
+    return table
+
+
+def _drawn(sequences: list[dict[str, Any]], width: int) -> Tree | None:
+    nodes: dict[str, Tree] = {}
+    for each in sequences:
+        label = _label(each, width)
+        parent = nodes.get(each["parent_id"])
+        nodes[each["request_id"]] = Tree(label) if parent is None else parent.add(label)
+    return next(iter(nodes.values()), None)
+
+
+def _label(sequence: dict[str, Any], width: int) -> Text:
+    name, parent = sequence["request_id"], sequence["parent_id"]
+    if parent is not None:
+        name = name.removeprefix(f"{parent}_").replace("_", " ")
+    state = sequence["state"]
+    waits = f", waits for {sequence['waits_for']}" if sequence["waits_for"] else ""
+    label = Text.assemble((name, "bold"), " ", (f"{state}{waits}", _STYLES[state]))
+    label.append(f" {sequence['num_output_tokens']} tokens ")
+    text = Text()
+    for piece in sequence["last_texts"]:
+        text.append(_on_one_line(piece["text"]), _ORIGINS[piece["origin"]])
+    return label + text[-max(10, width - len(label) - 8) :]
+
+
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "⏎")
+
+
+def watch(url: str, api_key: str | None, every: float | None) -> None:
+    """Draw one frame, or one ``every`` so many seconds until the user ends it.
+
+    Raises:
+        SystemExit: there is no such server, or it refuses; with what to do.
+    """
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=30) as client:
+        try:
+            draw(Watched(client), Console(), every)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            sys.exit(f"{url}: {error}; give the address of a server that runs, such as http://localhost:8000")
+        except KeyboardInterrupt:
+            pass
+
+
+def draw(server: Watched, console: Console, every: float | None) -> None:
+    """Draw frames of a server."""
+    if every is None:
+        console.print(frame(server, console))
+        return
+    with Live(frame(server, console), console=console, screen=True, auto_refresh=False) as screen:
+        while True:
+            time.sleep(every)
+            screen.update(frame(server, console), refresh=True)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known at one moment about the sequences of running trees, as values that can go to another process.
+
+Texts are token ids here: they are decoded where nobody waits for it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from sequence_hooks.branch import Branch
+from sequence_hooks.results import Origin
+from sequence_hooks.transcript import N
+
+NUM_RECENT = 20
+"""How many trees that have ended are shown."""
+
+State = Literal["waiting", "running", "blocked", "finished"]
+"""The state of a sequence. "waiting": it has not sampled anything since it began or was joined."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Consecutive tokens of an output that come from one sequence, or from none."""
+
+    origin: Origin
+    child: str | None
+    """The child that sampled them, for "merged"."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LiveSequence:
+    """One sequence at this moment. Times are seconds since the epoch."""
+
+    request_id: str
+    parent_id: str | None
+    """None for a request's own sequence."""
+
+    spawn_position: int
+    """Output tokens of its parent at the spawn."""
+
+    is_detached: bool
+    state: State
+    waits_for: Literal["children", "caller"] | None
+    """What it waits for if it is "blocked"."""
+
+    since: float | None
+    """When it was last BLOCKED; None if it never was."""
+
+    num_output_tokens: int
+    finish_reason: str | None
+    started: float | None
+    """None if the engine keeps no statistics."""
+
+    ended: float | None
+    last_tokens: tuple[Tokens, ...]
+    """The end of its output."""
+
+
+@dataclass(frozen=True)
+class LiveRequest:
+    """One request, or one sample of it (n > 1), at this moment."""
+
+    request_id: str
+    started: float | None
+    has_ended: bool
+    num_by_state: dict[State, int]
+    """Its sequences."""
+
+    num_waiting_for_callers: int
+    num_output_tokens: int
+    """Of all its sequences."""
+
+    last_tokens: tuple[Tokens, ...]
+    """The end of its own output."""
+
+
+@dataclass(frozen=True)
+class LiveRequests:
+    """Some of an engine's requests, the oldest first, and those that have ended last."""
+
+    num_unfinished: int
+    requests: tuple[LiveRequest, ...]
+
+
+Tree = tuple[LiveSequence, ...]
+"""The sequences of a request, parents before children."""
+
+
+def tree_of(root: Branch[N], num_tokens: int) -> Tree:
+    """The tree of a request, with the last ``num_tokens`` output tokens of each sequence."""
+    return tuple(_sequence_of(branch, num_tokens) for branch in root.subtree())
+
+
+def alone(request_id: str, started: float | None, token_ids: Sequence[int], num_tokens: int) -> Tree:
+    """The tree of an unfinished request that no hook has touched, with the last ``num_tokens`` of its output."""
+    last = tuple(token_ids[max(0, len(token_ids) - num_tokens) :])
+    sequence = LiveSequence(
+        request_id=request_id,
+        parent_id=None,
+        spawn_position=0,
+        is_detached=False,
+        state="running" if token_ids else "waiting",
+        waits_for=None,
+        since=None,
+        num_output_tokens=len(token_ids),
+        finish_reason=None,
+        started=started,
+        ended=None,
+        last_tokens=(Tokens("sampled", None, last),) if last else (),
+    )
+    return (sequence,)
+
+
+def summaries(running: Iterable[Tree], recent: Iterable[Tree], limit: int) -> LiveRequests:
+    """What a list of requests says: of the first ``limit`` that are ``running``, and of all ``recent`` ones."""
+    running = list(running)
+    shown = [*islice(running, limit), *recent]
+    return LiveRequests(len(running), tuple(map(_summary, shown)))
+
+
+def _summary(tree: Tree) -> LiveRequest:
+    root = tree[0]
+    return LiveRequest(
+        request_id=root.request_id,
+        started=root.started,
+        has_ended=root.state == "finished",
+        num_by_state=dict(Counter(sequence.state for sequence in tree)),
+        num_waiting_for_callers=sum(sequence.waits_for == "caller" for sequence in tree),
+        num_output_tokens=sum(sequence.num_output_tokens for sequence in tree),
+        last_tokens=root.last_tokens,
+    )
+
+
+def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
+    sequence, parent = branch.sequence, branch.parent
+    is_blocked = branch.phase == "blocked"
+    return LiveSequence(
+        request_id=branch.request_id,
+        parent_id=None if parent is None else parent.request_id,
+        spawn_position=0 if branch.origin is None else branch.origin.position,
+        is_detached=branch.is_detached,
+        state=_state_of(branch),
+        waits_for=("caller" if branch.awaits_resume else "children") if is_blocked else None,
+        since=branch.blocked_time or None,
+        num_output_tokens=len(sequence.output_token_ids),
+        finish_reason=sequence.finish_reason if branch.phase == "finished" else None,
+        started=branch.spawn_time,
+        ended=branch.finished_time if branch.phase == "finished" else None,
+        last_tokens=tuple(_last(branch, num_tokens)),
+    )
+
+
+def _state_of(branch: Branch[N]) -> State:
+    if branch.phase == "live":
+        return "running" if branch.num_sampled_last else "waiting"
+    return branch.phase
+
+
+def _last(branch: Branch[N], num_tokens: int) -> Iterator[Tokens]:
+    token_ids = branch.sequence.output_token_ids
+    first = max(0, len(token_ids) - num_tokens)
+    for segment in branch.segments:
+        if segment.end > first:
+            yield Tokens(segment.origin, segment.child, tuple(token_ids[max(segment.start, first) : segment.end]))

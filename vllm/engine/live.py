@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trees of V0's schedulers at this moment."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from sequence_hooks.live.trees import LiveRequests, Tree, alone, summaries, tree_of
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.hooked_sequence import branch_of
+
+
+def live_requests(schedulers: Iterable[HookScheduler], limit: int, num_tokens: int) -> LiveRequests:
+    """See `sequence_hooks.live.routes.Watched`."""
+    schedulers = list(schedulers)
+    return summaries(_running(schedulers, num_tokens), _recent(schedulers, num_tokens), limit)
+
+
+def live_tree(schedulers: Iterable[HookScheduler], request_id: str, num_tokens: int) -> Tree:
+    """See `sequence_hooks.live.routes.Watched`."""
+    schedulers = list(schedulers)
+    found = chain(_running(schedulers, num_tokens), _recent(schedulers, num_tokens))
+    return next((tree for tree in found if tree[0].request_id == request_id), ())
+
+
+def _running(schedulers: list[HookScheduler], num_tokens: int) -> Iterator[Tree]:
+    for scheduler in schedulers:
+        yield from (tree_of(root, num_tokens) for root in scheduler.trees.roots)
+        for group in chain(scheduler.running, scheduler.swapped, scheduler.waiting):
+            if branch_of(group) is None:
+                output = group.first_seq.get_output_token_ids()
+                yield alone(group.request_id, group.arrival_time, output, num_tokens)
+
+
+def _recent(schedulers: list[HookScheduler], num_tokens: int) -> Iterator[Tree]:
+    return (tree_of(root, num_tokens) for scheduler in schedulers for root in scheduler.trees.recent)
