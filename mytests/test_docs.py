@@ -20,6 +20,7 @@ from build_tools.site import toctrees
 from mytests.surgical import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.trace.events import FORMAT_VERSION, Event, Header
 
 ROOT = Path(__file__).parent.parent
 INTERNALS = ROOT / "docs" / "internals"
@@ -150,6 +151,17 @@ def test_every_field_has_a_row_for_both_engines() -> None:
     assert all(len(row) == 3 and all(cell.strip() for cell in row) for row in rows)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
     assert named == {field.name for field in dataclasses.fields(SpecialKwargs)}
+
+
+def test_every_event_of_a_recording_has_a_row() -> None:
+    """With its fields, but for the two that all events have; and the page names the format's version."""
+    page = (ROOT / "docs" / "trace.md").read_text()
+    rows = [line.split(" | ", 1) for line in page.splitlines() if line.startswith("| `")]
+    for event in (Header, *Event.__subclasses__()):
+        (meaning,) = [row[1] for row in rows if f"`{event.__struct_config__.tag}`" in row[0]]
+        fields = set(event.__struct_fields__) - {"stream", "time"}
+        assert fields - set(re.findall(r"`(\w+)`", meaning)) == set()
+    assert f"`version` of the format ({FORMAT_VERSION})" in page
 
 
 def told_by(path: Path) -> list[str]:
