@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,7 @@ PACKAGE = ROOT / "sequence_hooks"
 MOST_SECONDS = 0.5
 """The processor time, in seconds, for ``import sequence_hooks`` and all of its modules, interpreter included."""
 
-_IMPORT = """
+IMPORT_ALL = """
 import importlib, pkgutil, sys, sequence_hooks
 for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", onerror=lambda name: None):
     # The plug-in is for environments with vLLM, and training for those with torch.
@@ -31,6 +30,8 @@ for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", 
 engines = {"vllm", "torch", "transformers"} & set(sys.modules)
 assert not engines, f"importing sequence_hooks imports {engines}"
 """
+"""A program that imports every module for which no engine is needed."""
+
 _REPEATS = 7
 _IGNORED = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
@@ -40,7 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (name,) = sys.argv[1:] if arguments is None else arguments
     folder = Path(name).absolute()
     try:
-        python = make_environment(folder)
+        start = time.monotonic()
+        python = make_environment(folder, "setuptools", "wheel", "pytest", "hypothesis")
+        made = time.monotonic()
+        # Built from a copy: setuptools leaves folders in what it builds.
+        shutil.copytree(PACKAGE, folder / "source", ignore=_IGNORED)
+        install(python, folder / "source")
+        now = time.monotonic()
+        print(f"environment: {made - start:.1f} s; vllm-sequence-hooks built and installed: {now - made:.1f} s")
         check_imports(python, folder)
         # A copy, so that the package is found where it is installed, and not in the checkout.
         shutil.copytree(ROOT / "mytests" / "core", folder / "mytests" / "core", ignore=_IGNORED)
@@ -52,21 +60,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_environment(folder: Path) -> Path:
-    """The interpreter of a new environment in ``folder`` with the package's wheel and what its tests need."""
-    start = time.monotonic()
-    venv.create(folder, clear=True, with_pip=True)
-    python = folder / "bin" / "python"
-    install: list[str | Path] = [python, "-m", "build_tools.pip_install"]
-    install += ["--constraint", str(ROOT / "requirements" / "constraints-cpu.txt")]
-    run([*install, "setuptools", "wheel", "pytest", "hypothesis"], ROOT)
-    # Built from a copy: setuptools leaves folders in what it builds.
-    shutil.copytree(PACKAGE, folder / "source", ignore=_IGNORED)
-    started = time.monotonic()
-    run([*install, "--no-build-isolation", str(folder / "source")], ROOT)
-    now = time.monotonic()
-    print(f"environment: {started - start:.1f} s; vllm-sequence-hooks built and installed: {now - started:.1f} s")
-    return python
+def make_environment(folder: Path, *packages: str, python: str | Path = sys.executable) -> Path:
+    """The interpreter of a new environment in ``folder`` with ``packages`` in it, made by ``python``.
+
+    Raises:
+        SetupError: it cannot be made, or a package cannot be had.
+    """
+    run([python, "-m", "venv", "--clear", folder], ROOT)
+    made = folder / "bin" / "python"
+    if packages:
+        install(made, *packages)
+    return made
+
+
+def install(python: Path, *what: str | Path) -> None:
+    """Have ``python`` install packages, wheels, sdists or folders, at the versions that set-up uses.
+
+    Raises:
+        SetupError: pip failed.
+    """
+    constraints = ROOT / "requirements" / "constraints-cpu.txt"
+    run([python, "-m", "build_tools.pip_install", "--constraint", constraints, "--no-build-isolation", *what], ROOT)
 
 
 def check_imports(python: Path, folder: Path) -> None:
@@ -78,7 +92,7 @@ def check_imports(python: Path, folder: Path) -> None:
     seconds = []
     for _ in range(_REPEATS):
         before = _seconds_of_children()
-        run([python, "-c", _IMPORT], folder)
+        run([python, "-c", IMPORT_ALL], folder)
         seconds.append(_seconds_of_children() - before)
     print(
         f"import of all modules, interpreter included: {median(seconds):.2f} s of the processor, median of {_REPEATS}"
@@ -95,7 +109,8 @@ def run(command: Sequence[str | Path], folder: Path) -> None:
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
-        raise SetupError(f"{' '.join(map(str, command[1:4]))} has failed")
+        shown = [part for part in map(str, command[1:4]) if "\n" not in part]
+        raise SetupError(f"{' '.join(shown)} has failed; its own message is above")
 
 
 def _seconds_of_children() -> float:

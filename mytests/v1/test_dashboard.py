@@ -16,7 +16,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards" / "sequence-hooks.json"
-PARTS = re.compile(r"_(bucket|count|sum|created)$")
+PARTS = re.compile(r"_(bucket|count|created|sum|total)$")
 """What prometheus_client makes of one histogram or counter."""
 
 Labels = dict[str, set[str]]
