@@ -41,7 +41,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection dist docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -69,14 +69,15 @@ $(UPSTREAM): | $(READY)
 
 plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plug-in
 
-$(PLUGIN_READY): requirements/constraints-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
+$(PLUGIN_READY): requirements/constraints-plugin.txt requirements/notebook-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
 	@echo "== virtual environment $(PLUGIN)"
 	@$(call create,$(PLUGIN))
 	@$(PLUGIN)/bin/python -m build_tools.pip_install --constraint requirements/constraints-cpu.txt -r requirements/build.txt
 	@echo "== PyTorch"
 	@VLLM_TARGET_DEVICE=cpu $(PLUGIN)/bin/python -m build_tools.install_torch --index '$(TORCH_INDEX)'
 	@echo "== a stock vLLM"
-	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-deps -r requirements/constraints-plugin.txt
+	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-deps -r requirements/constraints-plugin.txt \
+	  -r requirements/notebook-plugin.txt
 	@echo "== the plug-in"
 	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-build-isolation --no-deps --editable sequence_hooks
 	@$(PLUGIN)/bin/python -m build_tools.plugin
@@ -122,6 +123,14 @@ check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tes
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q mytests/test_typing.py mytests/test_privacy.py
 	@$(BIN)/python -m build_tools.check_core .venv-core
+
+dist: setup plugin ## wheels and sdists of both distributions in dist/, each checked where nothing else is installed
+	@$(BIN)/python -m build_tools.dist $(CURDIR)/$(PLUGIN)/bin/python
+
+docs: setup ## the documentation as a site, with the API reference; a link that leads nowhere is an error
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet --fresh-env \
+	  --conf-dir docs --doctree-dir build/doctrees . build/docs
+	@echo build/docs/index.html
 
 lock: setup ## renew requirements/constraints-*.txt
 	@for target in cpu cuda; do \
@@ -177,8 +186,11 @@ trace-demo: setup ## record a run of the tiny model, and make pictures of it in 
 	@$(BIN)/python examples/record_run.py build/trace/run.jsonl
 	@$(BIN)/python -m sequence_hooks.trace build/trace/run.jsonl
 
-trace-picture: trace-demo browser ## renew docs/images/trace.png
+trace-picture: trace-demo browser ## renew docs/images/trace.png, and trace-big.png of 98 requests
 	@$(BIN)/python -m mytests.trace_picture build/trace/run.html docs/images/trace.png
+	@$(BIN)/python examples/record_run.py build/trace/big.jsonl --requests 98 --at-once 14 --pause 0.2
+	@$(BIN)/python -m sequence_hooks.trace build/trace/big.jsonl
+	@$(BIN)/python -m mytests.trace_picture build/trace/big.html docs/images/trace-big.png
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
 	@$(BIN)/python -m mytests.browser || \
