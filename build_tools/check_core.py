@@ -24,8 +24,8 @@ MOST_SECONDS = 0.5
 IMPORT_ALL = """
 import importlib, pkgutil, sys, sequence_hooks
 for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", onerror=lambda name: None):
-    # The plug-in is for environments with vLLM, and training for those with torch.
-    if not module.name.startswith(("sequence_hooks.v1", "sequence_hooks.training")):
+    # The plug-in is for environments with vLLM, training for those with torch, a terminal's pictures are an extra.
+    if not module.name.startswith(("sequence_hooks.v1", "sequence_hooks.training", "sequence_hooks.live.terminal")):
         importlib.import_module(module.name)
 engines = {"vllm", "torch", "transformers"} & set(sys.modules)
 assert not engines, f"importing sequence_hooks imports {engines}"
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = time.monotonic()
         # Built from a copy: setuptools leaves folders in what it builds.
         shutil.copytree(PACKAGE, folder / "source", ignore=_IGNORED)
-        install(python, folder / "source")
+        install(python, f"{folder / 'source'}[watch]")
         now = time.monotonic()
         print(f"environment: {made - start:.1f} s; vllm-sequence-hooks built and installed: {now - made:.1f} s")
         check_imports(python, folder)
