@@ -26,7 +26,7 @@ Labels = dict[str, set[str]]
 @pytest.fixture
 def upstreams() -> Iterator[Labels]:
     """What a server without hooks tells, and nothing else is in the registry."""
-    PrometheusStatLogger(base_config(), [0])  # type: ignore[no-untyped-call]
+    PrometheusStatLogger(base_config(), [0])
     yield told()
     unregister_vllm_metrics()  # type: ignore[no-untyped-call]
 

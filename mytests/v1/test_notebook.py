@@ -15,7 +15,7 @@ NOTEBOOK = f"{EXAMPLES}/first_hour.ipynb"
 @pytest.fixture
 def notebook() -> Any:
     """As it is committed."""
-    return nbformat.read(NOTEBOOK, as_version=4)
+    return nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def test_it_is_committed_without_outputs(notebook: Any) -> None:
