@@ -18,7 +18,7 @@ def toctrees(index: str, name: str, found: Iterable[str]) -> str:
         name: Its own name as a document, such as "docs/index".
         found: The names of all documents but the one that the result is for.
     """
-    sections = {"Documentation": [name]}
+    sections = {"Overview": [name]}
     for section in index.split("\n## ")[1:]:
         targets = (posixpath.normpath(f"{posixpath.dirname(name)}/{link}") for link in _LINK.findall(section))
         sections[section.split("\n")[0]] = list(dict.fromkeys(targets))

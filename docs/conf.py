@@ -8,6 +8,7 @@ hold on a code host.
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 from build_tools.site import toctrees
 
@@ -23,16 +24,18 @@ include_patterns = [
 # Folders that are not worth a visit.
 exclude_patterns = [".*", "benchmarks", "build", "dist", "mutants", "sequence_hooks", "vllm"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 myst_heading_anchors = 6
 
-# The reference is made in the fork's environment, where a stock vLLM cannot be imported; torch would take seconds.
-autodoc_mock_imports = ["vllm", "torch", "transformers"]
+# The reference is made in the fork's environment, where a stock vLLM cannot be imported.
+autodoc_mock_imports = ["vllm"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 default_role = "py:obj"
 # There is no network during a build, so the names of other packages have no pages to link to.
 nitpick_ignore_regex = [("py:.*", r"(?!sequence_hooks\b).*")]
+# A type variable, which says that a class method returns an object of its class.
+nitpick_ignore = [("py:class", "sequence_hooks.config.K")]
 
 html_theme = "furo"
 html_title = project
@@ -44,6 +47,7 @@ html_show_sourcelink = False
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", add_contents)
+    app.connect("autodoc-process-docstring", read_sections)
 
 
 def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -51,3 +55,9 @@ def add_contents(app: Sphinx, docname: str, source: list[str]) -> None:
     if docname == root_doc:
         index = (ROOT / f"{INDEX}.md").read_text()
         source[0] += toctrees(index, INDEX, app.env.found_docs - {root_doc})
+
+
+def read_sections(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Sections such as "Args:". An attribute's docstring has none; napoleon would take a colon in it for a type's."""
+    if what not in ("attribute", "data", "property"):
+        lines[:] = GoogleDocstring(lines).lines()

@@ -114,7 +114,7 @@ def test_the_site_has_every_page() -> None:
     """In the order of the index, a section each; a page that the index leaves out comes last."""
     index = "# Index\n## Use\n[a](a.md), [b](more/b.md#part)\n## Project\n[top](../TOP.md)\n[c](https://c)\n"
     written = toctrees(index, "docs/index", ["TOP", "docs/a", "docs/index", "docs/more/b", "docs/new"])
-    assert re.findall(r"caption: (.*)", written) == ["Documentation", "Use", "Project", "More"]
+    assert re.findall(r"caption: (.*)", written) == ["Overview", "Use", "Project", "More"]
     assert re.findall(r"^/(.*)", written, flags=re.M) == ["docs/index", "docs/a", "docs/more/b", "TOP", "docs/new"]
 
 
