@@ -14,6 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from mdit_py_plugins.anchors import anchors_plugin
+from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
 from build_tools.site import toctrees
@@ -157,7 +158,8 @@ def test_every_event_of_a_recording_has_a_row() -> None:
     """With its fields, but for the two that all events have; and the page names the format's version."""
     page = (ROOT / "docs" / "trace.md").read_text()
     rows = [line.split(" | ", 1) for line in page.splitlines() if line.startswith("| `")]
-    for event in (Header, *Event.__subclasses__()):
+    events: list[type[Struct]] = [Header, *Event.__subclasses__()]
+    for event in events:
         (meaning,) = [row[1] for row in rows if f"`{event.__struct_config__.tag}`" in row[0]]
         fields = set(event.__struct_fields__) - {"stream", "time"}
         assert fields - set(re.findall(r"`(\w+)`", meaning)) == set()
