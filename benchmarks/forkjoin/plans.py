@@ -121,11 +121,27 @@ class Script:
         """Whether a sequence with this prompt is one of the children."""
         return 0 <= prompt[-1] - FIRST_MARK < len(self.children)
 
+    def left(self, prompt: Sequence[int]) -> Sequence[int]:
+        """What a sequence is still to sample whose prompt has all that it had before its join, if it has joined."""
+        if not self.children or len(prompt) == self.num_prompt:
+            return self.output
+        marks = range(FIRST_MARK, FIRST_MARK + len(self.children))
+        own = next((token for token in reversed(prompt) if token in marks), None)
+        if own is None:
+            return self.output[self.num_before_join :]
+        child = self.children[own - FIRST_MARK]
+        return child if prompt[-1] == own else child[child.index(PROMISE) + 1 :]
+
     def __call__(self, prompt: Sequence[int], past: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         output = self.children[prompt[-1] - FIRST_MARK] if self.is_child(prompt) else self.output
-        logits.fill_(-torch.inf)
-        logits[output[len(past)]] = 0.0
-        return logits
+        return allow(output[len(past)], logits)
+
+
+def allow(token: int, logits: torch.Tensor) -> torch.Tensor:
+    """Forbid all tokens but one."""
+    logits.fill_(-torch.inf)
+    logits[token] = 0.0
+    return logits
 
 
 def _child(draw: random.Random, length: int, forks: bool) -> tuple[int, ...]:

@@ -2,11 +2,12 @@
 """Scripts as a logits processor of a current vLLM."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from benchmarks.forkjoin.plans import Script
+from benchmarks.forkjoin.plans import Script, allow
 from benchmarks.forkjoin.script_texts import SCRIPT
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
@@ -24,10 +25,12 @@ class Scripts(AdapterLogitsProcessor):
             return None
         script = Script(**json.loads(given)) if isinstance(given, str) else given
 
+        left: dict[int, Sequence[int]] = {}
+
         def process(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
-            # After a join all that a request has is its prompt.
-            has_joined = script.num_prompt and not script.is_child(prompt) and len(prompt) > script.num_prompt
-            before = [0] * script.num_before_join if has_joined else []
-            return script(prompt, [*before, *output], logits)
+            # After a join all that a request has is its prompt, which has grown.
+            if len(prompt) not in left:
+                left[len(prompt)] = script.left(prompt)
+            return allow(left[len(prompt)][len(output)], logits)
 
         return process

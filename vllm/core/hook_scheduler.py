@@ -38,18 +38,16 @@ from vllm.core.hooked_sequence import (
     attach,
     branch_of,
     branch_of_seq,
-    injected_into,
     is_below,
     status_of,
 )
-from vllm.core.injection import Injection
-from vllm.core.priority_scheduler import PriorityScheduler
+from vllm.core.injecting_scheduler import InjectingScheduler
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
-class HookScheduler(PriorityScheduler):
+class HookScheduler(InjectingScheduler):
     """Moves BLOCKED parents and children between the queues.
 
     The end of a child is noticed at the next `schedule`, whatever its cause, so a join never changes a
@@ -65,18 +63,17 @@ class HookScheduler(PriorityScheduler):
         self._finished_at_join: list[SequenceGroup] = []
         self._told_later: deque[list[str]] = deque([[], [], []])
         self._merger: Merges
-        self._special_kwargs: SpecialKwargs
 
     def attach(self, merger: Merges, special_kwargs: SpecialKwargs) -> None:
         """Attach the hooks; must be called before the first request."""
-        self._merger, self._special_kwargs = merger, special_kwargs
+        self._merger = merger
         path = special_kwargs.record_to
         observer = SILENT if path is None else Recorder(path, self.clock)
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.trees = DependencyManager(observer, num_recent=num_recent)
         self.observe(observer)
         self.set_policy(special_kwargs.blocked_kv_policy)
-        self._injection = Injection(self._blocks, self._kept, special_kwargs.position_rule)
+        self.attach_injection(special_kwargs)
 
     def branch_for(self, group: SequenceGroup) -> V0Branch:
         """The group's branch; the root of a new tree if it has none yet."""
@@ -241,23 +238,6 @@ class HookScheduler(PriorityScheduler):
             seq.data.update_num_computed_tokens(seq.get_len() - num_uncomputed)
         return num_uncomputed
 
-    def _append_slots(
-        self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
-    ) -> None:
-        injected = injected_into(seq_group.first_seq)
-        if injected is not None and injected.copies:
-            self._blocks.leave_cache(seq_group.first_seq)
-        super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
-        if injected is not None and injected.copies:
-            self._injection.place(seq_group, injected.take_copies())
-
-    def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:
-        hooked, are_copied = self._injection.metadata(metadata, group)
-        if are_copied:
-            # The step is already scheduled: what is freed now is not written to before it has run.
-            self._kept.release(group.first_seq.branch)
-        return hooked
-
     def _finish(self, branch: V0Branch) -> None:
         group, outcome = branch.sequence.group, branch.ended_as
         assert outcome is not None
@@ -280,17 +260,6 @@ class HookScheduler(PriorityScheduler):
         if branch is not None:
             self.end(branch)
         return group.is_finished()
-
-    def _is_wanted(self, branch: V0Branch) -> bool:
-        """Whether a sequence has ended with KV that its parent will use."""
-        sequence, parent = branch.sequence, branch.parent
-        if not self._special_kwargs.injects_kv or parent is None or self._kept.holds(sequence.seq):
-            return False
-        assert branch.origin is not None
-        if branch.origin.context != "parent" or branch.is_detached:
-            return False
-        has_result = sequence.outcome in ("stopped", "length") and self._has_blocks(sequence.group)
-        return has_result and parent.ended_as is None and parent.sequence.outcome is None
 
 
 def _pairs(
