@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_MS = 600_000
 """The time after which we assume a hang; no measurement depends on it."""
 
+PATIENCE_FRAMES = 2000
 WAY_OUT = "no Chromium: `make browser` installs one"
 
 
@@ -68,9 +69,13 @@ class Opened:
     def place(self, row: int, part: float) -> tuple[float, float]:
         """The point of a time in a row, as a fraction of the run; the page is neither zoomed nor scrolled."""
         box = self.page.locator("#lanes").bounding_box()
-        width = self.page.evaluate("document.getElementById('lanes').clientWidth") - self.size("labels")
         assert box is not None
-        return self.size("labels") + part * width, box["y"] + 1 + (row + 0.5) * self.size("row")
+        return self.x_of(part), box["y"] + 1 + (row + 0.5) * self.size("row")
+
+    def x_of(self, part: float) -> float:
+        """Where a time is, as a fraction of the time shown, or of the run in the strip above the lanes."""
+        width = self.page.evaluate("document.getElementById('lanes').clientWidth") - self.size("label-width")
+        return self.size("label-width") + part * width
 
     def color(self, x: float, y: float) -> str:
         """The color of a pixel of the lanes."""
@@ -82,9 +87,9 @@ class Opened:
         return self.page.evaluate(look, [x, y])
 
     def num_drawn(self) -> int:
-        """The number of rectangles, lines and texts in a drawing of the lanes."""
+        """The number of rectangles, areas, lines and texts in a drawing of the lanes."""
         draw = """() => {
-            const canvas = CanvasRenderingContext2D.prototype, drawing = ["fillRect", "stroke", "fillText"];
+            const canvas = CanvasRenderingContext2D.prototype, drawing = ["fillRect", "fill", "stroke", "fillText"];
             const own = drawing.map((name) => canvas[name]);
             let calls = 0;
             drawing.forEach((name, i) => {
@@ -101,10 +106,41 @@ class Opened:
         tip = self.page.locator("#tip")
         return tip.inner_text() if tip.is_visible() else ""
 
+    def settle(self) -> None:
+        """Wait until what has changed is drawn."""
+        self.page.evaluate("() => new Promise(requestAnimationFrame)")
+
+    def wait_until(self, condition: str) -> None:
+        """Wait until an expression is true. Playwright's own wait needs pages that may evaluate texts."""
+        for _ in range(PATIENCE_FRAMES):
+            if self.page.evaluate(condition):
+                return
+            self.settle()
+        raise AssertionError(f"never true: {condition}")
+
     def shown(self) -> str:
         """The range of times that is visible."""
-        self.page.evaluate("() => new Promise(requestAnimationFrame)")
+        self.settle()
         return self.page.locator("#range").inner_text()
+
+    def rows(self) -> list[str]:
+        """The names of all rows, from top to bottom, whether they are scrolled into view or not."""
+        return self.page.evaluate("rows.map((index) => lanes[index].name)")
+
+    def row(self, name: str) -> Locator:
+        """The label of a row that can be seen; its name has what is folded into it, too."""
+        self.settle()
+        return self.page.get_by_role("treeitem", name=name, exact=True)
+
+    def row_at(self, y: float) -> str:
+        """The name of the row at a height of the window."""
+        self.settle()
+        return self.page.evaluate("y => document.elementFromPoint(50, y).closest('.row')?.ariaLabel ?? ''", y)
+
+    def scroll_to_row(self, row: int) -> None:
+        """Make a row the first one that is visible, as far as there are enough below it."""
+        self.page.evaluate("row => (dom.lanes.scrollTop = row * style.row)", row)
+        self.settle()
 
 
 if __name__ == "__main__":

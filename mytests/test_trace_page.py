@@ -2,7 +2,6 @@
 """The page of a recorded run in a real browser."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,9 @@ from playwright.sync_api import Browser
 
 from mytests.browser import Opened, chromium
 from mytests.recorded import fork_and_join, lane_of, under_pressure
+from mytests.trace_inputs import HEADER, chain, fill, forest
 from sequence_hooks.trace.build import picture_of
-from sequence_hooks.trace.events import Header
-from sequence_hooks.trace.lanes import Arrow, Bar, Lane, Picture, Sample, StreamSamples
+from sequence_hooks.trace.lanes import Lane, Picture
 from sequence_hooks.trace.page import to_html
 
 EVIL = "</script><script>console.log('run')</script><b>bold</b>"
@@ -99,7 +98,7 @@ def test_hovering_tells_of_blocks(opened: Opened) -> None:
     assert box is not None
     opened.page.mouse.move(opened.place(0, 9 / 20)[0], box["y"] + 40)
     assert opened.tip() == (
-        "step at 8 s\n6 of 64 blocks used, 9 without sharing\n3 sequences run, 0 are blocked, 0 wait"
+        "step at 8 s\n6 of 64 blocks used, 9 without sharing\n3 sequences running, 0 blocked, 0 waiting"
     )
 
 
@@ -108,47 +107,6 @@ def test_there_is_nothing_to_tell_beside_the_lanes(opened: Opened) -> None:
     opened.page.mouse.move(*opened.place(1, 0.41))
     opened.page.mouse.move(500, 5)
     assert opened.tip() == ""
-
-
-def test_the_wheel_zooms_around_the_pointer(opened: Opened) -> None:
-    """What is below the pointer stays there; a double click shows the whole run again."""
-    opened.page.mouse.move(*opened.place(0, 0.5))
-    opened.page.mouse.wheel(0, -1000)
-    opened.page.wait_for_function("document.getElementById('range').textContent !== '0 s to 20 s'")
-    start, end = (float(time.removesuffix(" s")) for time in opened.shown().split(" to "))
-    assert end - start < 8
-    assert (start + end) / 2 == pytest.approx(10, abs=0.05)
-    opened.page.mouse.dblclick(*opened.place(0, 0.5))
-    assert opened.shown() == "0 s to 20 s"
-
-
-def test_dragging_moves(opened: Opened) -> None:
-    """The view moves as far as the pointer does."""
-    opened.page.evaluate("show(5, 10)")
-    start, end = opened.place(0, 0.8), opened.place(0, 0.4)
-    opened.page.mouse.move(*start)
-    opened.page.mouse.down()
-    opened.page.mouse.move(*end)
-    opened.page.mouse.up()
-    assert opened.shown() == "7 s to 12 s"
-
-
-@pytest.mark.parametrize(
-    ("key", "shown"),
-    [
-        ("+", "6 s to 14 s"),
-        ("-", "3.75 s to 16.25 s"),
-        ("ArrowLeft", "4 s to 14 s"),
-        ("ArrowRight", "6 s to 16 s"),
-        ("0", "0 s to 20 s"),
-        ("a", "5 s to 15 s"),
-    ],
-)
-def test_keys_move_and_zoom(key: str, shown: str, opened: Opened) -> None:
-    """The view starts as the middle half; other keys are left to the browser."""
-    opened.page.evaluate("show(5, 15)")
-    opened.page.keyboard.press(key)
-    assert opened.shown() == shown
 
 
 def test_a_text_is_text(browser: Browser, picture: Picture, path: Path) -> None:
@@ -161,21 +119,10 @@ def test_a_text_is_text(browser: Browser, picture: Picture, path: Path) -> None:
     assert opened.problems == []
 
 
-def with_lanes(count: int) -> Picture:
-    """A trace of ``count`` lanes with a hundred bars each, each spawned by the lane above it."""
-    lanes = [Lane(f"r{row}", 0.0, 1, end=100.0, reason="stopped") for row in range(count)]
-    for lane in lanes:
-        lane.bars = [Bar("decode" if second % 2 else "prefill", second, second + 1, 1) for second in range(100)]
-    arrows = [Arrow("spawn", above, 50.0, below, 50.0) for above, below in pairwise(lanes)]
-    samples = [Sample(second / 100, second % 64, 64, count, 0, 0) for second in range(10_000)]
-    streams = (StreamSamples(16, 64, samples),)
-    return Picture("run.jsonl", Header(1, "a model", {}, 0.0), tuple(lanes), tuple(arrows), streams, 100.0)
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_lanes_can_be_read(count: int, browser: Browser, path: Path) -> None:
     """This holds for no lane at all, too."""
-    path.write_text(to_html(with_lanes(count)))
+    path.write_text(to_html(chain(count)))
     opened = Opened.of(browser, path)
     assert opened.shown() == "0 s to 100 s"
     assert opened.problems == []
@@ -183,10 +130,9 @@ def test_few_lanes_can_be_read(count: int, browser: Browser, path: Path) -> None
 
 def test_a_thousand_lanes_can_be_read(browser: Browser, path: Path) -> None:
     """The last one is there when it is scrolled to."""
-    path.write_text(to_html(with_lanes(1000)))
+    path.write_text(to_html(chain(1000)))
     opened = Opened.of(browser, path)
-    opened.page.evaluate("lanes.scrollTop = lanes.scrollHeight")
-    opened.shown()
+    opened.scroll_to_row(1000)
     box = opened.page.locator("#lanes").bounding_box()
     assert box is not None
     opened.page.mouse.move(opened.place(0, 0.995)[0], box["y"] + box["height"] - 8)
@@ -198,10 +144,9 @@ def test_only_what_is_seen_is_drawn(browser: Browser, path: Path) -> None:
     """A thousand lanes take as many canvas calls as the fifty that fill the window; a part of the time takes fewer."""
     counts = []
     for count in (50, 1000):
-        path.write_text(to_html(with_lanes(count)))
+        path.write_text(to_html(chain(count)))
         opened = Opened.of(browser, path)
-        opened.page.evaluate("lanes.scrollTop = 300")
-        opened.shown()
+        opened.scroll_to_row(10)
         everything = opened.num_drawn()
         opened.page.evaluate("show(40, 50)")
         opened.shown()
@@ -211,15 +156,40 @@ def test_only_what_is_seen_is_drawn(browser: Browser, path: Path) -> None:
     assert 0 < many[1] < many[0] / 4
 
 
-def test_shift_and_wheel_scrolls(browser: Browser, path: Path) -> None:
-    """It scrolls the lanes, and does not change the time shown."""
-    path.write_text(to_html(with_lanes(1000)))
+def test_ten_thousand_sequences_draw_no_more_than_a_hundred(browser: Browser, path: Path) -> None:
+    """Of the rows only those that can be seen have a label and are drawn, folded or not."""
+    counts = []
+    for num_requests in (10, 1000):
+        path.write_text(to_html(forest([0.0] * num_requests, num_children=9)))
+        opened = Opened.of(browser, path)
+        for button in ("Fold all", "Unfold all"):
+            opened.page.get_by_role("button", name=button, exact=True).click()
+            opened.scroll_to_row(2)
+            counts.append((opened.page.locator("#labels .row").count(), opened.num_drawn()))
+    _, few, many_folded, many = counts
+    assert many == few
+    assert many_folded[0] <= opened.page.evaluate("size.lanes / style.row") + 2
+    assert many_folded[1] < 10 * many_folded[0]
+
+
+def test_a_bar_for_each_pixel_is_enough(browser: Browser, path: Path) -> None:
+    """A lane of 50,000 bars takes no more than two of them for each column of pixels."""
+    lane = Lane("r", 0.0, 1, end=100.0, reason="stopped")
+    fill(lane, 100.0, 50_000)
+    path.write_text(to_html(Picture("run.jsonl", HEADER, (lane,), (), (), 100.0)))
+    opened = Opened.of(browser, path)
+    opened.settle()
+    assert 500 < opened.num_drawn() < 2 * 1000
+
+
+def test_numbers_have_separators_and_units(browser: Browser, path: Path) -> None:
+    """Of blocks, of tokens, and of what a page is about."""
+    path.write_text(to_html(forest(range(0, 2000, 2), num_children=1)))
     opened = Opened.of(browser, path)
     opened.page.mouse.move(*opened.place(0, 0.5))
-    opened.page.keyboard.down("Shift")
-    opened.page.mouse.wheel(0, 240)
-    opened.page.wait_for_function("lanes.scrollTop > 0")
-    assert opened.shown() == "0 s to 100 s"
+    assert "context of 1,234 tokens" in opened.tip()
+    assert "131,072 blocks of 16 tokens" in opened.page.locator("#blocks").inner_text()
+    assert "1,000 requests, 1,000 children, 20,020 steps in 2,002 s" in opened.page.locator("header").inner_text()
 
 
 def test_a_narrow_window_has_room_for_bars(browser: Browser, picture: Picture, path: Path) -> None:
@@ -227,6 +197,7 @@ def test_a_narrow_window_has_room_for_bars(browser: Browser, picture: Picture, p
     path.write_text(to_html(picture))
     opened = Opened.of(browser, path)
     opened.page.set_viewport_size({"width": 320, "height": 500})
-    opened.page.wait_for_function("document.querySelector('#lanes canvas').width === 320")
-    y = opened.place(0, 0)[1]
-    assert opened.color(320 * (0.3 + 0.7 * 0.43), y) == opened.style("decode")
+    opened.wait_until("innerWidth === 320 && size.width === dom.lanes.clientWidth")
+    opened.settle()
+    assert opened.size("label-width") == pytest.approx(0.3 * opened.page.evaluate("size.width"))
+    assert opened.color(*opened.place(0, 0.43)) == opened.style("decode")

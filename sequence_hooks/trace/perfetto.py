@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws a trace in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
-Each request is a process, and each of its sequences a thread; process 0 has the counters. Times are microseconds.
+Each request is a process, in order of arrival, and each of its sequences a thread, in spawn order below its parent. A
+request with children also counts those of its sequences that compute. Process 0 has the engine's counters. Times are
+microseconds.
 """
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -27,11 +31,11 @@ def to_json(picture: Picture) -> str:
 def events_of(picture: Picture) -> Iterator[TraceEvent]:
     """All trace events, not ordered by time."""
     places = _places(picture)
-    yield _name("process_name", "engine", pid=0, tid=0)
+    yield from _process("engine", pid=0, tid=0)
     for index, stream in enumerate(picture.streams):
         yield from _counters(stream, index)
-    for lane, place in places.items():
-        yield from _of_lane(lane, place)
+    for pid, lanes in groupby(picture.lanes, key=lambda lane: places[lane]["pid"]):
+        yield from _of_request(list(lanes), pid, places)
     for index, arrow in enumerate(picture.arrows):
         yield from _flow(arrow, index, places)
 
@@ -50,10 +54,37 @@ def _name(kind: str, name: str, **place: Any) -> TraceEvent:
     return {"ph": "M", "name": kind, "args": {"name": name}, **place}
 
 
+def _process(name: str, **place: Any) -> Iterator[TraceEvent]:
+    yield _name("process_name", name, **place)
+    yield {"ph": "M", "name": "process_sort_index", "args": {"sort_index": place["pid"]}, **place}
+
+
+def _of_request(lanes: list[Lane], pid: int, places: dict[Lane, dict[str, Any]]) -> Iterator[TraceEvent]:
+    yield from _process(f"request {lanes[0].request_id}", **places[lanes[0]])
+    for lane in lanes:
+        yield from _of_lane(lane, places[lane])
+    if len(lanes) == 1:
+        return
+    for time, count in _computing(bar for lane in lanes for bar in lane.bars):
+        place = {"ts": time * _MICROSECONDS, "pid": pid, "tid": pid}
+        yield {"ph": "C", "name": "sequences", "args": {"running": count}, **place}
+
+
+def _computing(bars: Iterable[Bar]) -> Iterator[tuple[float, int]]:
+    """How many sequences compute from each time on at which that changes."""
+    changes: Counter[float] = Counter()
+    for bar in bars:
+        if bar.state in ("prefill", "decode"):
+            changes[bar.start] += 1
+            changes[bar.end] -= 1
+    count = 0
+    for time, change in sorted(changes.items()):
+        if change:
+            count += change
+            yield time, count
+
+
 def _of_lane(lane: Lane, place: dict[str, Any]) -> Iterator[TraceEvent]:
-    if lane.parent is None:
-        yield _name("process_name", f"request {lane.request_id}", **place)
-        yield {"ph": "M", "name": "process_sort_index", "args": {"sort_index": place["pid"]}, **place}
     yield _name("thread_name", lane.request_id, **place)
     yield {"ph": "M", "name": "thread_sort_index", "args": {"sort_index": place["tid"]}, **place}
     for bar in lane.bars:
