@@ -41,7 +41,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection dist docs
+.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection dist docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -191,6 +191,9 @@ trace-picture: trace-demo browser ## renew docs/images/trace.png, and trace-big.
 	@$(BIN)/python examples/record_run.py build/trace/big.jsonl --requests 98 --at-once 14 --pause 0.2
 	@$(BIN)/python -m sequence_hooks.trace build/trace/big.jsonl
 	@$(BIN)/python -m mytests.trace_picture build/trace/big.html docs/images/trace-big.png
+
+live-picture: setup plugin browser ## renew docs/images/live.gif
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/live.gif
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
 	@$(BIN)/python -m mytests.browser || \

@@ -33,9 +33,13 @@ def main(out: str) -> None:
         with hook_server(Path(folder), [], fields) as served:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
             frames = list(_frames(page, served))
-    images = [Image.open(io.BytesIO(frame)).convert("P", palette=Image.Palette.ADAPTIVE, colors=COLORS) for frame in frames]
+    images = [_reduced(Image.open(io.BytesIO(frame))) for frame in frames]
     durations = [EVERY_MS] * (len(images) - 1) + [3000]
     images[0].save(out, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
+
+
+def _reduced(image: Image.Image) -> Image.Image:
+    return image.convert("P", palette=Image.Palette.ADAPTIVE, colors=COLORS)
 
 
 def _frames(page: Page, served: Server) -> Iterator[bytes]:
@@ -63,7 +67,8 @@ def _frames(page: Page, served: Server) -> Iterator[bytes]:
 @contextmanager
 def _slow_motion(address: str) -> Iterator[None]:
     port = int(address.rsplit(":", 1)[1])
-    (server,) = (each.pid for each in psutil.net_connections("tcp") if each.laddr.port == port and each.status == "LISTEN")
+    listening = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    (server,) = (each.pid for each in listening if each.laddr.port == port)
     own = psutil.Process(server)
     engines = [each for each in own.children(recursive=True) if each.num_threads() > 1] or [own]
     is_over = threading.Event()

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.forkjoin.engine import Run, Step
 from benchmarks.forkjoin.models import SMALL
-from benchmarks.forkjoin.plans import Plan, equal
+from benchmarks.forkjoin.plans import Plan, Script, Tokens, equal
 from benchmarks.forkjoin.sides import Workshop
 from benchmarks.plugin_forkjoin.contestants import CONTESTANTS
 from benchmarks.plugin_forkjoin.load import LOADS, SIDES, Loaded
@@ -72,10 +72,23 @@ def test_little_kv_stands_on_the_page() -> None:
     assert page.count("1500") == len(SIDES)
 
 
+def test_a_nested_sequence_goes_on_with_its_own_script() -> None:
+    """After its join, whatever of its siblings' and its children's tokens are in its prompt."""
+    tokens = Tokens.of(Plan(8, (4, 6), depth=2), 0)
+    script = Script((*tokens.lead, *tokens.tail), tokens.children, len(tokens.prompt), len(tokens.lead))
+    first, second = tokens.children
+    forked = (*tokens.prompt, *tokens.lead)
+    assert script.left(tokens.prompt) == script.output
+    assert script.left((*forked, tokens.marks[1])) == second
+    # It has sampled half of its own tokens, and got those of its children.
+    assert script.left((*forked, tokens.marks[1], *second[:4], *first, *second)) == second[4:]
+    assert script.left((*forked, *first, *second)) == tokens.tail
+
+
 @pytest.mark.model
 def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
     """A worker raises at any other token; steps and tokens are the same in the fork and with the plug-in."""
-    plans = (equal(64, 2, 8), Plan(64, (8,) * 4, num_requests=3))
+    plans = (equal(64, 2, 8), Plan(64, (8,) * 4, num_requests=3), Plan(64, (8,) * 2, depth=3))
     kinds = tuple(dict.fromkeys(each.kind for each in CONTESTANTS))
     found = measure(Suite(1, ((SMALL, plans),)), Workshop(tmp_path, kinds))
     outcomes = Outcomes.saved(found, tmp_path / "outcomes.jsonl")

@@ -167,9 +167,7 @@ def index_of(branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBa
     return 0 if samples is None else int(samples.seq_id_to_index[root_id])
 
 
-def _begins_to_wait(
-    branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]
-) -> tuple[Waiting, ...]:
+def _begins_to_wait(branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> tuple[Waiting, ...]:
     """What to tell about a sequence that waits for its caller since this step, if outputs are deltas."""
     sequence = branch.sequence
     if not branch.awaits_resume or sequence.told_wait == branch.blocked_time:

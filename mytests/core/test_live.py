@@ -41,9 +41,14 @@ def told(sequence: LiveSequence) -> dict[str, Any]:
 
 REQUEST = {"request_id": "r", "has_ended": False}
 WAITING = {
-    **{"request_id": "r_child_1", "since": 0.0, "position": 3, "children": ["x"], "num_unfinished_children": 0},
+    "request_id": "r_child_1",
+    "since": 0.0,
+    "position": 3,
+    "children": ["x"],
+    "num_unfinished_children": 0,
     "text": "ab\ncd",
 }
+CLIENT = httpx.Client
 METRICS = """\
 # HELP vllm:num_requests_running of upstream
 vllm:num_requests_running{model_name="m"} 2.0
@@ -56,7 +61,11 @@ vllm:kv_cache_usage_perc{model_name="m"} 0.125
 def answer(request: httpx.Request) -> httpx.Response:
     """What a server answers, whose one tree has two sequences."""
     answers: dict[str, Any] = {
-        "/v1/live_requests": {"time": 9.0, "num_unfinished": 3, "requests": [REQUEST, {**REQUEST, "request_id": "gone"}]},
+        "/v1/live_requests": {
+            "time": 9.0,
+            "num_unfinished": 3,
+            "requests": [REQUEST, {**REQUEST, "request_id": "gone"}],
+        },
         "/v1/live_requests/r": {"time": 9.0, "sequences": [told(ROOT), told(CHILD)]},
         "/v1/sequences_awaiting_resume": {"sequences": [WAITING]},
     }
@@ -78,10 +87,9 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 def serve(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response]) -> None:
     """Let the terminal's client reach ``handler``."""
-    client = httpx.Client
 
     def made(**options: Any) -> httpx.Client:
-        return client(transport=httpx.MockTransport(handler), **options)
+        return CLIENT(transport=httpx.MockTransport(handler), **options)
 
     monkeypatch.setattr(terminal.httpx, "Client", made)
 

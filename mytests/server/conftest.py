@@ -17,7 +17,8 @@ IDLE = ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc") i
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Promises join at once; only a sync token waits for a caller."""
     folder = tmp_path_factory.mktemp("served")
-    with hook_server(folder, FRONT_ENDS[request.param], fields_for("promise", sync_resume="manual", live_page=True)) as found:
+    fields = fields_for("promise", sync_resume="manual", live_page=True)
+    with hook_server(folder, FRONT_ENDS[request.param], fields) as found:
         yield found
 
 

@@ -36,7 +36,7 @@ def page(browser: Browser, served: Server) -> Iterator[Page]:
     page.on("request", lambda request: problems.extend([request.url] * (not request.url.startswith(served.address))))
     page.goto(f"{served.address}/live")
     page.get_by_label("API key").fill(KEY)
-    page.get_by_role("button", name="Use").click()
+    page.get_by_role("button", name="Use", exact=True).click()
     expect(page.locator("#key")).to_be_hidden()
     yield page
     assert problems == []
@@ -48,7 +48,7 @@ def ask(page: Page, prompt: str, is_chat: bool = False) -> None:
     page.get_by_label("Prompt").fill(prompt)
     page.get_by_label("tokens").fill("40")
     page.get_by_label("chat").set_checked(is_chat)
-    page.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Send", exact=True).click()
 
 
 @pytest.mark.parametrize("is_chat", [False, True])
@@ -62,7 +62,7 @@ def test_a_prompt_grows_a_tree(page: Page, is_chat: bool) -> None:
     expect(lanes.first.locator(".merged")).to_have_count(NUM_CHILDREN)
     results = [span.text_content() for span in lanes.first.locator(".merged").all()]
     children = [lane.locator(".end").text_content() or "" for lane in lanes.all()[1:]]
-    assert [child.startswith(result or "") and bool(result) for child, result in zip(children, results, strict=True)]
+    assert all(result and child.startswith(result) for child, result in zip(children, results, strict=True))
     expect(page.locator("#ended li").first.locator("[aria-current=true]")).to_be_visible()
 
 
@@ -75,7 +75,7 @@ def test_a_click_shows_a_lanes_text(page: Page) -> None:
     expect(page.locator("#whole pre")).to_contain_text(SYNC)
     shown = page.locator("#whole pre").text_content() or ""
     assert shown.replace("\n", "⏎") == root.locator(".end").text_content()
-    page.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Close", exact=True).click()
     expect(page.locator("#whole")).to_be_hidden()
 
 
@@ -88,7 +88,7 @@ def test_who_waits_is_resumed(page: Page, served: Server) -> None:
         caller.get_by_role("button").first.click()
         expect(page.get_by_role("treeitem").locator(".state")).to_contain_text("waits for a caller")
         caller.get_by_role("textbox").fill(" stone")
-        caller.get_by_role("button", name="Resume").click()
+        caller.get_by_role("button", name="Resume", exact=True).click()
         assert answer.result().text == f"{SYNC} stone{SYNC}"
     expect(page.locator("#callers li")).to_have_count(0)
 
@@ -108,7 +108,7 @@ def test_text_is_no_markup(page: Page) -> None:
     """Of a prompt whose answer repeats it, or of anybody's."""
     ask(page, "<img src=x onerror=alert(1)>")
     expect(page.locator("#running li, #ended li").first).to_be_visible()
-    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     assert page.locator("main img").count() == 0
 
 

@@ -30,9 +30,7 @@ def test_the_tree_of_the_last_one_stays(aggregate: bool) -> None:
     segments, tokens = (Segment(0, 2, "sampled"),), TreeTokens(3, 2, 1)
     waiting = (Waiting("r_child_0", "r", 0, 1, "A", (), 0, 1.0),)
     output = output_of("a", (delta("A"),))
-    output.add(
-        output_of("b", (delta("B"),), waiting, request_id="r", segments=segments, tree_tokens=tokens), aggregate
-    )
+    output.add(output_of("b", (delta("B"),), waiting, request_id="r", segments=segments, tree_tokens=tokens), aggregate)
     (completion,) = output.outputs
     assert isinstance(completion, CompletionOutput)
     assert completion.text == ("ab" if aggregate else "b")

@@ -6,15 +6,19 @@ const LIST_EVERY = 1000;
 const TREE_EVERY = 150;
 const ask = document.getElementById("ask");
 const trouble = document.getElementById("trouble");
+const troubles = { server: null, asked: null };
 let asked = null;
 let before = null;
 
 const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-function say(error) {
-  trouble.textContent = error ? (error.message ?? String(error)) : "";
-  trouble.hidden = !error;
-  document.getElementById("key").hidden = error?.status !== 401;
+// What goes wrong with the server is said until it works again; with what was asked for, until the next time.
+function say(about, error) {
+  troubles[about] = error;
+  const told = troubles.server ?? troubles.asked;
+  trouble.textContent = told ? (told.message ?? String(told)) : "";
+  trouble.hidden = !told;
+  document.getElementById("key").hidden = told?.status !== 401;
 }
 
 async function watch(milliseconds, look) {
@@ -22,7 +26,7 @@ async function watch(milliseconds, look) {
     try {
       if (!document.hidden) await look();
     } catch (error) {
-      say(error);
+      say("server", error);
       await wait(LIST_EVERY);
     }
     await wait(milliseconds);
@@ -31,7 +35,7 @@ async function watch(milliseconds, look) {
 
 async function lookAtList() {
   const [told, waiting] = await Promise.all([api.json("/v1/live_requests"), lookAtCallers()]);
-  say(null);
+  say("server", null);
   drawLists(told);
   fill("callers", waiting, (item, each) => drawCaller(item, each, told.time));
   if (asked?.id) {
@@ -47,8 +51,10 @@ async function lookAtCallers() {
   return sequences.map((each) => ({ ...each, root: each.request_id.replace(/(_child_\d+)+$/, "") }));
 }
 
+// A server may have none.
 async function lookAtFigures() {
-  const figures = readMetrics(await (await api.send("/metrics")).text());
+  const text = await api.send("/metrics").then((answer) => answer.text(), () => "");
+  const figures = readMetrics(text);
   const now = performance.now() / 1000;
   if (before && figures.tokens !== undefined) figures.speed = (figures.tokens - before.tokens) / (now - before.time);
   before = { tokens: figures.tokens, time: now };
@@ -62,8 +68,9 @@ async function lookAtTree() {
     if (error.status !== 404) throw error;
     return null;
   });
-  if (told === null || id !== tree.id) return;
-  updateTree(told);
+  if (id !== tree.id) return;
+  if (told === null) endTree();
+  else updateTree(told);
   drawTree();
   if (opened) await lookAtWhole();
 }
@@ -84,15 +91,16 @@ function choose(id) {
   for (const button of document.querySelectorAll("#running button, #ended button")) {
     button.setAttribute("aria-current", String(button.parentNode.dataset.id === id));
   }
-  lookAtTree().catch(say);
+  lookAtTree().catch((error) => say("server", error));
 }
 
 async function resume(id, text) {
   try {
     await api.json("/v1/resume_sequence", { request_id: id, ...(text ? { text } : {}) });
+    say("asked", null);
     await lookAtList();
   } catch (error) {
-    say(error);
+    say("asked", error);
   }
 }
 
@@ -133,11 +141,12 @@ async function take(chunk) {
 ask.onsubmit = async (event) => {
   event.preventDefault();
   if (asked) return asked.stop.abort();
+  say("asked", null);
   try {
     await send();
     await lookAtList();
   } catch (error) {
-    if (error.name !== "AbortError") say(error);
+    if (error.name !== "AbortError") say("asked", error);
   } finally {
     asked = null;
     ask.send.textContent = "Send";
@@ -147,14 +156,14 @@ ask.onsubmit = async (event) => {
 document.getElementById("key").onsubmit = (event) => {
   event.preventDefault();
   api.use(event.target.querySelector("input").value);
-  lookAtList().catch(say);
+  lookAtList().catch((error) => say("server", error));
 };
 
 function open(lane) {
   if (!lane) return;
   opened = lane.dataset.id;
   drawTree();
-  lookAtWhole().catch(say);
+  lookAtWhole().catch((error) => say("server", error));
 }
 
 lanes.onclick = (event) => open(event.target.closest(".lane"));

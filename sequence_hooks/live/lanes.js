@@ -32,8 +32,9 @@ function laneOf(sequence, i) {
   const lane = element("div", { className: "lane", tabIndex: 0, title: sequence.request_id });
   lane.dataset.id = sequence.request_id;
   lane.setAttribute("role", "treeitem");
-  lane.setAttribute("aria-level", String(depthOf(sequence)));
-  lane.style.setProperty("--depth", String(depthOf(sequence) - 1));
+  const depth = tree.depths.get(sequence.request_id);
+  lane.setAttribute("aria-level", String(depth));
+  lane.style.setProperty("--depth", String(depth - 1));
   lane.append(
     element("span", { className: "name", textContent: shortName(sequence) }),
     element("span", { className: "state" }),

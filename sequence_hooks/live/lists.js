@@ -17,7 +17,7 @@ function fill(name, items, draw) {
     draw(item, each);
     return item;
   });
-  for (const item of list.children) if (!after.includes(item)) item.remove();
+  for (const item of [...list.children]) if (!after.includes(item)) item.remove();
   after.forEach((item, i) => list.children[i] !== item && list.insertBefore(item, list.children[i] ?? null));
 }
 

@@ -3,17 +3,30 @@
 // What is known of the chosen request: its sequences as the server has told them last, what a stream has brought since,
 // and when each sequence was in which state.
 
-const tree = { id: null, sequences: [], now: 0, histories: new Map(), streamed: new Map() };
+// Tokens of each sequence that the server is asked for while it runs.
+const MOST_SHOWN = 256;
+
+const tree = { id: null, sequences: [], now: 0, depths: new Map(), histories: new Map(), streamed: new Map() };
 
 function chooseTree(id) {
   if (id === tree.id) return;
-  Object.assign(tree, { id, sequences: [], histories: new Map(), streamed: new Map() });
+  Object.assign(tree, { id, sequences: [], depths: new Map(), histories: new Map(), streamed: new Map() });
 }
 
+// Parents come before their children.
 function updateTree(told) {
   tree.now = told.time;
   tree.sequences = told.sequences;
-  for (const sequence of told.sequences) noteState(sequence, told.time);
+  for (const sequence of told.sequences) {
+    tree.depths.set(sequence.request_id, (tree.depths.get(sequence.parent_id) ?? 0) + 1);
+    noteState(sequence, told.time);
+  }
+}
+
+// The server remembers only trees: of other requests the last that was seen is all there is.
+function endTree() {
+  const ended = { state: "finished", waits_for: null, ended: tree.now };
+  updateTree({ time: tree.now, sequences: tree.sequences.map((each) => ({ ...each, ...ended })) });
 }
 
 // Only changes of state are kept: a bar ends where the next one begins.
@@ -58,12 +71,3 @@ function textsOf(sequence) {
   if (isWhole && streamed.length > told) texts.push({ origin: "sampled", child: null, text: streamed.slice(told) });
   return texts;
 }
-
-function depthOf(sequence) {
-  let depth = 1;
-  const parents = new Map(tree.sequences.map((each) => [each.request_id, each.parent_id]));
-  for (let id = sequence.parent_id; id; id = parents.get(id)) depth++;
-  return depth;
-}
-
-const MOST_SHOWN = 256;

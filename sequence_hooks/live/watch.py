@@ -10,7 +10,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sequence_hooks watch", description=__doc__)
     parser.add_argument("url", help="the server's address, such as http://localhost:8000")
     parser.add_argument("--api-key", default=os.environ.get("VLLM_API_KEY"), help="by default $VLLM_API_KEY")
-    parser.add_argument("--every", type=float, default=0.5, metavar="SECONDS", help="between two frames; 0.5 by default")
+    parser.add_argument(
+        "--every", type=float, default=0.5, metavar="SECONDS", help="between two frames; 0.5 by default"
+    )
     parser.add_argument("--once", action="store_true", help="print one frame")
     arguments = parser.parse_args()
     try:

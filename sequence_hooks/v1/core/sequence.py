@@ -24,7 +24,7 @@ _OUTCOMES: dict[RequestStatus, Outcome] = {
 
 
 class TokenView(Sequence[int]):
-    """The tokens of ``token_ids`` from ``start`` to ``end``, without copying them; without an end it grows as they do."""
+    """The tokens of ``token_ids`` from ``start`` to ``end``, not copied; without an end it grows as they do."""
 
     def __init__(self, token_ids: Sequence[int], start: int, end: int | None = None) -> None:
         self._token_ids = token_ids

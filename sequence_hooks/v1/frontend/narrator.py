@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-import vllm.outputs as upstream
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.limits import limits_of
 from sequence_hooks.live.trees import NUM_RECENT

@@ -13,7 +13,6 @@ from vllm.entrypoints.openai.waits import may_wait
 from vllm.outputs import RequestOutput
 
 
-
 class OpenAIServingChat(upstream.OpenAIServingChat):
     """Upstream's `OpenAIServingChat`; see `sequence_hooks.serving.trees`."""
 
