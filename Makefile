@@ -1,6 +1,6 @@
 # The verbs of this repository; `make help` lists them. Each does all the set-up that it needs.
 #
-# PYTHON        the interpreter to build on: 3.10, 3.11 or 3.12
+# PYTHON        the interpreter to build on: 3.10, 3.11 or 3.12, and for the plug-in 3.11, 3.12 or 3.13
 # VENV          the virtual environment
 # TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
 # FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` and `make fuzz-plugin` try histories, and which
@@ -8,7 +8,7 @@
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
 VENV ?= .venv
-CANDIDATES := python3.11 python3.12 python3.10 python3
+CANDIDATES := python3.11 python3.12 python3.10 python3.13 python3
 # What any Python must be that chooses among them.
 RUNS := import sys; sys.exit(sys.version_info < (3, 7))
 BIN := $(VENV)/bin
@@ -26,10 +26,10 @@ IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
 on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
   VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
 
-# The command that makes the virtual environment $(1) with the first Python that can be built on.
+# The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.
 define create
 for any in $(CANDIDATES) $(PYTHON); do \
-  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(1)' $(CANDIDATES) --python '$(PYTHON)'; fi; \
+  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(1)' $(CANDIDATES) --for $(2) --python '$(PYTHON)'; fi; \
 done; \
 echo "error: none of these runs: $(CANDIDATES) $(PYTHON); install Python 3.11, or set PYTHON=/path/to/python3.11" >&2; exit 1
 endef
@@ -50,7 +50,7 @@ setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, buil
 
 $(READY): $(INPUTS)
 	@echo "== virtual environment $(VENV)"
-	@$(call create,$(VENV))
+	@$(call create,$(VENV),fork)
 	@$(INSTALL) --upgrade -r requirements/build.txt
 	@$(BIN)/python -m build_tools.preflight
 	@echo "== PyTorch"
@@ -71,7 +71,7 @@ plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plu
 
 $(PLUGIN_READY): requirements/constraints-plugin.txt requirements/notebook-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
 	@echo "== virtual environment $(PLUGIN)"
-	@$(call create,$(PLUGIN))
+	@$(call create,$(PLUGIN),plugin)
 	@$(PLUGIN)/bin/python -m build_tools.pip_install --constraint requirements/constraints-cpu.txt -r requirements/build.txt
 	@echo "== PyTorch"
 	@VLLM_TARGET_DEVICE=cpu $(PLUGIN)/bin/python -m build_tools.install_torch --index '$(TORCH_INDEX)'

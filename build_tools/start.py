@@ -2,6 +2,7 @@
 """``python -m build_tools.start ENVIRONMENT CANDIDATE…``: create the environment with the first suitable interpreter.
 
 Any Python from 3.7 up runs this, before anything is installed. With ``--python``, that one is the only candidate.
+``--for plugin`` takes those that a current vLLM runs on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from build_tools.errors import SetupError
-from build_tools.release import SUPPORTED_PYTHONS
+from build_tools.release import PLUGIN_PYTHONS, SUPPORTED_PYTHONS
 
 _PROBE = """
 import sys
@@ -23,6 +24,9 @@ print(sys.implementation.name, "%d.%d.%d" % sys.version_info[:3], bool(find_spec
 """
 _PROBE_SECONDS = 60
 
+PYTHONS = {"fork": SUPPORTED_PYTHONS, "plugin": PLUGIN_PYTHONS}
+"""The versions to choose from, by what the environment is for."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status; an error is one line on standard error."""
@@ -30,31 +34,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("environment", type=Path)
     parser.add_argument("candidates", nargs="+", metavar="CANDIDATE")
     parser.add_argument("--python", default="", help="the interpreter that the user asks for")
+    parser.add_argument("--for", dest="purpose", choices=PYTHONS, default="fork", help="what the environment is for")
     given = parser.parse_args(arguments)
     try:
-        make_environment(choose_interpreter(given.python, given.candidates), given.environment)
+        interpreter = choose_interpreter(given.python, given.candidates, PYTHONS[given.purpose])
+        make_environment(interpreter, given.environment)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def choose_interpreter(asked: str, candidates: Sequence[str]) -> str:
-    """``asked`` if it is given, or else the first of ``candidates`` that can be built on.
+def choose_interpreter(
+    asked: str, candidates: Sequence[str], supported: Sequence[tuple[int, int]] = SUPPORTED_PYTHONS
+) -> str:
+    """``asked`` if it is given, or else the first of ``candidates`` that is a usable Python of the ``supported`` ones.
 
     Raises:
         SetupError: none can; the message says why not for each.
     """
     refused = []
     for candidate in [asked] if asked else candidates:
-        why_not = _why_not(candidate)
+        why_not = _why_not(candidate, supported)
         if why_not is None:
             return candidate
         refused.append(f"{candidate} {why_not}")
+    fitting = _listed(supported)
     if asked:
-        raise SetupError(f"PYTHON={refused[0]}; name an interpreter of Python {_supported()}, or leave PYTHON out")
+        raise SetupError(f"PYTHON={refused[0]}; name an interpreter of Python {fitting}, or leave PYTHON out")
     listed = "; ".join(refused)
-    raise SetupError(f"no Python {_supported()}: {listed}; install one, or name it: PYTHON=/path/to/python3.11")
+    raise SetupError(f"no Python {fitting}: {listed}; install one, or name it: PYTHON=/path/to/python3.11")
 
 
 def make_environment(interpreter: str, folder: Path) -> None:
@@ -68,7 +77,7 @@ def make_environment(interpreter: str, folder: Path) -> None:
         raise SetupError(f"no virtual environment can be made at {folder}: {_gist(made)}")
 
 
-def _why_not(candidate: str) -> str | None:
+def _why_not(candidate: str, supported: Sequence[tuple[int, int]]) -> str | None:
     """Why the candidate cannot be built on; None if it can."""
     path = shutil.which(candidate)
     if path is None:
@@ -86,7 +95,7 @@ def _why_not(candidate: str) -> str | None:
     if name != "cpython":
         return f"is {name}, not CPython"
     major, minor, _ = map(int, version.split("."))
-    if (major, minor) not in SUPPORTED_PYTHONS:
+    if (major, minor) not in supported:
         return f"is Python {version}"
     return None if has_venv == "True" else f"has no module venv (on Debian: install python{major}.{minor}-venv)"
 
@@ -99,8 +108,8 @@ def _gist(result: subprocess.CompletedProcess[str]) -> str:
     return lines[-1 if lines[0].startswith("Traceback") else 0].strip()
 
 
-def _supported() -> str:
-    versions = [f"{major}.{minor}" for major, minor in SUPPORTED_PYTHONS]
+def _listed(pythons: Sequence[tuple[int, int]]) -> str:
+    versions = [f"{major}.{minor}" for major, minor in pythons]
     return f"{', '.join(versions[:-1])} or {versions[-1]}"
 
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE_MS = 600_000
+PATIENCE_MS = 120_000
 """The time after which we assume a hang; no measurement depends on it."""
 
 PATIENCE_FRAMES = 2000

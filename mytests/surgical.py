@@ -14,12 +14,14 @@ from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenize
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from sequence_hooks.kv.step_costs import StepCosts
+from sequence_hooks.live.trees import LiveRequests, Tree
 from sequence_hooks.results import ChildDelta, Waiting
 from sequence_hooks.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import branch_of
 from vllm.core.scheduler import SchedulerOutputs
+from vllm.engine import live
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.engine.output_processor.stop_checker import StopChecker
@@ -218,6 +220,14 @@ class SurgicalEngine(SteppedEngine):
     def waits(self) -> list[Waiting]:
         """What their callers learn about them."""
         return [waiting_of(branch, index_of(branch, self.samples)) for branch in self.processor.awaiting_resume()]
+
+    def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
+        """What the page of running trees is told."""
+        return live.live_requests([self.scheduler], limit, num_tokens)
+
+    def live_tree(self, request_id: str, num_tokens: int) -> Tree:
+        """What it is told about one of them."""
+        return live.live_tree([self.scheduler], request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""

@@ -66,7 +66,7 @@ class Client:
 
 def serving_of(cls: type[Any], client: Client) -> Any:
     """A handler of a server, in front of ``client``."""
-    serving = cls.__new__(cls)
+    serving: Any = object.__new__(cls)
     serving.engine_client = client
     return serving
 

@@ -38,6 +38,12 @@ class TestInterpreter:
         with pytest.raises(SetupError, match=f"^{re.escape(line)}$"):
             start.choose_interpreter(asked, [other])
 
+    def test_a_current_vllm_takes_others(self, tmp_path: Path) -> None:
+        """The fork has no build for 3.13, and the plug-in's vLLM none for 3.10."""
+        older, newer = python(tmp_path, "3.10.5"), python(tmp_path, "3.13.0")
+        assert start.choose_interpreter("", [older, newer], start.PYTHONS["plugin"]) == newer
+        assert start.choose_interpreter("", [newer, older], start.PYTHONS["fork"]) == older
+
     def test_a_stub_is_named_with_what_it_says(self, tmp_path: Path) -> None:
         """The stubs of pyenv and Windows are on the path, and run nothing."""
         stub = program(

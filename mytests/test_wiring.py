@@ -41,7 +41,7 @@ def bare_engine(monkeypatch: pytest.MonkeyPatch, special_kwargs: SpecialKwargs |
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 128, max_logprobs=20, is_multimodal_model=False)
         self.cache_config = SimpleNamespace(enable_prefix_caching=False)
         self.generation_config_fields = {"eos_token_id": [9]}
-        self.seq_id_to_seq_group: dict[str, Any] = {}
+        self.seq_id_to_seq_group = {}
         self.log_stats, self.stat_loggers = stat_loggers is not None, stat_loggers
 
     monkeypatch.setattr(LLMEngine.__bases__[0], "__init__", construct)

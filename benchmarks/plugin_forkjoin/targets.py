@@ -74,7 +74,9 @@ def targets(outcomes: Outcomes) -> Iterator[Target]:
 
 
 def _judged(outcomes: Outcomes, model: str, plan: Plan, what: str, gains: list[float], least: float) -> Target:
-    noise = noise_of_control(outcomes.gains(model, CONTROL.name, CLIENT.name, plan))
+    control = outcomes.gains(model, CONTROL.name, CLIENT.name, plan)
+    # No client forks twice.
+    noise = noise_of_control(control) if control else noise_of_rounds(gains)
     verdict = judge(statistics.median(gains), lambda gain: gain >= least, noise)
     return Target(f"{model}: {label(plan)}, {what}", f"≥ {least}", with_quartiles(gains), verdict)
 

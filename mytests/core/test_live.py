@@ -131,10 +131,16 @@ def test_frames_follow_each_other(screen: io.StringIO, monkeypatch: pytest.Monke
         if len(frames) == 3:
             raise KeyboardInterrupt
 
-    ticks, drawn = iter(range(100)), []
+    drawn: list[Any] = []
+    ticks = iter(range(100))
     monkeypatch.setattr(terminal, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: next(ticks)))
     frame = terminal.frame
-    monkeypatch.setattr(terminal, "frame", lambda *args: drawn.append(frame(*args)) or drawn[-1])
+
+    def noted(*args: Any) -> Any:
+        drawn.append(frame(*args))
+        return drawn[-1]
+
+    monkeypatch.setattr(terminal, "frame", noted)
     terminal.watch("http://server", None, 0.5)
     assert [str(each.renderables[0]) for each in drawn] == [
         "2 running · 1 blocked · KV 12.5 %",

@@ -3,26 +3,11 @@
 
 import dataclasses
 
-from mytests.rules.engine import IS_V1, PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, ids, plan
+from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, ids, plan
 from sequence_hooks.live.trees import LiveRequests, LiveSequence, Tokens, Tree
-
-if IS_V1:
-    from sequence_hooks.v1.frontend.live import live_requests, live_tree
-else:
-    from vllm.engine.live import live_requests, live_tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
 MANUAL = dataclasses.replace(LIVE, sync_resume="manual")
-
-
-def requests_of(engine: SurgicalEngine, limit: int = 10, num_tokens: int = 100) -> LiveRequests:
-    """What the engine says about its requests."""
-    return live_requests(engine.narrator if IS_V1 else [engine.scheduler], limit, num_tokens)
-
-
-def tree_of(engine: SurgicalEngine, request_id: str = "r", num_tokens: int = 100) -> Tree:
-    """What it says about one."""
-    return live_tree(engine.narrator if IS_V1 else [engine.scheduler], request_id, num_tokens)
 
 
 def states_of(tree: Tree) -> dict[str, str]:
@@ -37,7 +22,7 @@ class TestTree:
         engine.add()
         engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
         engine.step(script)
-        root, child = tree_of(engine)
+        root, child = engine.live_tree("r", 100)
         assert (root.state, root.waits_for, root.parent_id) == ("blocked", "children", None)
         assert (child.state, child.waits_for, child.parent_id, child.spawn_position) == ("running", None, "r", 2)
         assert root.since is not None and root.started is not None and root.since >= root.started
@@ -49,17 +34,17 @@ class TestTree:
         engine, script = SurgicalEngine(MANUAL), plan(r="!.zzz", r_child_0="BC")
         engine.add()
         engine.run_until(engine.is_waiting_for_callers, script)
-        assert tree_of(engine)[0].waits_for == "caller"
+        assert engine.live_tree("r", 100)[0].waits_for == "caller"
         engine.resume("r", "tool")
-        engine.run_until(lambda: tree_of(engine)[0].num_output_tokens == 9, script)
-        root, child = tree_of(engine)
+        engine.run_until(lambda: engine.live_tree("r", 100)[0].num_output_tokens == 9, script)
+        root, child = engine.live_tree("r", 100)
         assert root.last_tokens == (
             Tokens("sampled", None, (PROMISE, SYNC)),
             Tokens("merged", "r_child_0", tuple(ids("BC"))),
             Tokens("inserted", None, tuple(ids("tool"))),
             Tokens("sampled", None, tuple(ids("z"))),
         )
-        assert tree_of(engine, num_tokens=2)[0].last_tokens == (
+        assert engine.live_tree("r", 2)[0].last_tokens == (
             Tokens("inserted", None, tuple(ids("l"))),
             Tokens("sampled", None, tuple(ids("z"))),
         )
@@ -73,9 +58,9 @@ class TestTree:
         for name in "rs":
             engine.add(name)
         script = plan(r="abc", s="d")
-        engine.run_until(lambda: states_of(tree_of(engine)) == {"r": "running"}, script)
-        assert tree_of(engine)[0].last_tokens == (Tokens("sampled", None, tuple(ids("a"))),)
-        assert states_of(tree_of(engine, "s")) == {"s": "waiting"}
+        engine.run_until(lambda: states_of(engine.live_tree("r", 100)) == {"r": "running"}, script)
+        assert engine.live_tree("r", 100)[0].last_tokens == (Tokens("sampled", None, tuple(ids("a"))),)
+        assert states_of(engine.live_tree("s", 100)) == {"s": "waiting"}
         engine.run(script)
         engine.assert_empty()
 
@@ -84,7 +69,7 @@ class TestTree:
         engine, script = SurgicalEngine(LIVE), plan(r="!.z", r_child_0="BCDEF")
         engine.add()
         engine.step(script)
-        assert tree_of(engine, "s") == tree_of(engine, "r_child_0") == ()
+        assert engine.live_tree("s", 100) == engine.live_tree("r_child_0", 100) == ()
         engine.run(script)
         engine.assert_empty()
 
@@ -95,9 +80,9 @@ class TestRequests:
         engine, script = SurgicalEngine(MANUAL), plan(r="!.z", r_child_0="BC", s="abcdefghijklmn")
         for name in "rs":
             engine.add(name)
-        engine.run_until(lambda: len(requests_of(engine).requests[0].num_by_state) == 2, script)
-        engine.run_until(lambda: requests_of(engine).requests[0].num_by_state.get("finished") == 1, script)
-        found = {each.request_id: each for each in requests_of(engine).requests}
+        engine.run_until(lambda: len(engine.live_requests(10, 100).requests[0].num_by_state) == 2, script)
+        engine.run_until(lambda: engine.live_requests(10, 100).requests[0].num_by_state.get("finished") == 1, script)
+        found = {each.request_id: each for each in engine.live_requests(10, 100).requests}
         assert found["r"].num_by_state == {"blocked": 1, "finished": 1}
         assert (found["r"].num_waiting_for_callers, found["r"].num_output_tokens) == (1, 5)
         assert (found["s"].num_by_state, found["s"].has_ended) == ({"running": 1}, False)
@@ -109,7 +94,7 @@ class TestRequests:
         engine = SurgicalEngine(LIVE)
         for name in "rst":
             engine.add(name)
-        found = requests_of(engine, limit=2)
+        found = engine.live_requests(2, 100)
         assert (found.num_unfinished, len(found.requests)) == (3, 2)
         engine.run({})
         engine.assert_empty()
@@ -120,12 +105,24 @@ class TestRequests:
         for number in range(22):
             engine.add(f"r{number}")
             engine.run(plan(**{f"r{number}": "!.z", f"r{number}_child_0": "BC"}))
-        found = requests_of(engine)
+        found = engine.live_requests(10, 100)
         assert (found.num_unfinished, len(found.requests)) == (0, 20)
         assert all(each.has_ended for each in found.requests)
-        assert [sequence.state for sequence in tree_of(engine, "r21")] == ["finished", "finished"]
-        assert ids("BC") == [token for each in _merged(tree_of(engine, "r21")[0]) for token in each.token_ids]
-        assert tree_of(engine, "r0") == ()
+        states = [(sequence.state, sequence.finish_reason) for sequence in engine.live_tree("r21", 100)]
+        assert states == [("finished", "stop"), ("finished", "stop")]
+        assert ids("BC") == [token for each in _merged(engine.live_tree("r21", 100)[0]) for token in each.token_ids]
+        assert engine.live_tree("r0", 100) == ()
+        engine.assert_empty()
+
+    def test_an_aborted_tree_is_remembered_as_aborted(self) -> None:
+        """With what it had by then."""
+        engine, script = SurgicalEngine(LIVE), plan(r="!.z", r_child_0="BCDEF")
+        engine.add()
+        engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
+        engine.abort(["r"])
+        engine.step(script)
+        states = [(sequence.state, sequence.finish_reason) for sequence in engine.live_tree("r", 100)]
+        assert states == [("finished", "abort"), ("finished", "abort")]
         engine.assert_empty()
 
     def test_nothing_is_remembered_without_the_page(self) -> None:
@@ -133,7 +130,7 @@ class TestRequests:
         engine = SurgicalEngine(SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE))
         engine.add()
         engine.run(plan(r="!z", r_child_0="B"))
-        assert requests_of(engine) == LiveRequests(0, ())
+        assert engine.live_requests(10, 100) == LiveRequests(0, ())
         engine.assert_empty()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from forkjoin_task import SYNC
+from forkjoin_task import EOS, PROMISE, SYNC
 from playwright.sync_api import Browser, Page, expect
 
 from mytests.browser import PATIENCE_MS, chromium
@@ -72,7 +72,7 @@ def test_a_click_shows_a_lanes_text(page: Page) -> None:
     root = page.get_by_role("treeitem").first
     expect(root.locator(".state")).to_contain_text("stop")
     root.click()
-    expect(page.locator("#whole pre")).to_contain_text(SYNC)
+    expect(page.locator("#whole pre")).to_contain_text(PROMISE)
     shown = page.locator("#whole pre").text_content() or ""
     assert shown.replace("\n", "⏎") == root.locator(".end").text_content()
     page.get_by_role("button", name="Close", exact=True).click()
@@ -142,7 +142,7 @@ def test_a_tree_is_the_same_for_its_client(served: Server) -> None:
     choice = served.choice(prompt=PROMPT, **arguments())
     tree = served.call("GET", f"/v1/live_requests/{choice.request_id}").json()["sequences"]
     assert [sequence["request_id"] for sequence in tree[1:]] == [child["request_id"] for child in choice.children]
-    assert _text(tree[0]) == choice.text
+    assert _text(tree[0]) == f"{choice.text}{EOS}"
 
 
 def found(served: Server, request_id: str) -> dict[str, Any]:

@@ -25,9 +25,11 @@ from mytests.v1.scripts import num_sampled as num_sampled
 from mytests.v1.scripts import plan as plan
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
+from sequence_hooks.live.trees import LiveRequests, Tree
 from sequence_hooks.results import ChildDelta, Waiting
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.resuming import awaiting, resumption
@@ -193,6 +195,14 @@ class SurgicalEngine(SteppedEngine):
     def waits(self) -> list[Waiting]:
         """What their callers learn about them."""
         return awaiting(self.narrator)
+
+    def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
+        """What the page of running trees is told."""
+        return live.live_requests(self.narrator, limit, num_tokens)
+
+    def live_tree(self, request_id: str, num_tokens: int) -> Tree:
+        """What it is told about one of them."""
+        return live.live_tree(self.narrator, request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""

@@ -70,6 +70,7 @@ class Replay:
         for branch in list(root.subtree()):
             del self._branches[branch.sequence.engine_id]
             if branch.phase != "finished":
+                branch.sequence.finish_reason = branch.sequence.finish_reason or "abort"
                 self.trees.abort(branch)
 
     def replay(self, event: Told) -> FrontBranch | None:

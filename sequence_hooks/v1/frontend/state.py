@@ -78,6 +78,8 @@ class TreeState(TreelessState, ReleaseRequestState):
         if self.counts_tree or finish_reason is not None:
             made.tree_tokens = tokens_of(branch)
         if finish_reason is not None:
+            # No event tells how a request itself ends.
+            branch.sequence.finish_reason = made.finish_reason
             made.request_id = branch.request_id
             made.children = tuple(output_of(child) for child in branch.children)
             made.segments = branch.segments
