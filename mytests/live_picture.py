@@ -20,7 +20,7 @@ from mytests.browser import chromium
 from mytests.server.served import KEY, Server, fields_for, hook_server
 
 PROMPT = "fork 1 stone 2 apple 3 river 4 cloud 5 tiger 6 bread\n"
-WIDTH, HEIGHT, COLORS = 1000, 470, 48
+WIDTH, HEIGHT, COLORS = 1000, 420, 48
 EVERY_MS, MOST_FRAMES = 140, 70
 RUNS, STOPS = 0.006, 0.05
 """Seconds that the server runs and stops, by turns."""
