@@ -75,6 +75,13 @@ def answer(request: httpx.Request) -> httpx.Response:
     return httpx.Response(404, text="no such request") if found is None else httpx.Response(200, json=found)
 
 
+def answer_idle(request: httpx.Request) -> httpx.Response:
+    """What a server answers that has nothing to do, and whose metrics are off."""
+    if request.url.path == "/metrics":
+        return httpx.Response(404)
+    return httpx.Response(200, json={"time": 9.0, "num_unfinished": 0, "requests": [], "sequences": []})
+
+
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     """What is drawn into a terminal of 100 by 30 characters, in front of that server."""
@@ -120,6 +127,13 @@ def test_a_frame_shows_who_runs_and_who_waits(screen: io.StringIO, monkeypatch: 
     assert any(line.startswith("r blocked, waits for children 4 tokens a!B⏎C") for line in lines)
     assert any(line.startswith("└── child 0 finished 4 tokens") for line in lines)
     assert lines[-1] == "and 1 more"
+
+
+def test_a_server_without_work_is_one_line(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without metrics too."""
+    serve(monkeypatch, answer_idle)
+    terminal.watch("http://server", None, None)
+    assert screen.getvalue().strip() == "no metrics"
 
 
 def test_frames_follow_each_other(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +185,7 @@ def test_without_its_libraries_it_says_what_to_install(
 ) -> None:
     """A client's environment need not have them."""
     monkeypatch.setitem(sys.modules, "sequence_hooks.live.terminal", None)
+    monkeypatch.delitem(sys.modules, "sequence_hooks.live.watch")
     monkeypatch.setattr("sys.argv", ["watch", "http://server"])
     with pytest.raises(SystemExit):
         runpy.run_module("sequence_hooks.live.watch", run_name="__main__")
