@@ -25,7 +25,7 @@ from benchmarks.plugin_forkjoin.outcomes import Outcome, Outcomes
 from benchmarks.plugin_forkjoin.targets import label, targets
 
 INTRODUCTION = """\
-# Hooks on a stock, current vLLM
+# Benchmarks of the plug-in
 
 {command}: {minutes:.0f} minutes, on {device}. {num_disturbed} of {num} runs were disturbed by other processes.
 
