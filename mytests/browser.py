@@ -3,7 +3,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Playwright, sync_playwright
+
+from sequence_hooks.trace.lanes import Picture
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_MS = 120_000
@@ -142,6 +144,9 @@ class Opened:
         self.page.evaluate("row => (dom.lanes.scrollTop = row * style.row)", row)
         self.settle()
 
+
+Opener = Callable[[Picture], Opened]
+"""Opens the page of a trace."""
 
 if __name__ == "__main__":
     with sync_playwright() as playwright:

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded by pytest before any test module imports vllm."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 import mytests.drawing
 import mytests.environment  # noqa: F401
 from mytests.rules.engine import IS_V1
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from mytests.browser import Opened, Opener
+    from sequence_hooks.trace.lanes import Picture
 
 # The tests of one engine cannot be imported in the environment of the other.
 collect_ignore = [] if IS_V1 else ["v1"]
@@ -15,3 +26,26 @@ settings.register_profile(
     "at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
 )
 settings.load_profile("at any speed")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """A Chromium for the tests of one file; only those that ask for it need Playwright."""
+    from mytests.browser import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: "Browser", tmp_path: Path) -> "Opener":
+    """Opens the page of a trace."""
+    from mytests.browser import Opened
+    from sequence_hooks.trace.page import to_html
+
+    def opened(picture: "Picture") -> "Opened":
+        path = tmp_path / "run.html"
+        path.write_text(to_html(picture))
+        return Opened.of(browser, path)
+
+    return opened

@@ -1,38 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a recorded run in a real browser: rows that fold, their names, and the search for them."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser
 
-from mytests.browser import Opened, chromium
+from mytests.browser import Opener
 from mytests.trace_inputs import HEADER, fill, finish, forest
 from sequence_hooks.trace.lanes import Lane, Picture
-from sequence_hooks.trace.page import to_html
 
-Opener = Callable[[Picture], Opened]
 FAMILY = ["r", "r_child_0", "r_child_0_child_0", "r_child_1"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Opener:
-    """Opens the page of a trace."""
-
-    def opened(picture: Picture) -> Opened:
-        path = tmp_path / "run.html"
-        path.write_text(to_html(picture))
-        return Opened.of(browser, path)
-
-    return opened
 
 
 def family(prompt: str = "", text: str = "") -> Picture:

@@ -1,42 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a recorded run in a real browser: which part of the time it shows, and which lanes."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser
 
-from mytests.browser import Opened, chromium
+from mytests.browser import Opened, Opener
 from mytests.trace_inputs import chain, forest
-from sequence_hooks.trace.lanes import Picture
-from sequence_hooks.trace.page import to_html
 
-Opener = Callable[[Picture], Opened]
 TWENTY_SECONDS = forest([0, 5.5, 11, 16])
 """Four requests, one after another; between each two nothing happens for 1.5 s or 1 s."""
 
 TWO_WITH_A_PAUSE = forest([0, 30])
 """Nothing happens between 4 s and 30 s."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Opener:
-    """Opens the page of a trace."""
-
-    def opened(picture: Picture) -> Opened:
-        path = tmp_path / "run.html"
-        path.write_text(to_html(picture))
-        return Opened.of(browser, path)
-
-    return opened
 
 
 def drag(opened: Opened, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -10,20 +10,13 @@ import pytest
 from forkjoin_task import EOS, PROMISE, SYNC
 from playwright.sync_api import Browser, Page, expect
 
-from mytests.browser import PATIENCE_MS, chromium
+from mytests.browser import PATIENCE_MS
 from mytests.server.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
 from mytests.servers import until
 
 pytestmark = pytest.mark.model
 
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
