@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from itertools import islice
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 import pytest
 from forkjoin_task import SYNC
 
@@ -40,9 +41,11 @@ def test_a_sequence_goes_on_with_what_its_caller_gives(served: Server, given: An
 
 def test_a_stream_names_what_it_waits_for(served: Server) -> None:
     """The same in the stream, the list, and the tree at the end; each sample by itself."""
-    stream = events(served.client.completions.create(**waits_for_its_caller(), n=2, stream=True))
-    waiting = [event for event, _ in zip(_only(Waiting, stream), range(2), strict=False)]
-    assert sorted(map(asdict, waiting), key=str) == sorted(served.waits(), key=str)
+    # Several greedy samples are refused by a current vLLM; here only one token is allowed.
+    sampled = {**waits_for_its_caller(), "n": 2, "temperature": 1.0}
+    stream = events(served.client.completions.create(**sampled, stream=True))
+    waiting = list(islice(_only(Waiting, stream), 2))
+    assert sorted(waiting, key=str) == sorted(msgspec.convert(served.waits(), list[Waiting]), key=str)
     assert {event.index for event in waiting} == {0, 1}
     for event in waiting:
         served.call("POST", "/v1/resume_sequence", json={"request_id": event.request_id, "text": " stone"})
