@@ -59,9 +59,9 @@ class TestOneChildThatSawAll:
         for layer, childs in zip(run.kv["r0"], run.kv["r0_child_0"], strict=True):
             assert torch.equal(layer.keys[injected], childs.keys[injected])
             assert torch.equal(layer.values[injected], childs.values[injected])
-        # One engine is open at a time.
+        # One engine is open at a time. On some processors all of them agree to the bit.
         distance = distance_from_prefill(run, "r0")
-        assert distance < 1.2 * distance_from_prefill(finished(plain), NO_HOOK) < 0.01
+        assert distance <= 1.2 * distance_from_prefill(finished(plain), NO_HOOK) < 0.01
 
     def test_tokens_are_those_of_concatenation(self) -> None:
         """Injection changes no result, only which sequence computes it."""
