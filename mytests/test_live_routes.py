@@ -2,8 +2,10 @@
 """The page of running trees and its routes, from the server to the engine."""
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi import FastAPI
@@ -42,7 +44,11 @@ class FakeClient:
         return REQUESTS
 
     async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
-        return (ROOT,) if request_id == "r" else ()
+        return (dataclasses.replace(ROOT, request_id=request_id),) if request_id in ("r", OF_USER) else ()
+
+
+OF_USER = "cmpl-a/b?c#d-0"
+"""With what the header X-Request-Id may have in it."""
 
 
 def server(special_kwargs: SpecialKwargs | None = LIVE) -> TestClient:
@@ -68,6 +74,12 @@ def test_a_tree_is_told_by_its_requests_id() -> None:
     assert (sequence["request_id"], sequence["waits_for"]) == ("r", "children")
     refused = server().get("/v1/live_requests/s")
     assert refused.status_code == 404 and "/v1/live_requests" in refused.text
+
+
+def test_an_id_may_have_any_character() -> None:
+    """In a path it is quoted."""
+    (sequence,) = server().get(f"/v1/live_requests/{quote(OF_USER, safe='')}").json()["sequences"]
+    assert sequence["request_id"] == OF_USER
 
 
 def test_the_page_is_html() -> None:

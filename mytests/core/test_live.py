@@ -48,6 +48,7 @@ WAITING = {
     "num_unfinished_children": 0,
     "text": "ab\ncd",
 }
+PIECE = {"origin": "sampled", "child": None, "text": "\x1b[31m[bold]"}
 CLIENT = httpx.Client
 METRICS = """\
 # HELP vllm:num_requests_running of upstream
@@ -115,6 +116,22 @@ def test_the_page_is_whole() -> None:
     page = live_page()
     assert "{{" not in page and "--blocked:" in page and "async function lookAtList" in page
     assert "http:" not in page and "https:" not in page and "default-src 'none'" in page
+
+
+def test_a_users_characters_are_shown_and_not_obeyed(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request's id, its texts and those of who waits may have any, and reach the server as they are."""
+    name = "a/b?c#[/d]\x1b[2J\x9b2J"
+    tree = {"time": 9.0, "sequences": [{**told(ROOT), "request_id": name, "last_texts": [PIECE]}]}
+    answers = {
+        "/v1/live_requests": {"time": 9.0, "num_unfinished": 1, "requests": [{**REQUEST, "request_id": name}]},
+        f"/v1/live_requests/{name}": tree,
+        "/v1/sequences_awaiting_resume": {"sequences": [{**WAITING, "request_id": name, "text": PIECE["text"]}]},
+        "/metrics": {},
+    }
+    serve(monkeypatch, lambda request: httpx.Response(200, json=answers[request.url.path]))
+    terminal.watch("http://server", None, None)
+    assert "\x1b[2J" not in screen.getvalue() and "\x9b" not in screen.getvalue()
+    assert screen.getvalue().count("a/b?c#[/d]␛[2J�2J") == 2 and screen.getvalue().count("␛[31m") == 2
 
 
 def test_a_frame_shows_who_runs_and_who_waits(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def add_live_routes(router: Any, engine_of: Callable[[Any], Watched]) -> None:
 
     router.add_api_route("/live", live, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/v1/live_requests", live_requests, methods=["GET"])
-    router.add_api_route("/v1/live_requests/{request_id}", live_tree, methods=["GET"])
+    router.add_api_route("/v1/live_requests/{request_id:path}", live_tree, methods=["GET"])
 
 
 async def _plain(found: Any, engine: Watched) -> dict[str, Any]:

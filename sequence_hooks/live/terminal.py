@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,9 @@ from rich.tree import Tree
 
 _STYLES = {"running": "blue", "blocked": "magenta", "waiting": "yellow", "finished": "dim"}
 _ORIGINS = {"sampled": "", "merged": "black on magenta", "inserted": "black on green"}
+_CONTROLS = {code: chr(0x2400 + code) for code in range(32)} | {ord("\n"): "⏎"} | dict.fromkeys(range(127, 160), "�")
+"""What stands for a character that a terminal would obey: texts and ids are users'."""
+
 _LINES_OF_REQUEST = 4
 """Lines of the terminal that a request takes at least: so many are asked for."""
 
@@ -41,7 +45,8 @@ class Watched:
 
     def tree(self, request_id: str) -> list[dict[str, Any]]:
         """The sequences of a request; none if it has ended meanwhile."""
-        answer = self._client.get(f"/v1/live_requests/{request_id}", params={"num_tokens": 100})
+        path = f"/v1/live_requests/{quote(request_id, safe='')}"
+        answer = self._client.get(path, params={"num_tokens": 100})
         sequences: list[dict[str, Any]] = [] if answer.is_error else answer.json()["sequences"]
         return sequences
 
@@ -84,7 +89,7 @@ def _callers(waiting: list[dict[str, Any]], now: float) -> Table:
     for each in waiting:
         done = len(each["children"]) - each["num_unfinished_children"]
         numbers = f"{now - each['since']:.0f}", str(each["position"]), f"{done} of {len(each['children'])}"
-        table.add_row(each["request_id"], *numbers, Text(_on_one_line(each["text"])[-60:]))
+        table.add_row(Text(_shown(each["request_id"])), *numbers, Text(_shown(each["text"])[-60:]))
     return table
 
 
@@ -103,16 +108,16 @@ def _label(sequence: dict[str, Any], width: int) -> Text:
         name = name.removeprefix(f"{parent}_").replace("_", " ")
     state = sequence["state"]
     waits = f", waits for {sequence['waits_for']}" if sequence["waits_for"] else ""
-    label = Text.assemble((name, "bold"), " ", (f"{state}{waits}", _STYLES[state]))
+    label = Text.assemble((_shown(name), "bold"), " ", (f"{state}{waits}", _STYLES[state]))
     label.append(f" {sequence['num_output_tokens']} tokens ")
     text = Text()
     for piece in sequence["last_texts"]:
-        text.append(_on_one_line(piece["text"]), _ORIGINS[piece["origin"]])
+        text.append(_shown(piece["text"]), _ORIGINS[piece["origin"]])
     return label + text[-max(10, width - len(label) - 8) :]
 
 
-def _on_one_line(text: str) -> str:
-    return text.replace("\n", "⏎")
+def _shown(text: str) -> str:
+    return text.translate(_CONTROLS)
 
 
 def watch(url: str, api_key: str | None, every: float | None) -> None:
