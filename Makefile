@@ -25,6 +25,10 @@ IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
 # The same with another release of vLLM, $(1), which has its own cache of what it knows of models.
 on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
   VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
+# Files of tests side by side: most use one core. The fork's tests that run a model don't: see TODO.md.
+SPREAD := -n 2 --dist loadfile
+ON_PLUGIN := mytests/rules mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
+  mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
 # The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.
 define create
@@ -96,19 +100,17 @@ agreement: setup plugin ## the fork's and the plug-in's trees, token for token, 
 	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json
 
 test: setup test-plugin test-releases ## all tests; the surgical ones cover every line and branch of ours
-	@$(BIN)/python -m pytest -m "not model" --cov
+	@$(BIN)/python -m pytest -m "not model" --cov $(SPREAD)
 	@$(BIN)/python -m pytest -m model
 
 test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest mytests/rules mytests/server mytests/v1 \
-	  mytests/test_hostile_clients.py mytests/test_injection_engine.py mytests/test_injection_sharing.py \
-	  mytests/test_injection_fuzz.py mytests/training
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest $(SPREAD) $(ON_PLUGIN)
 
 test-releases: plugin ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
 	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases $(RELEASES)) || exit 1; \
 	for release in $$releases; do \
 	  echo "== vLLM $$release"; \
-	  ($(call on_release,$$release) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q -m "not model or every_release" \
+	  ($(call on_release,$$release) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q $(SPREAD) -m "not model or every_release" \
 	    mytests/rules mytests/v1) || exit 1; \
 	done
 

@@ -114,7 +114,7 @@ def fuzz(
         Failure: the first failing history, made as small as possible if ``shrinks``.
     """
     deadline, total = time.monotonic() + seconds, Tally()
-    failed: list[History] = []
+    failed: list[tuple[History, Exception]] = []
 
     def attempt(history: History) -> None:
         nonlocal total
@@ -122,16 +122,20 @@ def fuzz(
             return
         try:
             total += replay(history)
-        except Exception:
-            failed.append(history)
+        except Exception as error:
+            failed.append((history, error))
             raise
 
     number = 0
     while time.monotonic() < deadline and total.histories < max_histories:
         try:
             _round(attempt, histories() if among is None else among, first_seed * 1_000_003 + number, shrinks)
-        except BaseException as error:
-            raise (Failure(failed[-1]) if failed else error) from error
+        except BaseException:
+            if not failed:
+                raise
+            # Hypothesis tells only that a history is flaky where it did not fail again.
+            history, error = failed[-1]
+            raise Failure(history) from error
         number += 1
     return total
 
