@@ -25,8 +25,9 @@ IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
 # The same with another release of vLLM, $(1), which has its own cache of what it knows of models.
 on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
   VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
-# Files of tests side by side: most use one core. The fork's tests that run a model don't: see TODO.md.
+# Files of tests side by side: most use one core. What must be alone, and why, is in TODO.md.
 SPREAD := -n 2 --dist loadfile
+ALONE := mytests/test_fuzz.py
 ON_PLUGIN := mytests/rules mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
   mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
@@ -101,7 +102,8 @@ agreement: setup plugin ## the fork's and the plug-in's trees, token for token, 
 
 test: setup test-plugin test-releases ## all tests; the surgical ones cover every line and branch of ours
 	@$(BIN)/python -m pytest -m "not model" --cov $(SPREAD)
-	@$(BIN)/python -m pytest -m model
+	@$(BIN)/python -m pytest -m model --ignore $(ALONE) $(SPREAD)
+	@$(BIN)/python -m pytest $(ALONE)
 
 test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest $(SPREAD) $(ON_PLUGIN)
