@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench-plugin` on a small scale: what a run has cost, and one complete pass over all sides."""
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from benchmarks.forkjoin.engine import Run, Step
 from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.plans import Plan, Script, Tokens, equal
 from benchmarks.forkjoin.sides import Workshop
+from benchmarks.plugin_forkjoin.__main__ import plan_of
 from benchmarks.plugin_forkjoin.contestants import CONTESTANTS
 from benchmarks.plugin_forkjoin.load import LOADS, SIDES, Loaded
 from benchmarks.plugin_forkjoin.measure import FORKS, Suite, measure
@@ -41,6 +43,32 @@ def test_a_gain_is_judged_by_the_control(hooks: float, again: float, verdict: st
     page = write_page(Outcomes(found), [], "a test", 60.0, "a machine")
     (row,) = [line for line in page.splitlines() if line.startswith("| a model: 1: 64, 2 x 8, hooks / client ")]
     assert row.split("|")[4].strip() == verdict
+
+
+def test_rounds_that_differ_from_each_other_cannot_tell() -> None:
+    """However alike the client and its second process were."""
+    times = {0: 2.6, 1: 2.2, 2: 1.4}
+    sides = {
+        side.name: {**dict.fromkeys(times, 2.0), **(times if side.name == "hooks" else {})} for side in CONTESTANTS
+    }
+    found = [outcome(side, number, seconds) for side, of_side in sides.items() for number, seconds in of_side.items()]
+    page = write_page(Outcomes(found), [], "a test", 60.0, "a machine")
+    (row,) = [line for line in page.splitlines() if line.startswith("| a model: 1: 64, 2 x 8, hooks / client ")]
+    assert row.split("|")[4].strip() == "cannot tell"
+
+
+def test_a_plan_of_ones_own() -> None:
+    """As the command line takes it."""
+    assert plan_of("2048,8,128") == equal(2048, 8, 128)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2048,8", "many,8,128", "0,8,128", "2048,65,2", "2048,0,128", "64,8,1", "9000,64,128"]
+)
+def test_a_plan_that_cannot_be_measured_is_refused(text: str) -> None:
+    """With its text in the message."""
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^{text!r}"):
+        plan_of(text)
 
 
 @pytest.mark.parametrize(("last", "verdict"), [(0.0011, "met"), (0.0013, "**missed**")])

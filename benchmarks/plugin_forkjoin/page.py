@@ -71,8 +71,8 @@ def _targets(outcomes: Outcomes) -> str:
     return f"""
 ## Targets
 
-"Cannot tell" stands where the client differs from its second process by as much. "Batched steps" is the time of as many
-steps as a child has tokens, if they compute nothing but the children's tokens.
+"Cannot tell" stands where the client differs from its second process by as much, or the rounds from each other. The
+time of "batched steps" is that of as many steps as a child has tokens, if only the children's tokens are computed.
 
 {markdown(["trees: context, children", "target", "figure", ""], rows)}
 """

@@ -75,8 +75,8 @@ def targets(outcomes: Outcomes) -> Iterator[Target]:
 
 def _judged(outcomes: Outcomes, model: str, plan: Plan, what: str, gains: list[float], least: float) -> Target:
     control = outcomes.gains(model, CONTROL.name, CLIENT.name, plan)
-    # No client forks twice.
-    noise = noise_of_control(control) if control else noise_of_rounds(gains)
+    # No client forks twice, so that such trees have no control.
+    noise = max(noise_of_rounds(gains), noise_of_control(control) if control else 0.0)
     verdict = judge(statistics.median(gains), lambda gain: gain >= least, noise)
     return Target(f"{model}: {label(plan)}, {what}", f"≥ {least}", with_quartiles(gains), verdict)
 
