@@ -18,6 +18,7 @@ from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from mytests.v1.characters import Detokenizable
 from mytests.v1.configuration import config_with
+from mytests.v1.counting import check_counts
 from mytests.v1.leftovers import assert_no_request_left
 from mytests.v1.scripts import Sampling as Sampling
 from mytests.v1.scripts import Tokens
@@ -120,6 +121,7 @@ class SurgicalEngine(SteppedEngine):
         # The tokenizer of a test is not its model's.
         with patch.object(Hooks, "of", return_value=hooks):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
+        check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         overlaps = self.special_kwargs.position_rule == "overlap"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step without events costs: a fixed number of calls, however many requests run."""
+"""What a step without events and what a tree costs: as much as before, however many others run."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,38 @@ def calls_of_ours(engine: SurgicalEngine) -> int:
         engine.step({})
     finally:
         sys.setprofile(None)
+    return number
+
+
+def lines_of_ours(num_trees: int, **fields: Any) -> int:
+    """How many lines of the package run, from the first to the last step, if so many trees come at once."""
+    engine = SurgicalEngine(num_blocks=40 * num_trees, max_num_batched_tokens=2000, **fields)
+    texts = {f"t{number}": "ab!cd!ef.gh" for number in range(num_trees)}
+    for name in texts:
+        engine.add(name, prompt="a tree")
+    children = {f"{name}_child_{index}": text for name in texts for index, text in enumerate(("ABCD", "EF"))}
+    number = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal number
+        number += event == "line"
+        return count
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        return count if frame.f_code.co_filename.startswith(OURS) else None
+
+    traced = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        engine.run_until(
+            lambda: all(name in engine.outputs and engine.outputs[name].finished for name in texts),
+            plan(**texts, **children),
+            max_steps=1000,
+        )
+    finally:
+        sys.settrace(traced)
+    assert all(len(finished(engine, name).children) == 2 for name in texts)
+    engine.assert_empty()
     return number
 
 
@@ -66,6 +100,16 @@ def test_after_a_tree_it_costs_none_again(is_async: bool) -> None:
     assert calls_of_ours(engine) == before
     engine.abort([f"r{number}" for number in range(12)])
     engine.assert_empty()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("max_num_seqs", [12, 240])
+@pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])
+def test_a_further_tree_costs_what_the_first_ones_did(merge: Any, max_num_seqs: int, is_async: bool) -> None:
+    """A loop over all that run or wait, at each event of one of them, would add to each of the last 40."""
+    fields = {"special_kwargs": replace(SYNC_HOOKS, child_merge_strategy=merge), "is_async": is_async}
+    five, ten, forty, eighty = (lines_of_ours(n, max_num_seqs=max_num_seqs, **fields) for n in (5, 10, 40, 80))
+    assert (eighty - forty) / 40 <= 1.02 * (ten - five) / 5
 
 
 @pytest.mark.parametrize(("is_async", "in_flight"), [(False, 0), (True, 2)])

@@ -159,9 +159,7 @@ class InjectingScheduler(BlockingScheduler):
         if self._glue or self._owners:
             scheduled = [name for name in self._glue if name in scheduler_output.num_scheduled_tokens]
             self._owners = {name: self._glue[name].owner.request_id for name in scheduled}
-            for name in scheduled:
-                if not self._glue[name].request.is_prefill_chunk:
-                    self._end_glue(self._glue[name])
+            self._end_glue(name for name in scheduled if not self._glue[name].request.is_prefill_chunk)
 
     def _scheduled_by_owner(self, scheduler_output: SchedulerOutput) -> Mapping[str, int]:
         """How many tokens of each request the latest step computes, its glue included."""
@@ -192,27 +190,30 @@ class InjectingScheduler(BlockingScheduler):
             if offset:
                 yield name, offset
 
-    def _end_glue(self, glue: Glue) -> None:
-        """Forget a glue request, in whatever queue it is."""
-        request, others = glue.request, self._glue_of[glue.owner]
-        del self._glue[request.request_id]
-        others.remove(request)
-        if not others:
-            del self._glue_of[glue.owner]
-        if request.status == RequestStatus.RUNNING:
-            self.running = [each for each in self.running if each is not request]
-            self.finished_req_ids.add(request.request_id)
-        else:
-            self.waiting_first.remove_requests([request])
-        self._inflight_prefills.discard(request)
+    def _end_glue(self, names: Iterable[str]) -> None:
+        """Forget glue requests, in whatever queue they are. Each queue is gone through once, however many they are."""
+        ended = [self._glue.pop(name) for name in names]
+        running = {glue.request for glue in ended if glue.request.status == RequestStatus.RUNNING}
+        if running:
+            self.running = [each for each in self.running if each not in running]
+        if len(running) < len(ended):
+            self.waiting_first.remove_requests([each.request for each in ended if each.request not in running])
         (manager,) = self.kv_cache_manager.coordinator.single_type_managers
-        del manager.req_to_blocks[request.request_id]
-        del self.requests[request.request_id]
+        for glue in ended:
+            others = self._glue_of[glue.owner]
+            others.remove(glue.request)
+            if not others:
+                del self._glue_of[glue.owner]
+            name = glue.request.request_id
+            if glue.request in running:
+                self.finished_req_ids.add(name)
+            self._inflight_prefills.discard(glue.request)
+            del manager.req_to_blocks[name]
+            del self.requests[name]
 
     def _stop_injecting(self, request: Request) -> None:
         """Drop what is still to be copied and computed for a request that loses its KV."""
-        for glue in list(self._glue_of.get(request, ())):
-            self._end_glue(self._glue[glue.request_id])
+        self._end_glue([glue.request_id for glue in self._glue_of.get(request, ())])
         self._copies.pop(request, None)
         self._release_kept(request)
 

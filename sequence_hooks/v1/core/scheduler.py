@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of a V1 engine with sequence hooks, as the rest of upstream's engine calls it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,7 +10,7 @@ from sequence_hooks.resuming import nobody_waits
 from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.sequence import params_of
-from sequence_hooks.v1.core.stats import count_requests
+from sequence_hooks.v1.core.stats import Queue, count_requests
 from sequence_hooks.v1.core.tree_scheduler import TreeScheduler
 from sequence_hooks.v1.events import RESUME
 from vllm.logger import init_logger
@@ -62,9 +62,25 @@ class HookScheduler(TreeScheduler):
         """Upstream's, in which a tree counts as one request."""
         stats: SchedulerStats | None = super().make_stats(*args, **kwargs)
         if stats is not None and self._branches:
-            running, waiting = map(self._owner_of, self.running), chain(self.waiting, self.waiting_first)
-            count_requests(stats, self._branches, running, map(self._owner_of, waiting), self.deferred)
+            num_deferred = len(self.deferred)
+            num_waiting = len(self.waiting) + len(self.waiting_first) - num_deferred
+            lengths: dict[Queue, int] = {
+                "running": len(self.running),
+                "waiting": num_waiting,
+                "deferred": num_deferred,
+            }
+            count_requests(stats, lengths, self._queued_of_trees())
         return stats
+
+    def _queued_of_trees(self) -> Iterator[tuple[str, Queue]]:
+        """For each queued sequence of a tree, and each piece of glue, its request's id and its queue."""
+        of_trees = ((branch, branch.sequence.request) for branch in self._branches.values())
+        glue = ((self._branches[each.owner.request_id], each.request) for each in self._glue.values())
+        for branch, request in chain(of_trees, glue):
+            if request.status == RequestStatus.RUNNING:
+                yield branch.root.request_id, "running"
+            elif request.request_id not in self._blocked and not request.is_finished():
+                yield branch.root.request_id, "deferred" if request in self.deferred else "waiting"
 
     def add_request(self, request: Request) -> None:
         """As upstream; a front end's resumption of a sequence is not queued."""
