@@ -2,10 +2,10 @@
 """A joined child keeps only its output and lengths: a tree takes no memory for contexts that are not needed."""
 
 import dataclasses
-import tracemalloc
 
 import pytest
 
+from mytests.memory import bytes_left
 from mytests.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, num_sampled, plan
 from vllm.config import SpecialKwargs
 from vllm.sequence import SequenceGroup
@@ -26,10 +26,7 @@ def bytes_of_a_child(prompt_length: int) -> float:
         return PROMISE if is_root else plan(**{sampling.request_id: "B"})(sampling)
 
     engine.run_until(lambda: num_sampled(group) == NUM_CHILDREN // 2, fork_alone, max_steps=2 * NUM_CHILDREN)
-    tracemalloc.start()
-    engine.run(fork_alone, max_steps=2 * NUM_CHILDREN)
-    (num_bytes, _) = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    num_bytes = bytes_left(lambda: engine.run(fork_alone, max_steps=2 * NUM_CHILDREN))
     assert len(finished(engine).children) == NUM_CHILDREN - 1
     engine.assert_empty()
     return num_bytes / (NUM_CHILDREN / 2)

@@ -2,11 +2,11 @@
 """A joined child keeps only its output, in the core and in the front end: a tree takes no memory for old contexts."""
 
 import dataclasses
-import tracemalloc
 
 import pytest
 
 from mytests.characters import PROMISE
+from mytests.memory import bytes_left
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 
 NUM_CHILDREN = 600
@@ -26,10 +26,7 @@ def bytes_of_a_child(prompt_length: int) -> float:
         return PROMISE if is_root else plan(**{sampling.request_id: "B"})(sampling)
 
     engine.run_until(lambda: engine.num_sampled("r") == NUM_CHILDREN // 2, fork_alone, max_steps=4 * NUM_CHILDREN)
-    tracemalloc.start()
-    engine.run(fork_alone, max_steps=4 * NUM_CHILDREN)
-    (num_bytes, _) = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    num_bytes = bytes_left(lambda: engine.run(fork_alone, max_steps=4 * NUM_CHILDREN))
     assert len(finished(engine).children) == NUM_CHILDREN - 1
     engine.assert_empty()
     return num_bytes / (NUM_CHILDREN / 2)
