@@ -112,7 +112,8 @@ def test_figures_survive_the_file(tmp_path: Path) -> None:
     [
         (1.05, 1.00, 9, "**missed**"),
         (0.97, 1.00, 9, "met"),
-        (1.05, 1.00, 1, "**missed**"),
+        (1.20, 1.00, 1, "**missed**"),
+        (1.05, 1.00, 1, "cannot tell"),
         (1.02, 1.00, 1, "cannot tell"),
         (1.00, 1.00, 1, "cannot tell"),
         (1.05, 1.06, 9, "cannot tell"),

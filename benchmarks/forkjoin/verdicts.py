@@ -9,6 +9,11 @@ from typing import Literal
 Verdict = Literal["met", "**missed**", "cannot tell"]
 LEAST_NOISE = 0.02
 """The least by which one round of the same work differs from another one on a shared machine."""
+LONE_NOISE = 0.1
+"""By which a single round may be wrong: it does not tell how far the next one would be from it.
+
+The quartiles of nine rounds of one plan were 0.07 below and 0.06 above their median (docs/internals/plugin.md).
+"""
 
 
 def exact(is_met: bool) -> Verdict:
@@ -27,6 +32,8 @@ def noise_of_control(ratios: Sequence[float]) -> float:
 
 def noise_of_rounds(values: Sequence[float]) -> float:
     """By which share the median of ``values``, one of each round, may be wrong: about its standard error."""
+    if len(values) == 1:
+        return LONE_NOISE
     low, middle, high = quartiles(values)
     return max(LEAST_NOISE, (high - low) / middle) / math.sqrt(len(values))
 
