@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mytests.characters import PROMISE
-from mytests.v1.releases import since
+from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.integrity import IntegrityError
 from sequence_hooks.v1.core.hooks import Hooks
@@ -92,8 +92,8 @@ def test_a_promise_that_a_grammar_does_not_accept_ends_its_request(
     engine.assert_empty()
 
 
-def test_a_childs_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for it as any request does."""
+def test_childrens_grammars_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for them as any request does, and their tree counts as one that upstream has deferred."""
     compiled = []
 
     def grammar_init(manager: StructuredOutputManager, request: Request) -> None:
@@ -101,12 +101,16 @@ def test_a_childs_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(StructuredOutputManager, "grammar_init", grammar_init)
     monkeypatch.setattr(SamplingParams, "verify", lambda params, *engine: None)
-    engine = SurgicalEngine(dataclasses.replace(HOOKS, child_sampling_params={"structured_outputs": {"choice": ["C"]}}))
+    hooks = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"structured_outputs": {"choice": ["C"]}})
+    engine = SurgicalEngine(hooks)
     engine.add()
-    script = plan(r="a!b", r_child_0="C")
-    engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
-    assert compiled == ["r_child_0"]
-    assert engine.statuses()["r_child_0"] == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
+    engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", plan(r="a!!.b"))
+    assert compiled == ["r_child_0", "r_child_1"]
+    assert [engine.statuses()[child] for child in compiled] == ["WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"] * 2
+    stats = engine.scheduler_stats[-1]
+    # Before 0.32 upstream does not tell those that it defers from others that wait.
+    num_deferred = int(RELEASE >= (0, 32))
+    assert (stats.num_waiting_reqs, stats.num_skipped_waiting_reqs) == (1 - num_deferred, num_deferred)
     engine.abort("r")
     engine.assert_empty()
 
