@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.counts import positive
 from benchmarks.forkjoin.engine import Run, Step
 from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.plans import Plan, Script, Tokens, equal
@@ -69,6 +70,13 @@ def test_a_plan_that_cannot_be_measured_is_refused(text: str) -> None:
     """With its text in the message."""
     with pytest.raises(argparse.ArgumentTypeError, match=f"^{text!r}"):
         plan_of(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many"])
+def test_a_number_of_rounds_below_one_is_refused(text: str) -> None:
+    """It would measure nothing, or silently something else."""
+    with pytest.raises(argparse.ArgumentTypeError, match=f"^{text!r} is not"):
+        positive(text)
 
 
 @pytest.mark.parametrize(("last", "verdict"), [(0.0011, "met"), (0.0013, "**missed**")])

@@ -27,6 +27,7 @@ from tqdm import tqdm
 from benchmarks.bench_pressure.report import Load, show
 from benchmarks.bench_pressure.sides import BLOCK_SIZE, SIDES, Measured, Side
 from benchmarks.bench_pressure.workload import MAX_MODEL_LEN, Request, make_requests, save_model
+from benchmarks.counts import positive
 
 FACTORS = (1.0, 1.5, 2.0)
 WIDTH = 96
@@ -62,8 +63,8 @@ def bench(folder: Path, requests: Sequence[Request], repeats: int) -> list[Load]
 def main() -> None:
     """Print a table for each load."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=3, help="rounds for each load")
-    parser.add_argument("--requests", type=int, default=24, help="all offered at once")
+    parser.add_argument("--repeats", type=positive, default=3, help="rounds for each load")
+    parser.add_argument("--requests", type=positive, default=24, help="all offered at once")
     parser.add_argument("--seed", type=int, default=0, help="of the workload")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all runs there too")
     args = parser.parse_args()

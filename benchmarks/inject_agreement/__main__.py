@@ -21,6 +21,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.counts import positive
 from benchmarks.inject_agreement.subjects import MODES, Fields, ForkJoin, Mode, Subject, Untrained
 
 NUMBERS_OF_CHILDREN = (1, 2, 4, 8)
@@ -82,7 +83,7 @@ def to_row(figures: Figures) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--prompts", type=int, default=100, help="for each number of children")
+    parser.add_argument("--prompts", type=positive, default=100, help="for each number of children")
     parser.add_argument("--seed", type=int, default=0, help="of the prompts, and of the random model's weights")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write all figures there too")
     args = parser.parse_args()

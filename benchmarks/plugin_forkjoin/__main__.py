@@ -17,6 +17,7 @@ from pathlib import Path
 
 import cpuinfo
 
+from benchmarks.counts import positive
 from benchmarks.forkjoin.models import LARGE, MAX_MODEL_LEN
 from benchmarks.forkjoin.plans import MAX_CHILDREN, Plan, equal
 from benchmarks.forkjoin.sides import PLUGIN, Workshop
@@ -62,7 +63,7 @@ def _arguments() -> argparse.Namespace:
         metavar="CONTEXT,CHILDREN,TOKENS",
         help="measure this plan, and others given in the same way, instead of the suite",
     )
-    parser.add_argument("--rounds", type=int, help="how often each plan is measured")
+    parser.add_argument("--rounds", type=positive, help="how often each plan is measured")
     parser.add_argument("--output", type=Path, default=Path("build/bench-plugin"), help="folder to write into")
     parser.add_argument("--plugin", type=Path, default=PLUGIN, help="the interpreter of the plug-in's environment")
     parser.add_argument(

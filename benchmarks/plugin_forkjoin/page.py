@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.forkjoin.plans import Plan
 from benchmarks.forkjoin.tables import markdown, with_quartiles
+from benchmarks.forkjoin.verdicts import LONE_NOISE
 from benchmarks.plugin_forkjoin.contestants import (
     CLIENT,
     CONTESTANTS,
@@ -71,8 +72,9 @@ def _targets(outcomes: Outcomes) -> str:
     return f"""
 ## Targets
 
-"Cannot tell" stands where the client differs from its second process by as much, or the rounds from each other. The
-time of "batched steps" is that of as many steps as a child has tokens, if only the children's tokens are computed.
+"Cannot tell" stands where the client differs from its second process by as much, or the rounds from each other, and
+where a single round is less than {LONE_NOISE:.0%} off its target. The time of "batched steps" is that of as many steps
+as a child has tokens, if only the children's tokens are computed.
 
 {markdown(["trees: context, children", "target", "figure", ""], rows)}
 """

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.counts import positive
 from benchmarks.forkjoin.models import LARGE, SMALL, Model
 from benchmarks.plugin_overhead.sides import AGAIN, OFF, ON, SIDES, Side, opened
 
@@ -75,8 +76,8 @@ class Row:
 def main() -> None:
     """Measure, and print a table for each model as soon as it is complete."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--models", type=int, default=len(SUBJECTS), help="measure only the first so many models")
+    parser.add_argument("--rounds", type=positive, default=6)
+    parser.add_argument("--models", type=positive, default=len(SUBJECTS), help="measure only the first so many models")
     options = parser.parse_args()
     print(
         f"{'model':<14} {'requests':>8} {'step, ms':>9} {'on/off':>24} {'off/off':>24} {'calls a step, off + on':>23}"
