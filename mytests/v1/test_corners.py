@@ -108,8 +108,8 @@ def test_childrens_grammars_are_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     assert compiled == ["r_child_0", "r_child_1"]
     assert [engine.statuses()[child] for child in compiled] == ["WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"] * 2
     stats = engine.scheduler_stats[-1]
-    # Before 0.32 upstream does not tell those that it defers from others that wait.
-    num_deferred = int(RELEASE >= (0, 32))
+    # Before 0.31 upstream does not tell those that it defers from others that wait.
+    num_deferred = int(RELEASE >= (0, 31))
     assert (stats.num_waiting_reqs, stats.num_skipped_waiting_reqs) == (1 - num_deferred, num_deferred)
     engine.abort("r")
     engine.assert_empty()
