@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -94,7 +94,10 @@ def _rules(history: History, request: Request) -> Rules:
 
 
 def _check_again(run: Run) -> None:
-    """With another global seed each sequence is the same, because every sampled request has its own seed."""
+    """With another global seed each sequence is the same, because every sampled request has its own seed.
+
+    To the bit: the process and the shapes of all steps are the same, and so are the roundings.
+    """
     again = Run(run.history, random_seed=1)
     again.finish()
     told, told_again = ([node.tokens for _, root in _roots(each) for node in root.walk()] for each in (run, again))
@@ -107,8 +110,12 @@ def fuzz(
     max_histories: int = sys.maxsize,
     shrinks: bool = True,
     among: st.SearchStrategy[History] | None = None,
+    is_enough: Callable[[Tally], bool] = lambda seen: False,
 ) -> Tally:
     """Try histories from ``among``, by default from all, until time or number runs out; returns what was seen.
+
+    Args:
+        is_enough: Whether to stop already, after what was seen so far.
 
     Raises:
         Failure: the first failing history, made as small as possible if ``shrinks``.
@@ -118,7 +125,7 @@ def fuzz(
 
     def attempt(history: History) -> None:
         nonlocal total
-        if not failed and (time.monotonic() > deadline or total.histories >= max_histories):
+        if not failed and is_over():
             return
         try:
             total += replay(history)
@@ -126,8 +133,11 @@ def fuzz(
             failed.append((history, error))
             raise
 
+    def is_over() -> bool:
+        return time.monotonic() > deadline or total.histories >= max_histories or is_enough(total)
+
     number = 0
-    while time.monotonic() < deadline and total.histories < max_histories:
+    while not is_over():
         try:
             _round(attempt, histories() if among is None else among, first_seed * 1_000_003 + number, shrinks)
         except BaseException:

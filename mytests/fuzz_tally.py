@@ -10,6 +10,18 @@ from mytests.fuzz_tree import Node
 LEAST_HISTORIES, LEAST_JOINS = 20, 20
 """With fewer, a result means nothing: a typical history has three joins."""
 
+KINDS = (
+    "discards",
+    "aborted",
+    "with_adapters",
+    "with_grammars",
+    "sampled",
+    "with_other_parameters",
+    "streams",
+    "forks_by_text",
+)
+"""What a run must have seen before it means anything that no fault was found."""
+
 
 @dataclass
 class Tally:
@@ -54,6 +66,12 @@ class Tally:
 
     def __str__(self) -> str:
         return ", ".join(f"{getattr(self, f.name)} {f.name.replace('_', ' ')}" for f in fields(self))
+
+    @property
+    def unseen(self) -> list[str]:
+        """The kinds of histories that were not seen yet, and joins if there were too few to see faults in them."""
+        rare = ["joins"] if self.joins <= LEAST_JOINS else []
+        return rare + [name for name in KINDS if not getattr(self, name)]
 
     @property
     def shortage(self) -> str | None:

@@ -18,10 +18,8 @@ from mytests.fuzz_oracle import Node
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan, masked
 from mytests.fuzz_sampling import Choice, Cut, scores_of
+from mytests.ties import LEAST_GAP
 from vllm import CompletionOutput
-
-LEAST_GAP = 1e-3
-"""A token whose logprob is closer to the best one's may be sampled instead."""
 
 LOGPROB_TOLERANCE = 1e-2
 IMPOSSIBLE = -1e3

@@ -27,6 +27,11 @@ class Seen:
     lost: int = 0
     """Sequences that lost injected KV."""
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether it means anything that no fault was found."""
+        return self.injected_tokens > 500 and self.lost > 0
+
     def add(self, history: History) -> None:
         """Run a history, and check all of it."""
         _, layouts = run_and_check(history)

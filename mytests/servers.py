@@ -12,9 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from forkjoin_task import held_out_prompts
+
+import mytests.environment  # noqa: F401
+
 EAGER = "--enforce-eager"
 CLI = ["-m", "vllm.entrypoints.cli.main"]
 API_SERVER = ["-m", "vllm.entrypoints.openai.api_server", "--model"]
+SURE_PROMPT = held_out_prompts(2, 12, "sync")[1]
+"""Of eight words. The model is sure of all of its answer; the first 16 tokens, two a word, need no hooks."""
+
 PATIENCE_SECONDS = 900
 """The time after which we assume a hang; no measurement depends on it."""
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 from forkjoin_engine import GREEDY, hooks_for, open_engine
-from forkjoin_task import MODES, Mode, held_out_prompts
+from forkjoin_task import MODES, Mode
 
 from mytests.async_output import allowed, call_back
+from mytests.sure import sure_prompts
 from mytests.test_end_to_end import assert_empty
 from vllm import LLM
 from vllm.engine.metrics_types import Stats
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 
 class Kept:
@@ -38,7 +39,7 @@ def open_async(mode: Mode, **engine_args: Any) -> LLM:
 @pytest.mark.parametrize("engine_args", [{}, {"num_gpu_blocks_override": 40}], ids=["ample-kv", "tight-kv"])
 def test_trees_are_the_same(mode: Mode, engine_args: dict[str, Any]) -> None:
     """Tokens, children and joins are the same, whether outputs are processed before or during the next step."""
-    prompts = held_out_prompts(24, 11, mode)
+    prompts = sure_prompts(24, 11, mode)
     expected = open_engine(hooks_for(mode)).generate(prompts, GREEDY, use_tqdm=False)
     llm = open_async(mode, **engine_args)
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
@@ -58,7 +59,7 @@ def test_statistics_count_each_request_once(mode: Mode, is_async: bool) -> None:
     llm = open_async(mode, **options) if is_async else open_engine(hooks_for(mode), **options)
     kept, engine = Kept(), llm.llm_engine
     engine.stat_loggers = {"kept": kept}
-    llm.generate(held_out_prompts(8, 11, mode), GREEDY, use_tqdm=False)
+    llm.generate(sure_prompts(8, 11, mode), GREEDY, use_tqdm=False)
     for name in ("finished_reason_requests", "time_e2e_requests", "time_to_first_tokens_iter"):
         assert sum(len(getattr(stats, name)) for stats in kept.stats) == 8, name
     assert engine._processed == set()

@@ -9,17 +9,19 @@ from unittest.mock import Mock
 import pytest
 import torch
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
-from forkjoin_task import held_out_prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mytests.cpu_steps import Heads, Step
+from mytests.sure import sure_prompts
 from vllm.attention import AttentionType
 from vllm.attention.backends import torch_sdpa
 from vllm.attention.backends.torch_sdpa import TorchSDPABackend, TorchSDPABackendImpl
 from vllm.attention.ops import cpu_shared_prefix, cpu_shared_prefix_plan
 from vllm.attention.ops.cpu_shared_prefix_plan import Costs
 from vllm.worker.cpu_model_runner import ModelInputForCPUBuilder
+
+pytestmark = pytest.mark.floats
 
 BLOCK = 16
 FREE = Costs(prefix_key=0, prefix_head=0, tail_key=0, group=0)
@@ -272,7 +274,7 @@ class TestKeptPrefixes:
 def test_an_engines_tokens_are_the_same(attended: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharing changes no token, even if parents decode beside their children."""
     engine = open_engine(hooks_for("sync"))
-    prompts = held_out_prompts(6, seed=1, mode="sync")
+    prompts = sure_prompts(6, seed=1, mode="sync")
     together = answers(engine.generate(prompts, GREEDY, use_tqdm=False))
     assert attended.call_count > 0
     monkeypatch.setattr(torch_sdpa, "begin_alike", lambda tables: False)

@@ -11,10 +11,11 @@ import pytest
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
+from mytests.sure import sure_prompts
 from sequence_hooks.results import ChildOutput
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 NUM_HELD_OUT = 500
 NUM_WITHOUT_MERGE = 50
@@ -105,7 +106,7 @@ def test_without_the_merge_it_is_not(mode: Mode) -> None:
 
 def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode) -> None:
     """Children and parents decode what a hook-free engine decodes from the same context."""
-    outputs = engine.generate(held_out_prompts(24, 1, mode), GREEDY, use_tqdm=False)
+    outputs = engine.generate(sure_prompts(24, 1, mode), GREEDY, use_tqdm=False)
     questions = [question for output in outputs for question in expected_continuations(output)]
     assert ask(plain, questions) == [tokens for _, tokens in questions]
     assert len(questions) > 24 * 4
@@ -125,7 +126,7 @@ def test_tokens_are_the_same_however_they_are_scheduled(
     engine: LLM, mode: Mode, engine_args: dict[str, object]
 ) -> None:
     """Prefix caching, small chunks, and KV for a fraction of the load change no token."""
-    prompts = held_out_prompts(24, 2, mode)
+    prompts = sure_prompts(24, 2, mode)
     expected = engine.generate(prompts, GREEDY, use_tqdm=False)
     other = open_engine(hooks_for(mode), **engine_args)
     outputs = other.generate(prompts, GREEDY, use_tqdm=False)
@@ -136,7 +137,7 @@ def test_tokens_are_the_same_however_they_are_scheduled(
 def test_a_resume_computes_only_what_is_new(engine: LLM, mode: Mode) -> None:
     """Over the whole run each token is computed once, by the model's own count."""
     computed = count_computed_tokens(engine)
-    (output,) = engine.generate(held_out_prompts(1, 3, mode), GREEDY, use_tqdm=False)
+    (output,) = engine.generate(sure_prompts(1, 3, mode), GREEDY, use_tqdm=False)
     completion = output.outputs[0]
     # A sequence's last token is never computed; a child computes the promise again, and its prefix.
     parent = len(output.prompt_token_ids) + len(completion.token_ids) - 1
@@ -161,14 +162,14 @@ def count_computed_tokens(llm: LLM) -> list[int]:
 def test_text_is_the_tokenizers_decode_of_the_tokens(engine: LLM, mode: Mode) -> None:
     """Merged tokens go through the incremental detokenizer like sampled ones."""
     tokenizer = engine.get_tokenizer()
-    completions = [o.outputs[0] for o in engine.generate(held_out_prompts(8, 4, mode), GREEDY, use_tqdm=False)]
+    completions = [o.outputs[0] for o in engine.generate(sure_prompts(8, 4, mode), GREEDY, use_tqdm=False)]
     everything: list[CompletionOutput | ChildOutput] = [*completions, *(k for c in completions for k in c.children)]
     assert all(c.text == tokenizer.decode(c.token_ids).removesuffix("<eos>") for c in everything)
 
 
 def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
     """Outputs are in the order of the requests, and contain their children."""
-    prompts = held_out_prompts(8, 5, mode)
+    prompts = sure_prompts(8, 5, mode)
     outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
     assert [output.prompt for output in outputs] == prompts
     assert [len(o.outputs[0].children) for o in outputs] == [o.prompt.count(" ") // 2 for o in outputs]
@@ -176,7 +177,7 @@ def test_there_is_one_output_a_request(engine: LLM, mode: Mode) -> None:
 
 def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
     """A chat is answered correctly too, with a template that is just the message."""
-    (prompt,) = held_out_prompts(1, 6, mode)
+    (prompt,) = sure_prompts(1, 6, mode)
     conversation = [{"role": "user", "content": prompt}]
     template = "{{ messages[0].content }}"
     outputs = engine.chat(conversation, GREEDY, use_tqdm=False, chat_template=template)
@@ -185,7 +186,7 @@ def test_a_chat_is_answered_alike(engine: LLM, mode: Mode) -> None:
 
 def test_samples_have_trees_of_their_own(engine: LLM, mode: Mode) -> None:
     """With n > 1 each sample spawns, blocks and joins by itself."""
-    (prompt,) = held_out_prompts(1, 6, mode)
+    (prompt,) = sure_prompts(1, 6, mode)
     params = SamplingParams(n=3, temperature=0.3, seed=1, max_tokens=40, skip_special_tokens=False)
     (output,) = engine.generate([prompt], params, use_tqdm=False)
     assert [len(completion.children) for completion in output.outputs] == [prompt.count(" ") // 2] * 3
@@ -194,7 +195,7 @@ def test_samples_have_trees_of_their_own(engine: LLM, mode: Mode) -> None:
 
 def test_an_abort_in_the_middle_leaves_nothing(engine: LLM, mode: Mode) -> None:
     """The engine is empty after an abort at any step, from spawn to join."""
-    (prompt,) = held_out_prompts(1, 7, mode)
+    (prompt,) = sure_prompts(1, 7, mode)
     for num_steps in range(1, 30, 3):
         engine.llm_engine.add_request(f"r{num_steps}", prompt, GREEDY)
         for _ in range(num_steps):

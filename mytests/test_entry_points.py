@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
-from forkjoin_task import expected_output, held_out_prompts
+from forkjoin_task import SYNC, expected_output
 
-from mytests.servers import API_SERVER, CLI, EAGER, model_args, server
+from mytests.servers import API_SERVER, CLI, EAGER, SURE_PROMPT, model_args, server
+from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 
 pytestmark = pytest.mark.model
 
-PROMPT = held_out_prompts(1, 8, "sync")[0]
+WITHOUT_HOOKS = expected_output(SURE_PROMPT).partition(SYNC)[0]
+"""The first 16 tokens of the answer, which need no hooks."""
 
 
 def run(*arguments: str, use_v1: str = "0") -> str:
@@ -29,10 +31,10 @@ def run(*arguments: str, use_v1: str = "0") -> str:
 
 
 def complete(address: str, model: str, max_tokens: int) -> str:
-    """The greedy completion of `PROMPT`, hook tokens included."""
+    """The greedy completion of `SURE_PROMPT`, hook tokens included."""
     body = {
         "model": model,
-        "prompt": PROMPT,
+        "prompt": SURE_PROMPT,
         "max_tokens": max_tokens,
         "temperature": 0,
         "skip_special_tokens": False,
@@ -42,14 +44,6 @@ def complete(address: str, model: str, max_tokens: int) -> str:
     )
     with urllib.request.urlopen(request) as response:
         return json.load(response)["choices"][0]["text"]
-
-
-@pytest.fixture(scope="module")
-def plain_text() -> str:
-    """The model's answer to `PROMPT` without hooks, offline, on V0."""
-    params = GREEDY.clone()
-    params.max_tokens = 16
-    return open_engine(None).generate([PROMPT], params, use_tqdm=False)[0].outputs[0].text
 
 
 def test_help_names_every_command() -> None:
@@ -94,10 +88,10 @@ def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monke
     [([*CLI, "serve"], "1"), ([*CLI, "serve"], "0"), (API_SERVER, "0")],
     ids=["serve-v1", "serve-v0", "api-server-v0"],
 )
-def test_servers_without_hooks(command: list[str], use_v1: str, plain_text: str) -> None:
+def test_servers_without_hooks(command: list[str], use_v1: str) -> None:
     """The engine runs in its own process, which receives its config by pickle."""
     with server(*command, str(MODEL_FOLDER), use_v1=use_v1) as address:
-        assert complete(address, str(MODEL_FOLDER), max_tokens=16) == plain_text
+        assert complete(address, str(MODEL_FOLDER), max_tokens=16) == WITHOUT_HOOKS
 
 
 def test_a_server_with_hooks() -> None:
@@ -105,7 +99,7 @@ def test_a_server_with_hooks() -> None:
     fields = vars(hooks_for("sync"))
     command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", json.dumps(fields)]
     with server(*command, use_v1="0") as address:
-        assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(PROMPT)
+        assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(SURE_PROMPT)
 
 
 def test_pipeline_stages_give_the_joined_answers() -> None:
@@ -115,37 +109,47 @@ def test_pipeline_stages_give_the_joined_answers() -> None:
     stages = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp"]
     with server(*command, *stages, use_v1="0") as address, ThreadPoolExecutor(4) as clients:
         answers = clients.map(lambda _: complete(address, str(MODEL_FOLDER), max_tokens=40), range(4))
-        assert list(answers) == [expected_output(PROMPT)] * 4
+        assert list(answers) == [expected_output(SURE_PROMPT)] * 4
 
 
-def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> list[str]:
-    """The output of a program with two tensor-parallel workers, in which ``hooks`` is evaluated."""
+def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> tuple[str, list[int]]:
+    """The answer to `SURE_PROMPT` of a program with two tensor-parallel workers, in which ``hooks`` is evaluated."""
     printed = run(
         "-c",
         "if __name__ == '__main__':\n"
-        f"    import sys; sys.path.insert(0, {str(MODEL_FOLDER.parent)!r})\n"
+        f"    import json, sys; sys.path.insert(0, {str(MODEL_FOLDER.parent)!r})\n"
         "    from forkjoin_engine import GREEDY, hooks_for, open_engine\n"
         f"    GREEDY.max_tokens = {max_tokens}\n"
         f"    llm = open_engine({hooks}, tensor_parallel_size=2, distributed_executor_backend={executor!r})\n"
-        f"    print('text', repr(llm.generate([{PROMPT!r}], GREEDY, use_tqdm=False)[0].outputs[0].text))\n",
+        f"    completion = llm.generate([{SURE_PROMPT!r}], GREEDY, use_tqdm=False)[0].outputs[0]\n"
+        "    print('told', json.dumps([completion.text, list(completion.token_ids)]))\n",
     )
-    return printed.splitlines()
+    (told,) = (line.removeprefix("told ") for line in printed.splitlines() if line.startswith("told "))
+    text, token_ids = json.loads(told)
+    return text, token_ids
 
 
-def test_worker_processes_give_the_same_tokens(plain_text: str) -> None:
+@pytest.mark.floats
+def test_worker_processes_give_the_same_tokens() -> None:
     """Two workers without hooks give the same tokens as one process."""
-    assert f"text {plain_text!r}" in in_two_workers("None", 16)
+    text, _ = in_two_workers("None", 16)
+    assert text == WITHOUT_HOOKS
 
 
+@pytest.mark.floats
 def test_worker_processes_inject_the_same_kv() -> None:
     """Each worker injects its own heads' KV; copies and positions are broadcast."""
     fields = {"child_merge_strategy": "kv_inject", "position_rule": "overlap"}
-    (output,) = open_engine(hooks_for("sync", **fields)).generate([PROMPT], GREEDY, use_tqdm=False)
-    printed = in_two_workers(f"hooks_for('sync', **{fields})", GREEDY.max_tokens)
-    assert f"text {output.outputs[0].text!r}" in printed
+    params = GREEDY.clone()
+    params.logprobs = NUM_LOGPROBS
+    (output,) = open_engine(hooks_for("sync", **fields)).generate([SURE_PROMPT], params, use_tqdm=False)
+    (expected,) = output.outputs
+    _, token_ids = in_two_workers(f"hooks_for('sync', **{fields})", GREEDY.max_tokens)
+    is_same(token_ids, expected.token_ids, logprobs_of(expected))
 
 
 def test_ray_gives_the_same_tokens() -> None:
     """This runs only if Ray is installed; on CPUs upstream uses its multiprocess executor instead."""
     pytest.importorskip("ray")
-    assert f"text {expected_output(PROMPT)!r}" in in_two_workers("hooks_for('sync')", GREEDY.max_tokens, "ray")
+    text, _ = in_two_workers("hooks_for('sync')", GREEDY.max_tokens, "ray")
+    assert text == expected_output(SURE_PROMPT)

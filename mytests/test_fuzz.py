@@ -29,17 +29,19 @@ pytestmark = pytest.mark.model
 SECONDS = 1_800
 """More than any of these takes on a busy machine; a fault that is not found ends with max_histories."""
 
+LEAST = 50
+"""In histories."""
 
+
+@pytest.mark.floats
 def test_a_short_run_finds_no_fault_in_trees_with_joins() -> None:
-    """The histories are the same on every run."""
-    tally = fuzz(SECONDS, 4, max_histories=50)
-    assert tally.histories == 50
+    """The histories are the same on every run, and go on until each kind was among them.
+
+    What the model samples decides what they come to, and processors round differently.
+    """
+    tally = fuzz(SECONDS, 4, 10 * LEAST, is_enough=lambda seen: seen.histories >= LEAST and not seen.unseen)
+    assert tally.unseen == []
     assert tally.sequences > 2 * tally.histories
-    assert tally.joins > 20
-    assert tally.discards > 0
-    assert tally.aborted > 0
-    kinds = (tally.with_adapters, tally.with_grammars, tally.sampled, tally.with_other_parameters, tally.streams)
-    assert all((*kinds, tally.forks_by_text)), tally
 
 
 def _merge_backwards(children: Any, *args: Any) -> Any:

@@ -13,12 +13,14 @@ import torch
 
 from mytests.fuzz import History, Request
 from mytests.fuzz_model import EOS, PROMISE, SYNC
+from mytests.fuzz_params import Params
 from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
 from mytests.kv_watch import NO_HOOK
+from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.choices import BlockOn, PositionRule
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 AMPLE = Injecting(spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
 
@@ -33,6 +35,9 @@ def one_child(setup: Injecting, prompt_length: int, num_result: int) -> Scripted
 SAW_ALL = {"promise": AMPLE, "sync": replace(AMPLE, block_on="sync", prefixes=((SYNC,),))}
 NUM_RESULT = 40
 """In tokens: more than two blocks."""
+
+HALF_A_ROUNDING = 2**-9
+"""Of bfloat16, relative to a number. On some processors decoded KV is a prefill's to the bit, and its distance 0."""
 
 
 class TestOneChildThatSawAll:
@@ -59,18 +64,21 @@ class TestOneChildThatSawAll:
         for layer, childs in zip(run.kv["r0"], run.kv["r0_child_0"], strict=True):
             assert torch.equal(layer.keys[injected], childs.keys[injected])
             assert torch.equal(layer.values[injected], childs.values[injected])
-        # One engine is open at a time. On some processors all of them agree to the bit.
+        # One engine is open at a time.
         distance = distance_from_prefill(run, "r0")
-        assert distance <= 1.2 * distance_from_prefill(finished(plain), NO_HOOK) < 0.01
+        assert distance <= 1.2 * max(distance_from_prefill(finished(plain), NO_HOOK), HALF_A_ROUNDING) < 0.01
 
     def test_tokens_are_those_of_concatenation(self) -> None:
         """Injection changes no result, only which sequence computes it."""
         outputs = []
         for injects in (True, False):
-            run = finished(one_child(replace(SAW_ALL["promise"], injects=injects), 12, NUM_RESULT))
-            outputs.append(run.outputs["r0"].outputs[0])
-        assert outputs[0].token_ids == outputs[1].token_ids
-        assert outputs[0].children[0].token_ids == outputs[1].children[0].token_ids
+            history = one_child(replace(SAW_ALL["promise"], injects=injects), 12, NUM_RESULT)
+            (request,) = history.requests
+            asking = replace(request, params=Params(logprobs=NUM_LOGPROBS))
+            outputs.append(finished(replace(history, requests=(asking,))).outputs["r0"].outputs[0])
+        injected, merged = outputs
+        # What the child has sampled is part of its parent's tokens.
+        is_same(injected.token_ids, merged.token_ids, logprobs_of(merged))
         assert [output.joins[0].num_prefill for output in outputs] == [2, NUM_RESULT + 1]
 
 

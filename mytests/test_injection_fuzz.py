@@ -5,13 +5,16 @@ import pytest
 
 from mytests.injection_fuzz import Seen, history_of
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
+
+
+LEAST, MOST = 30, 200
+"""In histories."""
 
 
 def test_random_histories_are_as_the_oracle_says() -> None:
-    """Under pressure, with aborts and priorities; some lose what was injected."""
+    """Under pressure, with aborts and priorities; they go on until some have lost what was injected."""
     seen = Seen()
-    for seed in range(30):
-        seen.add(history_of(seed))
-    assert seen.injected_tokens > 500
-    assert seen.lost > 0
+    while seen.histories < LEAST or (seen.histories < MOST and not seen.is_enough):
+        seen.add(history_of(seen.histories))
+    assert seen.is_enough, seen

@@ -17,7 +17,7 @@ from mytests.kv_watch import cached_blocks, watch_cache_hits
 from mytests.rules.engine import IS_V1
 from sequence_hooks.choices import BlockedKVPolicy, BlockOn, PositionRule
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 AMPLE = Injecting(spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w007")
 TIGHT = replace(AMPLE, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)

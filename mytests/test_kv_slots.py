@@ -59,7 +59,7 @@ def test_the_paged_layout_is_that_of_upstreams_kernels(backend: str, dtype: torc
     """What the kernel stores for a token is read at its slot."""
     model = TinyModel(backend, shape=RotaryShape(dtype=dtype), num_layers=1, block_size=16)
     (attention,) = model.attentions
-    keys, values = torch.randn(2, 5, 2, 32).to(dtype).unbind(0)
+    keys, values = torch.randn(2, 5, 2, 32, generator=torch.Generator().manual_seed(0)).to(dtype).unbind(0)
     slots = torch.tensor([3, 15, 16, 95, 0])
     paged = PagedAttention.split_kv_cache(attention.kv_cache[0], 2, 32)
     PagedAttention.write_to_paged_cache(keys, values, *paged, slots, "auto", ONE, ONE)

@@ -14,7 +14,7 @@ from mytests.fuzz_model import model_folder
 from sequence_hooks.choices import BlockOn
 from vllm import SamplingParams
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 ROOMY = Setup(max_num_batched_tokens=256, spare_blocks=100, max_loras=3)
 

@@ -3,12 +3,13 @@
 
 import pytest
 from forkjoin_engine import GREEDY, hooks_for, open_engine
-from forkjoin_task import MODES, Mode, held_out_prompts
+from forkjoin_task import MODES, Mode
 from forkjoin_work import BLOCK_SIZE, Counted, stretches, three_ways
 
+from mytests.sure import sure_prompts
 from vllm import LLM, SamplingParams
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 NUM_PROMPTS = 10
 
@@ -21,7 +22,7 @@ def plain() -> LLM:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
     """It asks for each stretch of a parent and for each child, with the context that they had."""
-    outputs = open_engine(hooks_for(mode)).generate(held_out_prompts(NUM_PROMPTS, 3, mode), GREEDY, use_tqdm=False)
+    outputs = open_engine(hooks_for(mode)).generate(sure_prompts(NUM_PROMPTS, 3, mode), GREEDY, use_tqdm=False)
     parts = [stretch for output in outputs for stretch in stretches(output)]
     pairs = [pair for part in parts for pair in ((part.context, part.sampled), *part.children)]
     prompts = [{"prompt_token_ids": context} for context, _ in pairs]
@@ -33,7 +34,7 @@ def test_a_client_samples_the_same(mode: Mode, plain: LLM) -> None:
 def test_work_is_counted(plain: LLM) -> None:
     """In sequence, each prompt and each token but the last; a client computes contexts again, and hooks do not."""
     hooked = open_engine(hooks_for("sync"))
-    outputs = hooked.generate(held_out_prompts(NUM_PROMPTS, 3, "sync"), GREEDY, use_tqdm=False)
+    outputs = hooked.generate(sure_prompts(NUM_PROMPTS, 3, "sync"), GREEDY, use_tqdm=False)
     work = three_ways(Counted(hooked), Counted(plain), outputs)
     lengths = [len(output.prompt_token_ids) + len(output.outputs[0].token_ids) - 1 for output in outputs]
     assert work["in sequence"].tokens == sum(lengths)

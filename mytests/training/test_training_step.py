@@ -15,11 +15,11 @@ from mytests.training.models import FAMILIES, WAYS, Decoding, logits_of, tiny_mo
 from mytests.training.trees import Simulated, random_tree
 from sequence_hooks.training import Merge, Moving, TokenTree, TreeBatch, gather_logprobs, lay_out, pack
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 LENGTH = 500
-TOLERANCE = 1e-6
-"""Relative to the loss, and to the largest gradient."""
+TOLERANCE = 1e-5
+"""Relative to the loss, and to the largest gradient: norms and rotations are computed in float32."""
 
 
 def random_trees() -> Iterator[TokenTree]:
@@ -72,4 +72,5 @@ def test_packed_trees_are_as_sequences_one_by_one(family: str, merge: Merge, mov
     torch.testing.assert_close(packed.sum(), one_by_one.sum(), rtol=TOLERANCE, atol=0)
     ours, theirs = gradients(model, packed), gradients(model, one_by_one)
     largest = max(each.abs().max().item() for each in theirs.values())
+    assert largest > 0
     torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE * largest)

@@ -17,14 +17,15 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import open_engine
 
+from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from mytests.v1.vision_model import NUM_IMAGE_TOKENS, image, save_model
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.choices import BlockedKVPolicy, BlockOn
 from vllm import RequestOutput, SamplingParams
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
-GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=0)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, logprobs=NUM_LOGPROBS)
 TEXTS = ("abcd", "wxyz", "one two three four five six seven eight nine ten eleven")
 IMAGES = (0, 1, 2)
 FEW_BLOCKS = {"num_gpu_blocks_override": 7, "block_size": 32, "max_model_len": 128}
@@ -120,7 +121,9 @@ def test_trees_see_their_images(model: str, block_on: BlockOn, is_scarce: bool) 
         for context, expected in questions(output)
     ]
     assert len(asks) > 3 * len(prompts)
+    same = []
     with opened(None, model) as plain:
-        for context, expected, seed in asks:
-            ((answer,),) = (each.outputs for each in asked(plain, [(context[NUM_IMAGE_TOKENS:], seed)], len(expected)))
-            assert tuple(answer.token_ids) == expected
+        for context, sampled, seed in asks:
+            ((answer,),) = (each.outputs for each in asked(plain, [(context[NUM_IMAGE_TOKENS:], seed)], len(sampled)))
+            same.append(is_same(sampled, answer.token_ids, logprobs_of(answer)))
+    assert sum(same) > 0.9 * len(same)

@@ -9,13 +9,13 @@ import pytest
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
-from forkjoin_task import held_out_prompts, is_correct
+from forkjoin_task import is_correct
 
+from mytests.sure import sure_prompts
 from vllm.config import KVEventsConfig
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.floats]
 
-PROMPTS = held_out_prompts(40, 7, "sync")
 FEW_BLOCKS = {"num_gpu_blocks_override": 10, "block_size": 32, "max_model_len": 256}
 OPTIONS: dict[str, dict[str, Any]] = {
     "outputs of several tokens": {"stream_interval": 4},
@@ -39,8 +39,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_trees_come_out_right(options: dict[str, Any]) -> None:
     """All prompts are answered, and nothing is left."""
     engine: Any = open_engine(hooks_for("sync"), **options)
-    outputs = engine.generate(PROMPTS, GREEDY, use_tqdm=False)
-    assert all(map(is_correct, PROMPTS, answers(outputs)))
+    prompts = sure_prompts(40, 7, "sync")
+    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
+    assert all(map(is_correct, prompts, answers(outputs)))
     scheduler = engine.llm_engine.engine_core.engine_core.scheduler
     scheduler.check_integrity()
     assert not scheduler.requests

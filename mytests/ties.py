@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Greedy tokens of two runs of a model whose tokens are not sure: they are the same, up to the first tie.
+
+Processors and schedules round differently. Where two tokens are as likely, either may be sampled, and what follows has
+another context.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LEAST_GAP = 1e-3
+"""A token whose logprob is closer to the best one's may be sampled instead."""
+
+NUM_LOGPROBS = 5
+"""What a run must ask for, so that tokens which are as likely as the best one are among them."""
+
+Logprobs = Sequence[Mapping[int, float]]
+
+
+def is_same(ours: Sequence[int], theirs: Sequence[int], logprobs: Logprobs) -> bool:
+    """Compare two runs from the same context; ``theirs`` is the reference, with the logprobs of its best tokens.
+
+    Returns:
+        Whether all tokens are the same, rather than those before a tie.
+
+    Raises:
+        AssertionError: they differ in a token where there is no tie, or in their lengths.
+    """
+    for position, (own, other, likeliest) in enumerate(zip(ours, theirs, logprobs, strict=False)):
+        if own != other:
+            gap = likeliest[other] - likeliest.get(own, -float("inf"))
+            assert gap < LEAST_GAP, f"{own} at {position}, and the reference has {other}, likelier by {gap:.2g}"
+            return False
+    assert len(ours) == len(theirs), f"{len(ours)} tokens, and the reference has {len(theirs)}"
+    return True
+
+
+def logprobs_of(completion: Any) -> Logprobs:
+    """Those of a completion of an engine."""
+    return list(map(numbers, completion.logprobs))
+
+
+def numbers(entry: Mapping[int, Any]) -> dict[int, float]:
+    """The logprobs of an engine's entry, as numbers."""
+    return {token_id: each.logprob for token_id, each in entry.items()}
