@@ -28,7 +28,7 @@ on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/rele
 # Files of tests side by side: most use one core. What must be alone, and why, is in TODO.md.
 SPREAD := -n 2 --dist loadfile
 ALONE := mytests/test_fuzz.py
-ON_PLUGIN := mytests/rules mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
+ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
   mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
 # The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.

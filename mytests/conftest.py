@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 import mytests.drawing
 import mytests.environment  # noqa: F401
-from mytests.rules.engine import IS_V1
+from mytests.which import IS_V1
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

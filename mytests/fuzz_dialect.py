@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mytests.rules.engine import IS_V1
+from mytests.which import IS_V1
 
 Words = tuple[int, ...]
 

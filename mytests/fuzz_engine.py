@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from mytests.fuzz_history import Request, Setup
 from mytests.fuzz_plan import Plan
-from mytests.rules.engine import IS_V1
+from mytests.which import IS_V1
 from vllm import RequestOutput
 
 

@@ -4,7 +4,7 @@
 from typing import Any, Protocol
 
 from mytests.injection_oracle import KV, Loss
-from mytests.rules.engine import IS_V1
+from mytests.which import IS_V1
 
 NO_HOOK = ""
 """Stands for the request id of a sequence that never met a hook token."""

@@ -10,8 +10,8 @@ import pytest
 from forkjoin_task import expected_output, make_prompt
 
 from mytests.hostile_bodies import Body, cases, encoded
-from mytests.rules.engine import IS_V1
 from mytests.server.served import FRONT_ENDS, Server, arguments, fields_for, hook_server
+from mytests.which import IS_V1
 
 pytestmark = pytest.mark.model
 

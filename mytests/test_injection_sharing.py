@@ -14,7 +14,7 @@ from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
 from mytests.kv_watch import cached_blocks, watch_cache_hits
-from mytests.rules.engine import IS_V1
+from mytests.which import IS_V1
 from sequence_hooks.choices import BlockedKVPolicy, BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]

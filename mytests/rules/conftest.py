@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.rules.engine import IS_V1
+from mytests.which import IS_V1
 
 MODES = ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"] if IS_V1 else ["v0"]
 

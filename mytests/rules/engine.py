@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The surgical engine of the vLLM that is installed."""
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mytests.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids
-
-IS_V1 = find_spec("vllm.v1.core.sched.async_scheduler") is not None
+from mytests.which import IS_V1
 
 if TYPE_CHECKING:
     # Both have the same interface; types are checked in the fork's environment.
@@ -26,7 +24,6 @@ __all__ = [
     "CHILD",
     "EOS",
     "HOOKS",
-    "IS_V1",
     "PROMISE",
     "SYNC",
     "SYNC_HOOKS",

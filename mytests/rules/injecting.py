@@ -4,7 +4,8 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from mytests.rules.engine import HOOKS, IS_V1, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished
+from mytests.rules.engine import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished
+from mytests.which import IS_V1
 
 if TYPE_CHECKING:
     from mytests.pretended_kv import PretendedKV

@@ -8,7 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, IS_V1, SYNC_HOOKS, SurgicalEngine, num_sampled
+from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, num_sampled
+from mytests.which import IS_V1
 
 SPECIAL = ["<pad>", "<eos>", "<promise>", "<sync>", "<child>"]
 

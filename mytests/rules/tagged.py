@@ -7,8 +7,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, IS_V1, Prompts, SpecialKwargs, SurgicalEngine, num_sampled
+from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, num_sampled
 from mytests.rules.spoken import TOKENIZER, TokenizerGroup
+from mytests.which import IS_V1
 from sequence_hooks.tokens import with_token_ids
 
 

@@ -5,7 +5,8 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import CHILD, EOS, HOOKS, IS_V1, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.rules.engine import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.which import IS_V1
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 

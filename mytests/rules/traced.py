@@ -10,7 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mytests.rules.engine import HOOKS, IS_V1, SurgicalEngine, plan
+from mytests.rules.engine import HOOKS, SurgicalEngine, plan
+from mytests.which import IS_V1
 from vllm.tracing import SpanAttributes
 
 NESTED = dataclasses.replace(HOOKS, max_child_depth=2)

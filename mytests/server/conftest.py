@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.rules.engine import IS_V1
 from mytests.server.served import FRONT_ENDS, Server, fields_for, hook_server
 from mytests.servers import until
+from mytests.which import IS_V1
 
 IDLE = ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc") if IS_V1 else ()
 """Metrics that are 0 when nothing is left. V0 sets them too seldom to wait for them."""

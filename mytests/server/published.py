@@ -11,8 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mytests.rules import test_protocols as notations
-from mytests.rules.engine import IS_V1
 from mytests.rules.tagged import Notation
+from mytests.which import IS_V1
 
 CHILDREN_GRAMMARS = "structured_outputs" if IS_V1 else "guided_decoding"
 

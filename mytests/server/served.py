@@ -14,9 +14,9 @@ from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import Mode, held_out_prompts
 from openai import OpenAI
 
-from mytests.rules.engine import IS_V1
 from mytests.server.collector import Collector, collecting
 from mytests.servers import API_SERVER, CLI, server
+from mytests.which import IS_V1
 
 MODEL = str(MODEL_FOLDER)
 PROMPT = held_out_prompts(1, 8, "promise")[0]

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from forkjoin_task import EOS, expected_output
 
-from mytests.rules.engine import IS_V1
 from mytests.server.served import MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
 from mytests.servers import until
+from mytests.which import IS_V1
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 

@@ -18,8 +18,8 @@ from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.fuzz import History, Request, Run
 from mytests.fuzz_model import EOS, PROMISE, SYNC, model_folder
 from mytests.injection_runs import Injecting
-from mytests.rules.engine import IS_V1
 from mytests.training.models import logits_of
+from mytests.which import IS_V1
 from sequence_hooks.training import Merge, TreeBatch, gather_logprobs
 
 FORCED = [EOS, PROMISE, SYNC]

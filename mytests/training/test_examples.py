@@ -35,6 +35,12 @@ pytestmark = pytest.mark.model
 ROW_LENGTH = 288
 """In tokens, as in `examples/train_forkjoin.py`."""
 
+TOLERANCE = 1e-5
+"""For float32, relative to the loss."""
+
+GRADIENT_TOLERANCE = 2e-4
+"""Relative to the largest gradient. The model is trained, so what it is the sum of nearly cancels out."""
+
 
 def text_tree(tree: Tree) -> TextTree:
     """A tree of the task; what is merged in it need not be what its children answer, so it is written as text."""
@@ -51,6 +57,7 @@ def _child(name: str, branch: Branch) -> TextTree:
     return TextTree(name, prefix.text, (SampledText(answer.text),))
 
 
+@pytest.mark.floats
 def test_text_is_trained_as_in_the_packing_of_the_example() -> None:
     """Both have the same loss and the same gradient for the same trees, in fewer rows: last tokens have none."""
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER)
@@ -60,6 +67,7 @@ def test_text_is_trained_as_in_the_packing_of_the_example() -> None:
     loss = cross_entropy(logits.flatten(0, 1), expected.labels.flatten())
     loss.backward()
     gradient = model.model.embed_tokens.weight.grad.clone()
+    largest = gradient.abs().max().item()
     model.zero_grad()
     rows, num_targets = [], int((expected.labels >= 0).sum())
     for tree in training_trees(3):
@@ -68,8 +76,11 @@ def test_text_is_trained_as_in_the_packing_of_the_example() -> None:
             break
     ours = model(**model_inputs(TreeBatch.of(pack(rows, ROW_LENGTH), tokenizer.pad_token_id, ROW_LENGTH + 1))).loss
     ours.backward()
-    torch.testing.assert_close(ours, loss, rtol=0, atol=1e-6)
-    torch.testing.assert_close(model.model.embed_tokens.weight.grad, gradient, rtol=0, atol=1e-6)
+    torch.testing.assert_close(ours, loss, rtol=TOLERANCE, atol=0)
+    assert largest > 0
+    torch.testing.assert_close(
+        model.model.embed_tokens.weight.grad, gradient, rtol=0, atol=GRADIENT_TOLERANCE * largest
+    )
 
 
 def untrained_model() -> Any:
