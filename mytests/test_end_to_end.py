@@ -12,12 +12,12 @@ from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
 from mytests.sure import sure_prompts
+from mytests.tiers import cases, sizes
 from sequence_hooks.results import ChildOutput
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
-NUM_HELD_OUT = 500
 NUM_WITHOUT_MERGE = 50
 """Fewer, because a parent without its results keeps spawning until its last token."""
 Question = tuple[list[int], tuple[int, ...]]
@@ -89,9 +89,10 @@ def ask(plain: LLM, questions: list[Question]) -> list[tuple[int, ...]]:
     return [tuple(o.outputs[0].token_ids) for o in plain.generate(prompts, params, use_tqdm=False)]
 
 
-def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode) -> None:
+@sizes(100, 500)
+def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode, size: int) -> None:
     """The whole output is right on at least 95 % of prompts that training never saw."""
-    assert exact_match(engine, held_out_prompts(NUM_HELD_OUT, 0, mode)) >= 0.95
+    assert exact_match(engine, held_out_prompts(size, 0, mode)) >= 0.95
 
 
 def test_without_the_merge_it_is_not(mode: Mode) -> None:
@@ -112,16 +113,15 @@ def test_every_sampled_token_is_the_oracles(engine: LLM, plain: LLM, mode: Mode)
     assert len(questions) > 24 * 4
 
 
-@pytest.mark.parametrize(
-    "engine_args",
-    [
-        {"enable_prefix_caching": True},
-        {"max_num_batched_tokens": 64, "max_num_seqs": 8},
-        {"num_gpu_blocks_override": 40},
-        {"enable_prefix_caching": True, "num_gpu_blocks_override": 40},
-    ],
-    ids=["prefix-caching", "small-chunks", "tight-kv", "tight-kv-prefix-caching"],
-)
+SCHEDULES: dict[str, dict[str, object]] = {
+    "prefix-caching": {"enable_prefix_caching": True},
+    "small-chunks": {"max_num_batched_tokens": 64, "max_num_seqs": 8},
+    "tight-kv": {"num_gpu_blocks_override": 40},
+    "tight-kv-prefix-caching": {"enable_prefix_caching": True, "num_gpu_blocks_override": 40},
+}
+
+
+@pytest.mark.parametrize("engine_args", cases(SCHEDULES, ["tight-kv-prefix-caching"]))
 def test_tokens_are_the_same_however_they_are_scheduled(
     engine: LLM, mode: Mode, engine_args: dict[str, object]
 ) -> None:

@@ -71,6 +71,7 @@ def test_our_commands_explain_themselves(module: str, option: str) -> None:
 @pytest.mark.parametrize(
     ("use_v1", "options"), [("0", [EAGER]), ("1", [EAGER]), ("1", [])], ids=["v0", "v1", "v1-compiled"]
 )
+@pytest.mark.full
 def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upstream's benchmark runs to its end on both engines; V1 compiles the model by default."""
     # Dynamo traces, but nothing is compiled to C++: this is upstream's switch for its CPU tests.
@@ -88,12 +89,14 @@ def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monke
     [([*CLI, "serve"], "1"), ([*CLI, "serve"], "0"), (API_SERVER, "0")],
     ids=["serve-v1", "serve-v0", "api-server-v0"],
 )
+@pytest.mark.full
 def test_servers_without_hooks(command: list[str], use_v1: str) -> None:
     """The engine runs in its own process, which receives its config by pickle."""
     with server(*command, str(MODEL_FOLDER), use_v1=use_v1) as address:
         assert complete(address, str(MODEL_FOLDER), max_tokens=16) == WITHOUT_HOOKS
 
 
+@pytest.mark.full
 def test_a_server_with_hooks() -> None:
     """--special-kwargs reaches the engine's process, and the answer has the children's results."""
     fields = vars(hooks_for("sync"))
@@ -102,6 +105,7 @@ def test_a_server_with_hooks() -> None:
         assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(SURE_PROMPT)
 
 
+@pytest.mark.full
 def test_pipeline_stages_give_the_joined_answers() -> None:
     """Each request's children stay in its own virtual engine; four requests use both."""
     fields = json.dumps(vars(hooks_for("sync")))
@@ -130,6 +134,7 @@ def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> tuple[s
 
 
 @pytest.mark.floats
+@pytest.mark.full
 def test_worker_processes_give_the_same_tokens() -> None:
     """Two workers without hooks give the same tokens as one process."""
     text, _ = in_two_workers("None", 16)
@@ -137,6 +142,7 @@ def test_worker_processes_give_the_same_tokens() -> None:
 
 
 @pytest.mark.floats
+@pytest.mark.full
 def test_worker_processes_inject_the_same_kv() -> None:
     """Each worker injects its own heads' KV; copies and positions are broadcast."""
     fields = {"child_merge_strategy": "kv_inject", "position_rule": "overlap"}
@@ -148,6 +154,7 @@ def test_worker_processes_inject_the_same_kv() -> None:
     is_same(token_ids, expected.token_ids, logprobs_of(expected))
 
 
+@pytest.mark.full
 def test_ray_gives_the_same_tokens() -> None:
     """This runs only if Ray is installed; on CPUs upstream uses its multiprocess executor instead."""
     pytest.importorskip("ray")

@@ -29,17 +29,15 @@ pytestmark = pytest.mark.model
 SECONDS = 1_800
 """More than any of these takes on a busy machine; a fault that is not found ends with max_histories."""
 
-LEAST = 50
-"""In histories."""
-
 
 @pytest.mark.floats
-def test_a_short_run_finds_no_fault_in_trees_with_joins() -> None:
+@sizes(15, 50)
+def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
     """The histories are the same on every run, and go on until each kind was among them.
 
     What the model samples decides what they come to, and processors round differently.
     """
-    tally = fuzz(SECONDS, 4, 10 * LEAST, is_enough=lambda seen: seen.histories >= LEAST and not seen.unseen)
+    tally = fuzz(SECONDS, 4, 20 * size, is_enough=lambda seen: seen.histories >= size and not seen.unseen)
     assert tally.unseen == []
     assert tally.sequences > 2 * tally.histories
 

@@ -11,6 +11,7 @@ from forkjoin_task import expected_output, make_prompt
 
 from mytests.hostile_bodies import Body, cases, encoded
 from mytests.server.served import FRONT_ENDS, Server, arguments, fields_for, hook_server
+from mytests.tiers import names
 from mytests.which import IS_V1
 
 pytestmark = pytest.mark.model
@@ -29,7 +30,7 @@ OF_UPSTREAM = {
 """Bodies to which a current vLLM without hooks answers with its own fault, or at length."""
 
 
-@pytest.fixture(scope="module", params=FRONT_ENDS)
+@pytest.fixture(scope="module", params=names(FRONT_ENDS, [*FRONT_ENDS][:1]))
 def hooked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with hooks, which runs for the whole module and records all that happens."""
     with hook_server(tmp_path_factory.mktemp("hostile"), FRONT_ENDS[request.param], fields_for("sync")) as found:

@@ -4,17 +4,19 @@
 import pytest
 
 from mytests.injection_fuzz import Seen, history_of
+from mytests.tiers import sizes
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 
-LEAST, MOST = 30, 200
-"""In histories."""
+MOST = 200
+"""Histories, whatever they are."""
 
 
-def test_random_histories_are_as_the_oracle_says() -> None:
+@sizes(8, 30)
+def test_random_histories_are_as_the_oracle_says(size: int) -> None:
     """Under pressure, with aborts and priorities; they go on until some have lost what was injected."""
     seen = Seen()
-    while seen.histories < LEAST or (seen.histories < MOST and not seen.is_enough):
+    while seen.histories < size or (seen.histories < MOST and not seen.is_enough):
         seen.add(history_of(seen.histories))
     assert seen.is_enough, seen

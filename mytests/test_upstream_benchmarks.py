@@ -19,7 +19,7 @@ from build_tools.fetch import fetch
 from build_tools.release import SDIST
 from mytests.servers import API_SERVER, CLI, EAGER, model_args, server
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.full]
 
 MODEL = ["--model", str(MODEL_FOLDER)]
 HOOKS = ["--special-kwargs", json.dumps(vars(hooks_for("sync")))]

@@ -16,12 +16,12 @@ from forkjoin_task import sort_letters
 from notations import NOTATIONS, Notation
 from transformers import AutoTokenizer
 
+from mytests.tiers import sizes
 from sequence_hooks.training import encoded, lay_out, token_trees
 from vllm import SamplingParams
 
 pytestmark = pytest.mark.model
 
-NUM_HELD_OUT = 500
 LEAST_CORRECT = 0.95
 GREEDY = SamplingParams(temperature=0.0, max_tokens=200, skip_special_tokens=False)
 """200 is more than any sequence of the task samples itself."""
@@ -42,12 +42,13 @@ def engine(notation: Notation) -> Iterator[Any]:
         engine.llm_engine.engine_core.shutdown()
 
 
-def test_held_out_prompts_are_answered(engine: Any, notation: Notation) -> None:
+@sizes(100, 500)
+def test_held_out_prompts_are_answered(engine: Any, notation: Notation, size: int) -> None:
     """The whole output is right, with all results in their places."""
-    prompts = notation.held_out_prompts(NUM_HELD_OUT, seed=1)
+    prompts = notation.held_out_prompts(size, seed=1)
     outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
     correct = sum(map(notation.is_correct, prompts, answers(outputs)))
-    assert correct >= LEAST_CORRECT * NUM_HELD_OUT
+    assert correct >= LEAST_CORRECT * size
     assert not engine.llm_engine.has_unfinished_requests()
 
 

@@ -7,13 +7,14 @@ import pytest
 
 from mytests.server.served import FRONT_ENDS, Server, fields_for, hook_server
 from mytests.servers import until
+from mytests.tiers import names
 from mytests.which import IS_V1
 
 IDLE = ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc") if IS_V1 else ()
 """Metrics that are 0 when nothing is left. V0 sets them too seldom to wait for them."""
 
 
-@pytest.fixture(scope="package", params=FRONT_ENDS)
+@pytest.fixture(scope="package", params=names(FRONT_ENDS, [*FRONT_ENDS][:1]))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Promises join at once; only a sync token waits for a caller."""
     folder = tmp_path_factory.mktemp("served")

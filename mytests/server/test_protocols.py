@@ -8,12 +8,17 @@ import pytest
 
 from mytests.server.published import PLAYS, Play, save_model
 from mytests.server.served import FRONT_ENDS, Server, hook_server
+from mytests.tiers import names
+from mytests.which import IS_V1
 from sequence_hooks.published import PROTOCOLS
 
 pytestmark = pytest.mark.model
 
+SHORT = ["multiverse"] if IS_V1 else []
+"""One is enough to show that a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
 
-@pytest.fixture(scope="module", params=PROTOCOLS)
+
+@pytest.fixture(scope="module", params=names(PROTOCOLS, SHORT))
 def play(request: pytest.FixtureRequest) -> Play:
     """Each of them."""
     return PLAYS[request.param]

@@ -17,6 +17,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import open_engine
 
+from mytests.tiers import full
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from mytests.v1.vision_model import NUM_IMAGE_TOKENS, image, save_model
 from sequence_hooks import SpecialKwargs
@@ -46,10 +47,15 @@ def opened(special_kwargs: SpecialKwargs | None, model: str, **options: Any) -> 
     engine.llm_engine.engine_core.shutdown()
 
 
-def asked(engine: Any, prompts: list[tuple[list[int], int]], max_tokens: int | None = None) -> list[RequestOutput]:
-    """The answers to prompts, which are tokens and the seed of an image."""
-    params = GREEDY.clone()
-    params.max_tokens = max_tokens or params.max_tokens
+def asked(engine: Any, prompts: list[tuple[list[int], int]], lengths: list[int] | None = None) -> list[RequestOutput]:
+    """The answers to prompts, which are tokens and the seed of an image.
+
+    Args:
+        lengths: How many tokens to sample after each.
+    """
+    params = [GREEDY.clone() for _ in prompts]
+    for each, length in zip(params, lengths or [], strict=False):
+        each.max_tokens = length
     given = [{"prompt_token_ids": ids, "multi_modal_data": {"image": image(seed)}} for ids, seed in prompts]
     outputs: list[RequestOutput] = engine.generate(given, params, use_tqdm=False)
     return outputs
@@ -102,8 +108,15 @@ def hooks(block_on: BlockOn, policy: BlockedKVPolicy) -> SpecialKwargs:
     )
 
 
-@pytest.mark.parametrize("block_on", ["promise", "sync"])
-@pytest.mark.parametrize("is_scarce", [False, True], ids=["ample", "scarce"])
+@pytest.mark.parametrize(
+    ("is_scarce", "block_on"),
+    [
+        pytest.param(False, "sync", id="ample-sync"),
+        pytest.param(True, "promise", id="scarce-promise"),
+        full(False, "promise", id="ample-promise"),
+        full(True, "sync", id="scarce-sync"),
+    ],
+)
 def test_trees_see_their_images(model: str, block_on: BlockOn, is_scarce: bool) -> None:
     """Every sequence does; with room for all KV each image is encoded once, however many children its request has."""
     options = FEW_BLOCKS if is_scarce else {}
@@ -121,9 +134,11 @@ def test_trees_see_their_images(model: str, block_on: BlockOn, is_scarce: bool) 
         for context, expected in questions(output)
     ]
     assert len(asks) > 3 * len(prompts)
-    same = []
     with opened(None, model) as plain:
-        for context, sampled, seed in asks:
-            ((answer,),) = (each.outputs for each in asked(plain, [(context[NUM_IMAGE_TOKENS:], seed)], len(sampled)))
-            same.append(is_same(sampled, answer.token_ids, logprobs_of(answer)))
+        contexts = [(context[NUM_IMAGE_TOKENS:], seed) for context, _, seed in asks]
+        outputs = asked(plain, contexts, [len(sampled) for _, sampled, _ in asks])
+    same = [
+        is_same(sampled, output.outputs[0].token_ids, logprobs_of(output.outputs[0]))
+        for (_, sampled, _), output in zip(asks, outputs, strict=True)
+    ]
     assert sum(same) > 0.9 * len(same)

@@ -66,6 +66,7 @@ class TestTolerance:
 
 
 class TestCommand:
+    @pytest.mark.full
     def test_a_right_engine_passes_all_checks(self) -> None:
         """One line for each, after one that describes the engine."""
         done = command()
@@ -73,6 +74,7 @@ class TestCommand:
         lines = [line.split() for line in done.stdout.splitlines()[3:-1]]
         assert [line[:2] for line in lines] == [[check.__name__, "ok"] for check in checks.CHECKS]
 
+    @pytest.mark.full
     def test_an_engine_that_hooks_refuse(self) -> None:
         """Status 2, and the reason."""
         done = command("--no-enable-prefix-caching")
