@@ -4,6 +4,9 @@
 # VENV          the virtual environment
 # TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
 # FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` and `make fuzz-plugin` try histories, and which
+# WORKERS       how many processes each chain of tests has beside its own; by default 0, as two chains fill two cores
+# FULL=1        runs those tests too that are marked "full", which `make test-all` does
+# COVERAGE=1    demands that the fork's tests without a model cover every line and branch, as .ci/run does
 # RELEASES      the releases that `make test-releases` tests the plug-in on, such as 0.30.0; by default all
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
@@ -14,7 +17,9 @@ RUNS := import sys; sys.exit(sys.version_info < (3, 7))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
-INPUTS := $(filter-out requirements/%plugin.txt,$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
+# They run tests, and change nothing that is set up.
+NO_INPUTS := requirements/%plugin.txt build_tools/parts.py build_tools/durations.py build_tools/turns.py
+INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
 PLUGIN := .venv-plugin
@@ -25,19 +30,31 @@ IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
 # The same with another release of vLLM, $(1), which has its own cache of what it knows of models.
 on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
   VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
-# Files of tests side by side: most use one core. What must be alone, and why, is in TODO.md.
-SPREAD := -n 2 --dist loadfile
+# With workers, files of tests run side by side: most use one core. What must be alone, and why, is in TODO.md.
+WORKERS ?= 0
+SPREAD = -n $(WORKERS) --dist loadfile
 ALONE := mytests/test_fuzz.py
+# Of all tests, those that any machine can run in some minutes.
+SELECTED = not browser and not device$(if $(filter-out 0,$(FULL)),, and not full)
+FORK_PARTS = $(if $(filter-out 0,$(COVERAGE)),fork-surgical fork-model,fork-tests) fork-alone
 ON_PLUGIN := mytests/rules mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
   mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
-# The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.
-define create
+# The command that runs the module $(1), with its arguments, by the first Python that runs at all.
+define with_any_python
 for any in $(CANDIDATES) $(PYTHON); do \
-  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(1)' $(CANDIDATES) --for $(2) --python '$(PYTHON)'; fi; \
+  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m $(1); fi; \
 done; \
 echo "error: none of these runs: $(CANDIDATES) $(PYTHON); install Python 3.11, or set PYTHON=/path/to/python3.11" >&2; exit 1
 endef
+# The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.
+create = $(call with_any_python,build_tools.start '$(1)' $(CANDIDATES) --for $(2) --python '$(PYTHON)')
+# The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
+parts = ($(call with_any_python,build_tools.parts $(@:-parts=) $(1))) || test -s build/durations/$(@:-parts=).failed
+OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-all ci
+FLOATS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE
+FLOATS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
@@ -46,12 +63,16 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection dist docs
+.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) help setup plugin demo demo-plugin agreement fork-tests fork-surgical fork-model \
+  fork-alone plugin-tests fork-browser plugin-browser lint check-core lock mutate check-upstream bench bench-quick \
+  bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
+  bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, build
+	@:
 
 $(READY): $(INPUTS)
 	@echo "== virtual environment $(VENV)"
@@ -73,6 +94,7 @@ $(UPSTREAM): | $(READY)
 	@$(BIN)/python -m build_tools
 
 plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plug-in
+	@:
 
 $(PLUGIN_READY): requirements/constraints-plugin.txt requirements/notebook-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
 	@echo "== virtual environment $(PLUGIN)"
@@ -100,21 +122,90 @@ agreement: setup plugin ## the fork's and the plug-in's trees, token for token, 
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/plugin.json
 	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json
 
-test: setup test-plugin test-releases ## all tests; the surgical ones cover every line and branch of ours
-	@$(BIN)/python -m pytest -m "not model" --cov $(SPREAD)
-	@$(BIN)/python -m pytest -m model --ignore $(ALONE) $(SPREAD)
-	@$(BIN)/python -m pytest $(ALONE)
+test: test-parts ## all tests that any machine can run in some minutes: both set-ups, and of both vLLMs side by side
 
-test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest $(SPREAD) $(ON_PLUGIN)
+test-parts:
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests)
 
-test-releases: plugin ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
-	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases $(RELEASES)) || exit 1; \
-	for release in $$releases; do \
-	  echo "== vLLM $$release"; \
-	  ($(call on_release,$$release) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q $(SPREAD) -m "not model or every_release" \
-	    mytests/rules mytests/v1) || exit 1; \
-	done
+test-fork: test-fork-parts ## of those the fork's
+
+test-fork-parts:
+	@$(call parts,--then setup! $(FORK_PARTS))
+
+test-plugin: test-plugin-parts ## of those the plug-in's, on a stock vLLM
+
+test-plugin-parts:
+	@$(call parts,--then plugin! plugin-tests)
+
+test-releases: test-releases-parts ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
+
+test-releases-parts: plugin
+	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases --list $(RELEASES)) || exit 1; \
+	$(call parts,--then $$(printf 'release-%s ' $$releases))
+
+test-floats: test-floats-parts ## the tests that compare a model's floats, with three instruction sets
+
+test-floats-parts:
+	@$(call parts,--then setup! plugin! $(foreach set,avx512 avx2 sse41,fork-floats-$(set) plugin-floats-$(set)))
+
+test-browser: test-browser-parts ## the tests of pages, in a Chromium
+
+test-browser-parts:
+	@$(call parts,--then setup! plugin! browser fork-browser plugin-browser)
+
+test-all: test-all-parts ## every test and check there is: hours
+
+test-all-parts: export FULL = 1
+test-all-parts: export COVERAGE = 1
+test-all-parts: export FUZZ_SECONDS = 600
+test-all-parts:
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests \
+	  --then lint check-core docs test-browser test-releases test-floats dist bench-quick bench-plugin-quick \
+	  fuzz fuzz-plugin fuzz-injection)
+
+ci: ci-parts ## what .ci/run runs
+
+ci-parts: export COVERAGE = 1
+ci-parts:
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --then lint check-core docs \
+	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
+	  fork-browser plugin-browser)
+
+# The last line of all of these is make's own, and names what has failed.
+$(OF_PARTS):
+	@$(if $(shell cat build/durations/$@.failed 2>/dev/null),$(error $(shell cat build/durations/$@.failed)))
+
+fork-tests: setup
+	@$(BIN)/python -m pytest -m "$(SELECTED)" --ignore $(ALONE) $(SPREAD)
+
+fork-surgical: setup
+	@$(BIN)/python -m pytest -m "not model and $(SELECTED)" --cov $(SPREAD)
+
+fork-model: setup
+	@$(BIN)/python -m pytest -m "model and $(SELECTED)" --ignore $(ALONE) $(SPREAD)
+
+fork-alone: setup
+	@$(BIN)/python -m pytest -m "$(SELECTED)" $(ALONE)
+
+plugin-tests: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m "$(SELECTED)" $(SPREAD) $(ON_PLUGIN)
+
+fork-browser: setup
+	@$(BIN)/python -m pytest -m browser
+
+plugin-browser: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m browser $(ON_PLUGIN)
+
+fork-floats-%: setup
+	@$(FLOATS_$*) $(BIN)/python -m pytest -m floats $(SPREAD)
+
+plugin-floats-%: plugin
+	@$(IN_PLUGIN) $(FLOATS_$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m floats $(SPREAD) $(ON_PLUGIN)
+
+release-%: plugin
+	@$(PLUGIN)/bin/python -m build_tools.releases $*
+	@$(call on_release,$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q $(SPREAD) \
+	  -m "(not model or every_release) and $(SELECTED)" mytests/rules mytests/v1
 
 lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/ruff check .
