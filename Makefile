@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
 # They run tests, and change nothing that is set up.
-NO_INPUTS := requirements/%plugin.txt build_tools/parts.py build_tools/durations.py build_tools/turns.py
+NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,durations ledger parts turns)
 INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
@@ -63,7 +63,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) help setup plugin demo demo-plugin agreement fork-tests fork-surgical fork-model \
+.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) durations help setup plugin demo demo-plugin agreement fork-tests fork-surgical fork-model \
   fork-alone plugin-tests fork-browser plugin-browser lint check-core lock mutate check-upstream bench bench-quick \
   bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
@@ -174,6 +174,9 @@ ci-parts:
 # The last line of all of these is make's own, and names what has failed.
 $(OF_PARTS):
 	@$(if $(shell cat build/durations/$@.failed 2>/dev/null),$(error $(shell cat build/durations/$@.failed)))
+
+durations: ## what took how long in the latest of these: build/durations/durations.md
+	@$(call with_any_python,build_tools.durations)
 
 fork-tests: setup
 	@$(BIN)/python -m pytest -m "$(SELECTED)" --ignore $(ALONE) $(SPREAD)

@@ -5,13 +5,12 @@ A part is a target of make, or ``NAME=COMMAND``. Chains run side by side, the pa
 those after ``--then``. If a part with a "!" after its name fails, which is set-up, neither the rest of its chain nor
 what comes after the chains is run. Any Python from 3.7 up runs this, before anything is installed.
 
-A part may run parts of its own. What each of them took is in `LEDGER`, and the last line names those that failed.
+A part may run parts of its own. How each of them went is in the ledger, and the last line names those that failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -22,14 +21,16 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from build_tools.durations import write
+from build_tools.ledger import Ran, begin, clock, note, noted, verdict
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "durations"
-LEDGER = "parts.jsonl"
 PART_VARIABLE = "RUNNING_PART"
 """Names the part to what it runs: to parts within it, and to `mytests.timing`."""
 
@@ -58,27 +59,6 @@ class Part:
         return cls(target, command if has_command else made, name.endswith("!"))
 
 
-@dataclass(frozen=True)
-class Ran:
-    """How a part went."""
-
-    name: str
-    """After the names of the parts that it is within."""
-
-    status: int | None
-    """Its exit status; None if it was not run."""
-
-    begun: float
-    """When, in seconds since the epoch."""
-
-    seconds: float
-
-    @property
-    def outcome(self) -> str:
-        """In a word or two."""
-        return {0: "passed", None: "not run"}.get(self.status, "failed")
-
-
 class Terminated(KeyboardInterrupt):
     """This process alone was told to end."""
 
@@ -94,6 +74,9 @@ class Runner:
         self.folder = folder
         self._within = within
         self._writing = threading.Lock()
+        self._starting = threading.Lock()
+        """Else a part could start unseen while all others are told to end."""
+
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_stopped = False
 
@@ -112,10 +95,11 @@ class Runner:
                 went_well = [each.result() for each in running]
                 pool.submit(self._chain, "", then, all(went_well)).result()
             except KeyboardInterrupt as error:
-                self._is_stopped = True
-                # Those of a terminal have had its signal too, and clean up.
-                for process in self._running.copy() if isinstance(error, Terminated) else ():
-                    process.terminate()
+                with self._starting:
+                    self._is_stopped = True
+                    # Those of a terminal have had its signal too, and clean up.
+                    for process in self._running if isinstance(error, Terminated) else ():
+                        process.terminate()
                 raise
 
     def _chain(self, label: str, parts: Iterable[Part], is_ready: bool = True) -> bool:
@@ -123,20 +107,24 @@ class Runner:
         for part in parts:
             name = f"{self._within}/{part.name}" if self._within else part.name
             start = time.time()
-            status = self._status(part, name, label) if is_ready and not self._is_stopped else None
+            status = self._status(part, name, label) if is_ready else None
             note(self.folder, Ran(name, status, start, round(time.time() - start, 2)))
             is_ready = is_ready and (status == 0 or not part.is_needed)
         return is_ready
 
-    def _status(self, part: Part, name: str, label: str) -> int:
-        self._say(label, f"== part {name}\n".encode())
+    def _status(self, part: Part, name: str, label: str) -> int | None:
+        """How the part ended; None if it was not to begin any more."""
         streams: dict[str, Any] = {}
         if label:
             streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         variables = {**os.environ, PART_VARIABLE: name, FOLDER_VARIABLE: str(self.folder)}
         variables["MAKEFLAGS"] = _LOCAL_FLAGS.sub("", variables.get("MAKEFLAGS", ""))
-        process = subprocess.Popen(part.command, shell=True, cwd=ROOT, env=variables, **streams)
-        self._running.add(process)
+        with self._starting:
+            if self._is_stopped:
+                return None
+            self._say(label, f"== part {name}\n".encode())
+            process = subprocess.Popen(part.command, shell=True, cwd=ROOT, env=variables, **streams)
+            self._running.add(process)
         if process.stdout:
             # A process that outlives its part may keep the pipe open.
             reader = threading.Thread(target=self._copy, args=(label, process.stdout), daemon=True)
@@ -144,7 +132,8 @@ class Runner:
         status = process.wait()
         if process.stdout:
             reader.join(_PATIENCE)
-        self._running.discard(process)
+        with self._starting:
+            self._running.remove(process)
         return status
 
     def _copy(self, label: str, lines: IO[bytes]) -> None:
@@ -158,46 +147,10 @@ class Runner:
             sys.stdout.buffer.flush()
 
 
-def note(folder: Path, ran: Ran) -> None:
-    """Add a part to the ledger of ``folder``; others may do so at the same time."""
-    with (folder / LEDGER).open("a") as file:
-        file.write(json.dumps(asdict(ran)) + "\n")
-
-
-def noted(folder: Path, within: str = "") -> list[Ran]:
-    """The parts in the ledger of ``folder``, or of those the ones within one, in the order in which they began."""
-    ledger = folder / LEDGER
-    lines = ledger.read_text().splitlines() if ledger.exists() else []
-    parts = sorted((Ran(**json.loads(line)) for line in lines), key=lambda part: part.begun)
-    return [part for part in parts if part.name.startswith(f"{within}/")] if within else parts
-
-
-def clear(folder: Path) -> None:
-    """Remove what earlier parts have noted."""
-    for pattern in ("*.json", "*.failed", LEDGER):
-        for file in folder.glob(pattern):
-            file.unlink()
-
-
-def verdict(parts: Sequence[Ran]) -> str:
-    """A line that names what failed, innermost parts only, and what was not run because of it."""
-    lines = []
-    for outcome in ("failed", "not run"):
-        names = [part.name for part in parts if part.outcome == outcome]
-        inner = [name for name in names if not any(other.startswith(f"{name}/") for other in names)]
-        lines += [f"{outcome}: {', '.join(inner)}"] if inner else []
-    return "; ".join(lines)
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
-
-
-def summary(title: str, parts: Sequence[Ran], seconds: float) -> str:
+def summary(title: str, parts: Sequence[Ran]) -> str:
     """A line for each part, without the last."""
     rows = [f"{part.outcome:8} {clock(part.seconds):>6}  {part.name}" for part in parts]
-    return "\n".join([f"== {title}: {len(parts)} parts in {clock(seconds)}", *rows])
+    return "\n".join([f"== {title}", *rows])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -207,11 +160,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(os.environ.get(FOLDER_VARIABLE, FOLDER))
     folder.mkdir(parents=True, exist_ok=True)
     if not within:
-        clear(folder)
+        begin(folder, given.title)
     failures = folder / f"{given.title}.failed"
     failures.write_text("")
     otherwise = signal.signal(signal.SIGTERM, _terminate)
-    start, is_interrupted = time.time(), False
+    is_interrupted = False
     try:
         chains = [(label, [Part.of(word) for word in words]) for label, *words in given.chain]
         Runner(folder, within).run(chains, [Part.of(word) for word in given.then])
@@ -223,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = "interrupted" if is_interrupted else verdict(parts)
     failures.write_text(told)
     if not within:
-        print(summary(given.title, parts, time.time() - start))
+        print(write(folder))
+        print(summary(given.title, parts))
     print(told or f"all parts of {given.title} passed", flush=True)
     return INTERRUPTED if is_interrupted else int(bool(told))
 

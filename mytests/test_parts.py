@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from build_tools.parts import FOLDER_VARIABLE, INTERRUPTED, LEDGER, PART_VARIABLE, ROOT, Part, Ran, main, noted, verdict
+from build_tools.durations import PAGE
+from build_tools.ledger import LEDGER, Ran, noted, verdict
+from build_tools.parts import FOLDER_VARIABLE, INTERRUPTED, PART_VARIABLE, ROOT, Part, main
 
 INNER = f"{sys.executable} -m build_tools.parts"
 
@@ -79,7 +81,7 @@ def test_a_run_begins_with_an_empty_ledger(folder: Path) -> None:
     for name in (LEDGER, "old.json", "old.failed", "mine.txt"):
         (folder / name).write_text("")
     assert main(["these", "--then", "a=true"]) == 0
-    assert {path.name for path in folder.iterdir()} == {LEDGER, "these.failed", "mine.txt"}
+    assert {path.name for path in folder.iterdir()} == {LEDGER, PAGE, "these.failed", "mine.txt"}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_part_is_a_target_or_a_command(word: str, part: Part) -> None:
 
 def test_a_run_that_is_ended_ends_its_parts(folder: Path) -> None:
     """No part begins any more; what had run stands in the ledger."""
-    command = [sys.executable, "-m", "build_tools.parts", "these", "--then", "a=echo begun; exec sleep 600", "b=true"]
+    command = [sys.executable, "-m", "build_tools.parts", "these", "--then", "a=echo begun; exec sleep 60", "b=true"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while process.stdout.readline() != "begun\n":
