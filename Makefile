@@ -7,6 +7,7 @@
 # WORKERS       how many processes each chain of tests has beside its own; by default 0, as two chains fill two cores
 # FULL=1        runs those tests too that are marked "full", which `make test-all` does
 # COVERAGE=1    demands that the fork's tests without a model cover every line and branch, as .ci/run does
+# TURNS_SECONDS how long `make turns` may take, of what `make test-all` has more than `make test`
 # RELEASES      the releases that `make test-releases` tests the plug-in on, such as 0.30.0; by default all
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
 # They run tests, and change nothing that is set up.
-NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,durations ledger parts turns)
+NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,durations ledger parts rest turns)
 INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
@@ -58,15 +59,16 @@ FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
+TURNS_SECONDS ?= 480
 
 export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) durations help setup plugin demo demo-plugin agreement fork-tests fork-surgical fork-model \
-  fork-alone plugin-tests fork-browser plugin-browser lint check-core lock mutate check-upstream bench bench-quick \
-  bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
-  bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
+.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) turns durations help setup plugin demo demo-plugin agreement fork-tests \
+  fork-surgical fork-model fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser lint check-core lock \
+  mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture \
+  browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -169,7 +171,10 @@ ci-parts: export COVERAGE = 1
 ci-parts:
 	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --then lint check-core docs \
 	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
-	  fork-browser plugin-browser)
+	  fork-browser plugin-browser turns)
+
+turns: ## of the rest of test-all those parts whose turn it is, and those that the changed files ask for
+	@$(call with_any_python,build_tools.turns --seconds $(TURNS_SECONDS) --run)
 
 # The last line of all of these is make's own, and names what has failed.
 $(OF_PARTS):
@@ -192,6 +197,14 @@ fork-alone: setup
 
 plugin-tests: plugin
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m "$(SELECTED)" $(SPREAD) $(ON_PLUGIN)
+
+# A file may have tests that are marked "full" in one environment alone: that none is selected is no failure.
+fork-full: setup
+	@$(BIN)/python -m pytest -m "full and not browser and not device" $(SPREAD) $(TESTS) || test $$? = 5
+
+plugin-full: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m "full and not browser and not device" $(SPREAD) \
+	  $(or $(TESTS),$(ON_PLUGIN)) || test $$? = 5
 
 fork-browser: setup
 	@$(BIN)/python -m pytest -m browser
