@@ -77,7 +77,7 @@ setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, buil
 	@:
 
 $(READY): $(INPUTS)
-	@echo "== virtual environment $(VENV)"
+	@echo "== virtual environment $(VENV): set-up takes some six minutes on two cores where nothing is cached"
 	@$(call create,$(VENV),fork)
 	@$(INSTALL) --upgrade -r requirements/build.txt
 	@$(BIN)/python -m build_tools.preflight
@@ -99,7 +99,7 @@ plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plu
 	@:
 
 $(PLUGIN_READY): requirements/constraints-plugin.txt requirements/notebook-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
-	@echo "== virtual environment $(PLUGIN)"
+	@echo "== virtual environment $(PLUGIN): set-up takes some five minutes where nothing is cached"
 	@$(call create,$(PLUGIN),plugin)
 	@$(PLUGIN)/bin/python -m build_tools.pip_install --constraint requirements/constraints-cpu.txt -r requirements/build.txt
 	@echo "== PyTorch"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,9 +49,10 @@ def compile_kernels(source: Path, output: Path, flags: Sequence[str], log: Path)
     """
     command = [sys.executable, extension.__file__, str(source), str(output), *flags]
     log.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
     with (
         log.open("w") as file,
-        tqdm(desc="compiling CPU kernels", unit="file", disable=None) as bar,
+        tqdm(desc="compiling CPU kernels", total=len(extension.SOURCES), unit="file", disable=None) as bar,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
         ) as process,
@@ -61,6 +63,9 @@ def compile_kernels(source: Path, output: Path, flags: Sequence[str], log: Path)
             if step := NINJA_STEP.match(line):
                 bar.total = int(step[2])
                 bar.update(int(step[1]) - bar.n)
+                if bar.disable:
+                    # No terminal: lines that follow each other.
+                    print(f"  {step[1]} of {step[2]} files, {time.monotonic() - start:.0f} s", flush=True)
     if process.returncode:
         raise SetupError(_failure(log))
 
