@@ -7,6 +7,7 @@
 # WORKERS       how many processes each chain of tests has beside its own; by default 0, as two chains fill two cores
 # FULL=1        runs those tests too that are marked "full", which `make test-all` does
 # COVERAGE=1    demands that the fork's tests without a model cover every line and branch, as .ci/run does
+# DEVICE_PYTHON an interpreter with a vLLM for this machine's accelerator and the plug-in, for `make test-device`
 # TURNS_SECONDS how long `make turns` may take, of what `make test-all` has more than `make test`
 # RELEASES      the releases that `make test-releases` tests the plug-in on, such as 0.30.0; by default all
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
 # They run tests, and change nothing that is set up.
-NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,durations ledger parts rest turns)
+NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,device durations ledger parts rest turns)
 INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
@@ -52,7 +53,7 @@ endef
 create = $(call with_any_python,build_tools.start '$(1)' $(CANDIDATES) --for $(2) --python '$(PYTHON)')
 # The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
 parts = ($(call with_any_python,build_tools.parts $(@:-parts=) $(1))) || test -s build/durations/$(@:-parts=).failed
-OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-all ci
+OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all ci
 FLOATS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE
 FLOATS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
@@ -60,12 +61,14 @@ FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
 TURNS_SECONDS ?= 480
+DEVICE_PYTHON ?= python3
 
 export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) turns durations help setup plugin demo demo-plugin agreement fork-tests \
+  device device-selfcheck device-tests \
   fork-surgical fork-model fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser lint check-core lock \
   mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture \
   browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
@@ -154,6 +157,21 @@ test-browser: test-browser-parts ## the tests of pages, in a Chromium
 
 test-browser-parts:
 	@$(call parts,--then setup! plugin! browser fork-browser plugin-browser)
+
+test-device: test-device-parts ## what wants an accelerator, on a machine that has one: selfcheck, and the tests marked "device"
+
+test-device-parts:
+	@$(call parts,--then device! device-selfcheck device-tests)
+
+device:
+	@$(DEVICE_PYTHON) -m build_tools.device
+
+device-selfcheck:
+	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m sequence_hooks.selfcheck examples/forkjoin-tiny --max-model-len 512 \
+	  --gpu-memory-utilization 0.3
+
+device-tests:
+	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m pytest -m device mytests/v1
 
 test-all: test-all-parts ## every test and check there is: hours
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from build_tools import preflight
+from build_tools import compiler, preflight
 from build_tools import tree as tree_module
 from build_tools.cache import BuildCache
 from build_tools.compiler import compile_kernels, require_compiler
@@ -128,6 +128,15 @@ class TestDisk:
         compile_kernels(tmp_path, tmp_path, (), tmp_path / "logs" / "key.log")
         assert capsys.readouterr().out == "  1 of 2 files, 0 s\n  2 of 2 files, 0 s\n"
         assert "warning" in (tmp_path / "logs" / "key.log").read_text()
+
+    def test_a_compiler_that_takes_long_gives_signs_of_life(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Before the first file is compiled, too."""
+        monkeypatch.setattr(compiler, "SECONDS_BETWEEN_SIGNS", 0.1)
+        monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "sleep 1"))
+        compile_kernels(tmp_path, tmp_path, (), tmp_path / "logs" / "key.log")
+        assert capsys.readouterr().out.startswith("  0 of 8 files, 0 s\n")
 
     def test_a_compiler_that_cannot_be_run_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error is that of a missing compiler."""
