@@ -16,6 +16,7 @@ from build_tools.rest import GROUPS, ON_BOTH, RELEASES, Rest, parts_of
 from build_tools.turns import SECONDS, Commit, choose, commit_of, told
 
 ROOT = Path(__file__).parent.parent
+MAKEFILES = (ROOT / "Makefile", ROOT / "build_tools" / "tests.mk")
 DAY = 24 * 60 * 60
 NOON = 20_000 * DAY + DAY // 2
 PARTS = [Rest(f"part-{number}", f"make part-{number}", 40, (f"folder-{number}/*",)) for number in range(10)]
@@ -158,7 +159,7 @@ def test_every_file_with_full_tests_is_in_the_rest(tmp_path: Path) -> None:
 def test_each_part_has_a_command_and_its_time() -> None:
     """Targets and files exist, names are unique, and no part takes more than there is."""
     rest = parts_of(ROOT)
-    targets = re.findall(r"^([a-z-]+%?):", (ROOT / "Makefile").read_text(), flags=re.M)
+    targets = re.findall(r"^([a-z-]+%?):", "".join(path.read_text() for path in MAKEFILES), flags=re.M)
     patterns = [target.replace("%", "*") for target in targets]
     for part in rest:
         make, target, *_ = part.command.split()
@@ -171,7 +172,7 @@ def test_each_part_has_a_command_and_its_time() -> None:
 def test_the_table_has_all_releases_and_environments() -> None:
     """As they are known elsewhere."""
     assert {*RELEASES} == {*SHA256}
-    (line,) = re.findall(r"^ON_PLUGIN := (.*?[^\\])$", (ROOT / "Makefile").read_text(), flags=re.M | re.S)
+    (line,) = re.findall(r"^ON_PLUGIN := (.*?[^\\])$", MAKEFILES[1].read_text(), flags=re.M | re.S)
     on_plugin = {pattern.removesuffix("/*") for pattern in ON_BOTH} | {"mytests/v1"}
     assert {*line.replace("\\", "").split()} == on_plugin
     assert table.SECONDS_OF_A_FILE <= SECONDS
