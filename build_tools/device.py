@@ -12,10 +12,13 @@ from build_tools.plugin import WORKSPACE, make_workspace
 
 _PROBE = """
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from vllm import __version__
 from vllm.platforms import current_platform as here
 name = "" if here.is_cpu() else here.get_device_name()
-print(*(__version__, name, "sequence_hooks" in entry_points(group="vllm.general_plugins").names), sep="\\n")
+lacking = [name for name in ("pytest", "hypothesis") if find_spec(name) is None]
+lacking += [] if "sequence_hooks" in entry_points(group="vllm.general_plugins").names else ["the plug-in"]
+print(__version__, name, " and ".join(lacking), sep="\\n")
 """
 
 
@@ -42,11 +45,12 @@ def device_of(interpreter: str) -> str:
         (*_, why) = ["no message", *probe.stderr.strip().splitlines()]
         way_out = "name one that has it for your accelerator: make test-device DEVICE_PYTHON=/path/to/python"
         raise SetupError(f"{interpreter} has no vLLM that can be imported ({why}); {way_out}")
-    version, name, has_plugin = probe.stdout.splitlines()[-3:]
+    version, name, lacking = probe.stdout.splitlines()[-3:]
     if not name:
         raise SetupError(f"no accelerator: vLLM {version} of {interpreter} computes on the CPU")
-    if has_plugin != "True":
-        raise SetupError(f"{interpreter} lacks the plug-in: {interpreter} -m pip install ./sequence_hooks")
+    if lacking:
+        way_out = f"{interpreter} -m pip install ./sequence_hooks pytest hypothesis"
+        raise SetupError(f"{interpreter} lacks {lacking}: {way_out}")
     return f"{name}, vLLM {version}"
 
 

@@ -25,14 +25,18 @@ def python(folder: Path, *lines: str, status: int = 0) -> str:
 
 def test_a_device_is_named(tmp_path: Path) -> None:
     """With its vLLM, whatever that says when it is imported."""
-    assert device.device_of(python(tmp_path, "a warning", "0.33.0", "H100", "True", "")) == "H100, vLLM 0.33.0"
+    assert device.device_of(python(tmp_path, "a warning", "0.33.0", "H100", "", "")) == "H100, vLLM 0.33.0"
 
 
 @pytest.mark.parametrize(
     ("lines", "status", "told"),
     [
-        (("0.33.0+cpu", "", "True", ""), 0, r"^no accelerator: vLLM 0\.33\.0\+cpu of \S+ computes on the CPU$"),
-        (("0.33.0", "H100", "False", ""), 0, r"^(\S+) lacks the plug-in: \1 -m pip install ./sequence_hooks$"),
+        (("0.33.0+cpu", "", "", ""), 0, r"^no accelerator: vLLM 0\.33\.0\+cpu of \S+ computes on the CPU$"),
+        (
+            ("0.33.0", "H100", "pytest and the plug-in", ""),
+            0,
+            r"^(\S+) lacks pytest and the plug-in: \1 -m pip install .*$",
+        ),
         (("", "ImportError: no vllm"), 1, r"^\S+ has no vLLM .* \(ImportError: no vllm\); name one .* DEVICE_PYTHON="),
     ],
 )
@@ -46,6 +50,6 @@ def test_without_a_device_the_exit_status_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody takes that for tests that have passed."""
-    monkeypatch.setattr(device.sys, "executable", python(tmp_path, "0.33.0", "", "True", ""))
+    monkeypatch.setattr(device.sys, "executable", python(tmp_path, "0.33.0", "", "", ""))
     assert device.main() == 1
     assert capsys.readouterr().err.endswith("computes on the CPU; nothing was tested\n")
