@@ -4,6 +4,11 @@
 # VENV          the virtual environment
 # TORCH_INDEX   an extra package index that has CPU builds of torch, where pip's own sources have none
 # FUZZ_SECONDS, FUZZ_SEED   how long `make fuzz` and `make fuzz-plugin` try histories, and which
+# WORKERS       how many processes each chain of tests has beside its own; by default 0, as two chains fill two cores
+# FULL=1        runs those tests too that are marked "full", which `make test-all` does
+# COVERAGE=1    demands that the fork's tests without a model cover every line and branch, as .ci/run does
+# DEVICE_PYTHON an interpreter with a vLLM for this machine's accelerator and the plug-in, for `make test-device`
+# TURNS_SECONDS how long `make turns` may take, of what `make test-all` has more than `make test`
 # RELEASES      the releases that `make test-releases` tests the plug-in on, such as 0.30.0; by default all
 # VLLM_TARGET_DEVICE=cpu|cuda   what upstream is built for; here the CPU where it isn't set
 
@@ -14,7 +19,9 @@ RUNS := import sys; sys.exit(sys.version_info < (3, 7))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
-INPUTS := $(filter-out requirements/%plugin.txt,$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
+# They run tests, and change nothing that is set up.
+NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,device durations ledger parts rest turns)
+INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
 PLUGIN := .venv-plugin
@@ -25,19 +32,16 @@ IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
 # The same with another release of vLLM, $(1), which has its own cache of what it knows of models.
 on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
   VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
-# Files of tests side by side: most use one core. What must be alone, and why, is in TODO.md.
-SPREAD := -n 2 --dist loadfile
-ALONE := mytests/test_fuzz.py
-ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
-  mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
-# The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.
-define create
+# The command that runs the module $(1), with its arguments, by the first Python that runs at all.
+define with_any_python
 for any in $(CANDIDATES) $(PYTHON); do \
-  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m build_tools.start '$(1)' $(CANDIDATES) --for $(2) --python '$(PYTHON)'; fi; \
+  if $$any -c '$(RUNS)' 2>/dev/null; then exec $$any -m $(1); fi; \
 done; \
 echo "error: none of these runs: $(CANDIDATES) $(PYTHON); install Python 3.11, or set PYTHON=/path/to/python3.11" >&2; exit 1
 endef
+# The command that makes the virtual environment $(1) for $(2) with the first Python that can be built on.
+create = $(call with_any_python,build_tools.start '$(1)' $(CANDIDATES) --for $(2) --python '$(PYTHON)')
 
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
@@ -46,15 +50,18 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement test test-plugin lint check-core lock mutate check-upstream bench bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin bench-plugin-quick bench-plugin-overhead test-releases fuzz-injection dist docs
+.PHONY: help setup plugin demo demo-plugin agreement lint check-core lock mutate check-upstream bench bench-quick \
+  bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
+  bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(READY) $(UPSTREAM) ## virtual environment, dependencies, upstream, build
+	@:
 
 $(READY): $(INPUTS)
-	@echo "== virtual environment $(VENV)"
+	@echo "== virtual environment $(VENV): set-up takes some six minutes on two cores where nothing is cached"
 	@$(call create,$(VENV),fork)
 	@$(INSTALL) --upgrade -r requirements/build.txt
 	@$(BIN)/python -m build_tools.preflight
@@ -73,9 +80,10 @@ $(UPSTREAM): | $(READY)
 	@$(BIN)/python -m build_tools
 
 plugin: $(PLUGIN_READY) ## an environment with a stock, current vLLM and the plug-in
+	@:
 
 $(PLUGIN_READY): requirements/constraints-plugin.txt requirements/notebook-plugin.txt build_tools/plugin.py sequence_hooks/pyproject.toml
-	@echo "== virtual environment $(PLUGIN)"
+	@echo "== virtual environment $(PLUGIN): set-up takes some five minutes where nothing is cached"
 	@$(call create,$(PLUGIN),plugin)
 	@$(PLUGIN)/bin/python -m build_tools.pip_install --constraint requirements/constraints-cpu.txt -r requirements/build.txt
 	@echo "== PyTorch"
@@ -100,21 +108,7 @@ agreement: setup plugin ## the fork's and the plug-in's trees, token for token, 
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/plugin.json
 	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json
 
-test: setup test-plugin test-releases ## all tests; the surgical ones cover every line and branch of ours
-	@$(BIN)/python -m pytest -m "not model" --cov $(SPREAD)
-	@$(BIN)/python -m pytest -m model --ignore $(ALONE) $(SPREAD)
-	@$(BIN)/python -m pytest $(ALONE)
-
-test-plugin: plugin ## the tests of the plug-in, on a stock vLLM
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest $(SPREAD) $(ON_PLUGIN)
-
-test-releases: plugin ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
-	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases $(RELEASES)) || exit 1; \
-	for release in $$releases; do \
-	  echo "== vLLM $$release"; \
-	  ($(call on_release,$$release) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q $(SPREAD) -m "not model or every_release" \
-	    mytests/rules mytests/v1) || exit 1; \
-	done
+include build_tools/tests.mk
 
 lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/ruff check .

@@ -53,7 +53,9 @@ class Need:
 def main() -> int:
     """Exit status; an error is one line on standard error."""
     try:
-        check(choose_target(), user_cache(), Path.cwd(), Path(sys.prefix))
+        target, cache = choose_target(), user_cache()
+        check(target, cache, Path.cwd(), Path(sys.prefix))
+        print(outlook(is_built(target, cache)), flush=True)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -66,14 +68,24 @@ def check(target: Target, cache: BuildCache, checkout: Path, environment: Path) 
     Raises:
         SetupError: the first thing that the user must change.
     """
-    recipes = expected_recipes(target)
-    is_built = any((cache.trees / recipe.key).exists() for recipe in recipes)
-    needs = needs_of(SIZES[target], cache, checkout, environment, is_built)
+    has_tree = is_built(target, cache)
+    needs = needs_of(SIZES[target], cache, checkout, environment, has_tree)
     for need in needs:
         require_writable(need.folder, need.variable)
     require_room(needs)
-    if not is_built:
-        _require_compiler(recipes)
+    if not has_tree:
+        _require_compiler(expected_recipes(target))
+
+
+def is_built(target: Target, cache: BuildCache) -> bool:
+    """Whether ``cache`` has a tree for ``target``, whatever its index of packages calls torch."""
+    return any((cache.trees / recipe.key).exists() for recipe in expected_recipes(target))
+
+
+def outlook(has_tree: bool) -> str:
+    """What set-up will do from here, and about how long that takes on two cores."""
+    packages = "next: PyTorch and other packages, two to four minutes where none is cached; then upstream's package"
+    return f"{packages}, {'which is in the cache' if has_tree else 'whose kernels take two to three to compile'}"
 
 
 def needs_of(sizes: Sizes, cache: BuildCache, checkout: Path, environment: Path, is_built: bool) -> list[Need]:

@@ -33,11 +33,14 @@ SHA256 = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status; an error is one line on standard error."""
     parser = argparse.ArgumentParser(prog="python -m build_tools.releases", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="fetch none of them")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"by default {', '.join(SHA256)}")
+    given = parser.parse_args(arguments)
     installed = Path(sysconfig.get_path("purelib")) / PROJECT
     try:
-        for version in parser.parse_args(arguments).versions or SHA256:
-            provide(source_of(version), version, installed, FOLDER / version, user_cache())
+        for version in given.versions or SHA256:
+            if not given.list:
+                provide(source_of(version), version, installed, FOLDER / version, user_cache())
             print(version)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -13,7 +13,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts, is_correct
-from forkjoin_work import BLOCK_SIZE, Counted, num_round_trips, three_ways
+from forkjoin_work import BLOCK_SIZE, Counted, Work, num_round_trips, three_ways, why_slower
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
@@ -33,7 +33,9 @@ def main() -> None:
     arguments.add_argument("--count", type=int, default=100, help="held-out prompts a mode")
     count = arguments.parse_args().count
     console = Console(highlight=False, width=120)
-    console.print("Loading the model once without hooks, and once for each mode ...")
+    console.print(
+        "Loading the model once without hooks, and once for each mode: all of it takes a minute on two cores ..."
+    )
     plain = Counted(open_engine(None, enable_prefix_caching=True, block_size=BLOCK_SIZE))
     for mode in MODES:
         show_mode(console, mode, plain, held_out_prompts(count, SEED, mode))
@@ -49,7 +51,10 @@ def show_mode(console: Console, mode: Mode, plain: Counted, prompts: list[str]) 
         console.print(tree_of(output, decode))
     correct = sum(map(is_correct, prompts, answers(outputs)))
     console.print(f"exact match: {100 * correct / len(prompts):.1f} %  ({correct} of {len(prompts)} held-out prompts)")
-    console.print(work_table(Counted(engine), plain, outputs))
+    hooked = Counted(engine)
+    one, all_of_them = three_ways(hooked, plain, outputs[:1]), three_ways(hooked, plain, outputs)
+    console.print(work_table({"one request": (one, outputs[:1]), f"{len(outputs)} at once": (all_of_them, outputs)}))
+    console.print(why_slower(all_of_them))
 
 
 def tree_of(output: RequestOutput, decode: Decode) -> Tree:
@@ -80,14 +85,14 @@ def _add_sampled(tree: Tree, completion: CompletionOutput, start: int, end: int,
             shown.add(Text(f"resumes: prefills {join.num_prefill} of {join.num_context} tokens in context"))
 
 
-def work_table(hooked: Counted, plain: Counted, outputs: Sequence[RequestOutput]) -> Table:
-    """What one of ``outputs`` costs, and all of them at once, each of three ways."""
+def work_table(works: dict[str, tuple[dict[str, Work], Sequence[RequestOutput]]]) -> Table:
+    """What outputs cost, each of three ways; by the name of what they are, the work and the outputs."""
     table = Table("", "", *map(_right, ("steps", "computed tokens", "round trips", "seconds")), box=box.SIMPLE)
-    for name, part in (("one request", outputs[:1]), (f"{len(outputs)} at once", outputs)):
-        for way, work in three_ways(hooked, plain, part).items():
-            trips = num_round_trips(part) if way == "by a client" else 1
-            table.add_row(name, way, f"{work.steps:,}", f"{work.tokens:,}", str(trips), f"{work.seconds:.2f}")
-            name = ""
+    for name, (ways, outputs) in works.items():
+        for way, work in ways.items():
+            trips = num_round_trips(outputs) if way == "by a client" else 1
+            first = name if way == "with hooks" else ""
+            table.add_row(first, way, f"{work.steps:,}", f"{work.tokens:,}", str(trips), f"{work.seconds:.2f}")
     return table
 
 

@@ -6,7 +6,7 @@ Steps of the model and tokens that it computes depend neither on the machine nor
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 REPEATS = 3
 BLOCK_SIZE = 16 if IS_FORK else 32
 """The smallest that the engine takes: a client finds whole blocks in the prefix cache."""
+
+FIGURES = "docs/internals/benchmarks.md" if IS_FORK else "docs/internals/benchmarks-plugin.md"
+"""Where the page with larger models' figures is."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,15 @@ def three_ways(hooked: Counted, plain: Counted, outputs: Sequence[RequestOutput]
         "in sequence": plain.work_of(lambda: _generate(plain.engine, whole)),
         "by a client": plain.work_of(lambda: _fork_and_join(plain.engine, outputs)),
     }
+
+
+def why_slower(ways: Mapping[str, Work]) -> str:
+    """A line for whoever sees that hooks take more seconds than another way; empty if they do not."""
+    hooks = ways["with hooks"].seconds
+    others = " and ".join(way for way, work in ways.items() if work.seconds < hooks)
+    if not others:
+        return ""
+    return f"Slower than {others}: a step of this 3 MB model is bookkeeping, not weights. Real figures: {FIGURES}"
 
 
 def num_round_trips(outputs: Sequence[RequestOutput]) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mytests.browser import Opened, Opener
     from sequence_hooks.trace.lanes import Picture
 
+pytest_plugins = ["mytests.timing"]
+
 # The tests of one engine cannot be imported in the environment of the other.
 collect_ignore = [] if IS_V1 else ["v1"]
 

@@ -30,6 +30,7 @@ PAGES = [
     *(ROOT / name for name in TOP),
     *sorted(path for top in ("docs", "examples") for path in ROOT.glob(f"{top}/**/*.md")),
 ]
+MAKEFILES = (ROOT / "Makefile", ROOT / "build_tools" / "tests.mk")
 MODULES = [
     path for top in ("vllm", "sequence_hooks") for path in (ROOT / top).rglob("*.py") if "_upstream" not in path.parts
 ]
@@ -90,7 +91,7 @@ def test_what_a_page_points_at_exists(page: Path) -> None:
 def test_what_a_page_names_exists(page: Path) -> None:
     """Files and folders by their paths from the root, and targets of make."""
     text = page.read_text()
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    targets = re.findall(r"^([a-z-]+):", "".join(path.read_text() for path in MAKEFILES), flags=re.M)
     missing = [f"make {target}" for target in TARGET.findall(text) if target not in targets]
     missing += [name for name in FILE.findall(text) if "_upstream" not in name and not (ROOT / name).exists()]
     assert missing == []

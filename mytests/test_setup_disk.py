@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from build_tools import preflight
+from build_tools import compiler, preflight
 from build_tools import tree as tree_module
 from build_tools.cache import BuildCache
 from build_tools.compiler import compile_kernels, require_compiler
@@ -119,6 +119,25 @@ class TestDisk:
         with pytest.raises(SetupError, match=rf"^no room for the CPU kernels: fatal: .*make room in .* or {tmp_path},"):
             compile_kernels(tmp_path, tmp_path, (), tmp_path / "logs" / "key.log")
 
+    def test_a_compiler_shows_how_far_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Where there is no terminal, in a line for each file; the rest of what it says is in its log alone."""
+        said = program(tmp_path / "python", "echo '[1/2] c++ a.cpp'; echo warning; echo '[2/2] c++ b.cpp'")
+        monkeypatch.setattr(sys, "executable", said)
+        compile_kernels(tmp_path, tmp_path, (), tmp_path / "logs" / "key.log")
+        assert capsys.readouterr().out == "  1 of 2 files, 0 s\n  2 of 2 files, 0 s\n"
+        assert "warning" in (tmp_path / "logs" / "key.log").read_text()
+
+    def test_a_compiler_that_takes_long_gives_signs_of_life(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Before the first file is compiled, too."""
+        monkeypatch.setattr(compiler, "SECONDS_BETWEEN_SIGNS", 0.1)
+        monkeypatch.setattr(sys, "executable", program(tmp_path / "python", "sleep 1"))
+        compile_kernels(tmp_path, tmp_path, (), tmp_path / "logs" / "key.log")
+        assert capsys.readouterr().out.startswith("  0 of 8 files, 0 s\n")
+
     def test_a_compiler_that_cannot_be_run_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error is that of a missing compiler."""
         (tmp_path / "c++").touch()
@@ -184,6 +203,11 @@ class TestPreflight:
         for recipe in expected_recipes(Target.CPU)[1:]:
             (cache.trees / recipe.key).mkdir(parents=True)
         self.check(tmp_path, cache)
+
+    def test_what_will_take_long_is_told(self) -> None:
+        """Kernels that are in the cache are not compiled."""
+        assert "take two to three to compile" in preflight.outlook(has_tree=False)
+        assert "compile" not in preflight.outlook(has_tree=True)
 
     def test_the_wheel_needs_no_compiler(
         self, tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch

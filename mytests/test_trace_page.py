@@ -13,6 +13,8 @@ from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.lanes import Lane, Picture
 from sequence_hooks.trace.page import to_html
 
+pytestmark = pytest.mark.browser
+
 EVIL = "</script><script>console.log('run')</script><b>bold</b>"
 
 

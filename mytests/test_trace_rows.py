@@ -7,6 +7,8 @@ from mytests.browser import Opener
 from mytests.trace_inputs import HEADER, fill, finish, forest
 from sequence_hooks.trace.lanes import Lane, Picture
 
+pytestmark = pytest.mark.browser
+
 FAMILY = ["r", "r_child_0", "r_child_0_child_0", "r_child_1"]
 
 

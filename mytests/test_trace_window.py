@@ -6,6 +6,8 @@ import pytest
 from mytests.browser import Opened, Opener
 from mytests.trace_inputs import chain, forest
 
+pytestmark = pytest.mark.browser
+
 TWENTY_SECONDS = forest([0, 5.5, 11, 16])
 """Four requests, one after another; between each two nothing happens for 1.5 s or 1 s."""
 

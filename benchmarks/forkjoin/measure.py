@@ -36,15 +36,15 @@ def measure(suite: Suite, workshop: Workshop) -> Iterator[Figures]:
     with tqdm(leave=False, unit="run") as progress:
         for model, plans in suite.grids:
             for number in clock.rounds(suite.rounds):
-                with workshop.open(model, *KINDS) as sides:
+                with workshop.open(model, *KINDS, tell=progress.set_description) as sides:
                     yield from _Round(model, sides, number, progress).grid(plans)
         for number in clock.rounds(suite.rounds):
-            with workshop.open(SMALL, HOOKS, INJECTION, CACHING) as sides:
+            with workshop.open(SMALL, HOOKS, INJECTION, CACHING, tell=progress.set_description) as sides:
                 yield from _Round(SMALL, sides, number, progress).forests(suite.forests)
         # Last: what time is left makes these, of which most rounds are needed, more certain.
         for model, plans in suite.batches:
             for number in clock.rounds(suite.batch_rounds):
-                with workshop.open(model, *WITHOUT_HOOK_TOKENS) as sides:
+                with workshop.open(model, *WITHOUT_HOOK_TOKENS, tell=progress.set_description) as sides:
                     yield from _Round(model, sides, number, progress).batches(plans)
 
 

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -115,8 +115,9 @@ class Workshop:
             self._interpreters["upstream"] = make_environment(folder / "upstream", upstream)
 
     @contextmanager
-    def open(self, model: Model, *kinds: Kind) -> Iterator[dict[Kind, Side]]:
-        """Engines of all ``kinds`` at once."""
+    def open(self, model: Model, *kinds: Kind, tell: Callable[[str], object] = str) -> Iterator[dict[Kind, Side]]:
+        """Engines of all ``kinds`` at once; starting them takes a while, and ``tell`` is told which is waited for."""
+        tell(f"{model.name}: preparing {len(kinds)} engines")
         with ExitStack() as stack:
             processes = [
                 stack.enter_context(
@@ -129,8 +130,11 @@ class Workshop:
                 )
                 for kind in kinds
             ]
-            pairs = zip(kinds, processes, strict=True)
-            yield {kind: Side(process, kind, self._log(kind)) for kind, process in pairs}
+            sides: dict[Kind, Side] = {}
+            for kind, process in zip(kinds, processes, strict=True):
+                tell(f"{model.name}: starting {kind.name}, engine {len(sides) + 1} of {len(kinds)}")
+                sides[kind] = Side(process, kind, self._log(kind))
+            yield sides
 
     def arguments(self, model: Model, kind: Kind) -> dict[str, Any]:
         """The arguments of an engine; the model is made when it is first needed."""

@@ -70,9 +70,11 @@ def measure(suite: Suite, workshop: Workshop, contestants: Sequence[Contestant] 
         for model, plans in suite.grids:
             for number in clock.rounds(suite.rounds):
                 with ExitStack() as stack:
-                    sides: dict[Kind, Runs] = {**stack.enter_context(workshop.open(model, *in_process))}
+                    tell = progress.set_description
+                    sides: dict[Kind, Runs] = {**stack.enter_context(workshop.open(model, *in_process, tell=tell))}
                     for each in contestants:
                         if each.is_served:
+                            tell(f"{model.name}: starting {each.name}")
                             sides[each.kind] = stack.enter_context(served(workshop, model, each.kind))
                     yield from _round(model, plans, number, contestants, sides, progress)
 
@@ -86,6 +88,7 @@ def _round(
     progress: tqdm,
 ) -> Iterator[Outcome]:
     for each in contestants:
+        progress.set_description(f"{model.name}: warming up {each.name}")
         sides[each.kind].run(each.way, WARM_UP, seed=0)
     start = number % len(contestants)
     for plan in plans:

@@ -14,7 +14,7 @@ from mytests.browser import PATIENCE_MS
 from mytests.server.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
 from mytests.servers import until
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.browser]
 
 expect.set_options(timeout=PATIENCE_MS)
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make test` leaves to `make test-all`, in parts that .ci/run takes in turn: `build_tools.turns` chooses.
+
+Groups that a change of certain files asks for are listed here. Each other file with tests that are marked "full" is a
+part of its own in each environment that runs it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+RELEASES = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
+ON_BOTH = (
+    *("mytests/rules/*", "mytests/server/*", "mytests/training/*", "mytests/test_hostile_clients.py"),
+    *("mytests/test_injection_engine.py", "mytests/test_injection_sharing.py", "mytests/test_injection_fuzz.py"),
+)
+"""Tests that both environments run."""
+
+SECONDS_OF_A_FILE = 60
+_FULL = "mark.full"
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A part of the rest."""
+
+    name: str
+    command: str
+    seconds: int
+    """What it takes, about."""
+
+    paths: tuple[str, ...] = ()
+    """Patterns of the files whose change asks for it; a "*" is any part of a path."""
+
+    def asked_for_by(self, changed: list[str]) -> str | None:
+        """The first of the ``changed`` files that does."""
+        return next((name for name in changed for pattern in self.paths if fnmatch(name, pattern)), None)
+
+
+def _marked(environment: str, *files: str) -> str:
+    """The command that runs the tests of ``files`` that are marked "full"."""
+    return f"make {environment}-full TESTS={shlex.quote(' '.join(files))}"
+
+
+_OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
+_OF_NOTATIONS = ("sequence_hooks/protocols/*", "sequence_hooks/serving/*", "*/server/published.py")
+_OF_BENCHES = ("benchmarks/*",)
+_OF_WORKERS = ("sequence_hooks/kv/*", "*worker/*")
+_OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
+_NOTATIONS = "mytests/server/test_protocols.py"
+
+GROUPS = (
+    *(Rest(f"release-{release}", f"make release-{release}", 110, _OF_RELEASES) for release in RELEASES),
+    Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
+    Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
+    Rest("bench", _marked("fork", "mytests/test_bench.py"), 270, _OF_BENCHES),
+    Rest("bench-plugin", _marked("fork", "mytests/test_plugin_bench.py"), 190, _OF_BENCHES),
+    Rest("bench-upstream", _marked("fork", "mytests/test_upstream_benchmarks.py"), 270, _OF_BENCHES),
+    Rest("fork-workers", _marked("fork", "mytests/test_entry_points.py"), 300, _OF_WORKERS),
+    Rest("plugin-workers", _marked("plugin", "mytests/v1/test_async_engine.py"), 300, _OF_WORKERS),
+    *(
+        Rest(f"{environment}-floats-{kind}", f"make {environment}-floats-{kind}", 240, _OF_WORKERS)
+        for kind in ("avx512", "avx2", "sse41")
+        for environment in ("fork", "plugin")
+    ),
+    Rest("dist", "make dist", 180, _OF_SET_UP),
+    Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, ("mytests/fuzz*.py",)),
+    Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, ("mytests/fuzz*.py", "mytests/v1/fuzz*.py")),
+    Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/injection_*.py",)),
+)
+
+
+def parts_of(root: Path) -> list[Rest]:
+    """All of the rest, in an order that depends on nothing but the files of the checkout."""
+    return [*GROUPS, *_files(root)]
+
+
+def _files(root: Path) -> Iterator[Rest]:
+    for path in sorted((root / "mytests").rglob("test_*.py")):
+        if _FULL not in path.read_text():
+            continue
+        name = path.relative_to(root).as_posix()
+        for environment in _environments(name):
+            command = _marked(environment, name)
+            if all(group.command != command for group in GROUPS):
+                short = name[len("mytests/") : -len(".py")].replace("/", ".")
+                yield Rest(f"{environment}-{short}", command, SECONDS_OF_A_FILE, (name,))
+
+
+def _environments(name: str) -> tuple[str, ...]:
+    if name.startswith("mytests/v1/"):
+        return ("plugin",)
+    return ("fork", "plugin") if any(fnmatch(name, pattern) for pattern in ON_BOTH) else ("fork",)

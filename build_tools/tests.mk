@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+# The targets that run tests. The Makefile includes this, and says what the variables are for.
+
+# With workers, files of tests run side by side: most use one core. What must be alone, and why, is in TODO.md.
+WORKERS ?= 0
+SPREAD = -n $(WORKERS) --dist loadfile
+ALONE := mytests/test_fuzz.py
+# Of all tests, those that any machine can run in some minutes.
+SELECTED = not browser and not device$(if $(filter-out 0,$(FULL)),, and not full)
+FORK_PARTS = $(if $(filter-out 0,$(COVERAGE)),fork-surgical fork-model,fork-tests) fork-alone
+ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
+  mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
+
+TURNS_SECONDS ?= 480
+DEVICE_PYTHON ?= python3
+
+# The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
+parts = ($(call with_any_python,build_tools.parts $(@:-parts=) $(1))) || test -s build/durations/$(@:-parts=).failed
+OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all ci
+FLOATS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE
+FLOATS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
+
+.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) turns durations device device-selfcheck device-tests fork-tests fork-surgical \
+  fork-model fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser
+
+test: test-parts ## all tests that any machine can run in some minutes: both set-ups, and of both vLLMs side by side
+
+test-parts:
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests)
+
+test-fork: test-fork-parts ## of those the fork's
+
+test-fork-parts:
+	@$(call parts,--then setup! $(FORK_PARTS))
+
+test-plugin: test-plugin-parts ## of those the plug-in's, on a stock vLLM
+
+test-plugin-parts:
+	@$(call parts,--then plugin! plugin-tests)
+
+test-releases: test-releases-parts ## the plug-in's tests that depend on vLLM's release, on the other releases that it supports
+
+test-releases-parts: plugin
+	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases --list $(RELEASES)) || exit 1; \
+	$(call parts,--then $$(printf 'release-%s ' $$releases))
+
+test-floats: test-floats-parts ## the tests that compare a model's floats, with three instruction sets
+
+test-floats-parts:
+	@$(call parts,--then setup! plugin! $(foreach set,avx512 avx2 sse41,fork-floats-$(set) plugin-floats-$(set)))
+
+test-browser: test-browser-parts ## the tests of pages, in a Chromium
+
+test-browser-parts:
+	@$(call parts,--then setup! plugin! browser fork-browser plugin-browser)
+
+test-device: test-device-parts ## what wants an accelerator, on a machine that has one: selfcheck, and the tests marked "device"
+
+test-device-parts:
+	@$(call parts,--then device! device-selfcheck device-tests)
+
+device:
+	@$(DEVICE_PYTHON) -m build_tools.device
+
+device-selfcheck:
+	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m sequence_hooks.selfcheck examples/forkjoin-tiny --max-model-len 512 \
+	  --gpu-memory-utilization 0.3
+
+device-tests:
+	@$(IN_PLUGIN) $(DEVICE_PYTHON) -m pytest -m device mytests/v1
+
+test-all: test-all-parts ## every test and check there is: hours
+
+test-all-parts: export FULL = 1
+test-all-parts: export COVERAGE = 1
+test-all-parts: export FUZZ_SECONDS = 600
+test-all-parts:
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests \
+	  --then lint check-core docs test-browser test-releases test-floats dist bench-quick bench-plugin-quick \
+	  fuzz fuzz-plugin fuzz-injection)
+
+ci: ci-parts ## what .ci/run runs
+
+ci-parts: export COVERAGE = 1
+ci-parts:
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --then lint check-core docs \
+	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
+	  fork-browser plugin-browser turns)
+
+turns: ## of the rest of test-all those parts whose turn it is, and those that the changed files ask for
+	@$(call with_any_python,build_tools.turns --seconds $(TURNS_SECONDS) --run)
+
+# The last line of all of these is make's own, and names what has failed.
+$(OF_PARTS):
+	@$(if $(shell cat build/durations/$@.failed 2>/dev/null),$(error $(shell cat build/durations/$@.failed)))
+
+durations: ## what took how long in the latest of these: build/durations/durations.md
+	@$(call with_any_python,build_tools.durations)
+
+fork-tests: setup
+	@$(BIN)/python -m pytest -m "$(SELECTED)" --ignore $(ALONE) $(SPREAD)
+
+fork-surgical: setup
+	@$(BIN)/python -m pytest -m "not model and $(SELECTED)" --cov $(SPREAD)
+
+fork-model: setup
+	@$(BIN)/python -m pytest -m "model and $(SELECTED)" --ignore $(ALONE) $(SPREAD)
+
+fork-alone: setup
+	@$(BIN)/python -m pytest -m "$(SELECTED)" $(ALONE)
+
+plugin-tests: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m "$(SELECTED)" $(SPREAD) $(ON_PLUGIN)
+
+# A file may have tests that are marked "full" in one environment alone: that none is selected is no failure.
+fork-full: setup
+	@$(BIN)/python -m pytest -m "full and not browser and not device" $(SPREAD) $(TESTS) || test $$? = 5
+
+plugin-full: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m "full and not browser and not device" $(SPREAD) \
+	  $(or $(TESTS),$(ON_PLUGIN)) || test $$? = 5
+
+fork-browser: setup
+	@$(BIN)/python -m pytest -m browser
+
+plugin-browser: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m browser $(ON_PLUGIN)
+
+fork-floats-%: setup
+	@$(FLOATS_$*) $(BIN)/python -m pytest -m floats $(SPREAD)
+
+plugin-floats-%: plugin
+	@$(IN_PLUGIN) $(FLOATS_$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m floats $(SPREAD) $(ON_PLUGIN)
+
+release-%: plugin
+	@$(PLUGIN)/bin/python -m build_tools.releases $*
+	@$(call on_release,$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q $(SPREAD) \
+	  -m "(not model or every_release) and $(SELECTED)" mytests/rules mytests/v1

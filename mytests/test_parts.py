@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a run: all run whichever fails, side by side or one after the other, and the last line names what failed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from build_tools.durations import PAGE
+from build_tools.ledger import LEDGER, Ran, noted, verdict
+from build_tools.parts import FOLDER_VARIABLE, INTERRUPTED, PART_VARIABLE, ROOT, Part, main
+
+INNER = f"{sys.executable} -m build_tools.parts"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where parts note how they went; these tests may be in a part themselves."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.delenv(PART_VARIABLE, raising=False)
+    return tmp_path
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {part.name: part.outcome for part in noted(folder)}
+
+
+def test_a_part_that_fails_hides_no_other(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The others run, the exit status is 1, and the last line names it."""
+    assert main(["these", "--then", "a=true", "b=exit 3", "c=echo still here"]) == 1
+    assert outcomes(folder) == {"a": "passed", "b": "failed", "c": "passed"}
+    shown = capfd.readouterr().out.splitlines()
+    assert "still here" in shown and "== part b" in shown
+    assert shown[-1] == (folder / "these.failed").read_text() == "failed: b"
+
+
+def test_if_all_pass_the_last_line_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The exit status is 0, and make has no name to fail with."""
+    assert main(["these", "--then", "a=true"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "all parts of these passed"
+    assert (folder / "these.failed").read_text() == ""
+
+
+def test_chains_run_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each waits here for a file that the other makes, and each line says which of them it is from."""
+    wait = "until test -e {0}; do sleep 0.01; done; echo found {1}"
+    one = f"a=touch {folder}/one; {wait.format(folder / 'other', 'other')}"
+    other = f"b=touch {folder}/other; {wait.format(folder / 'one', 'one')}"
+    assert main(["these", "--chain", "left", one, "--chain", "right one", other]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert {"left      | found other", "right one | found one"} <= set(shown)
+
+
+def test_a_set_up_that_fails_ends_its_chain(folder: Path) -> None:
+    """The other chain goes on, what needs both does not, and all of it stands in the last line."""
+    chains = ["--chain", "left", "set-up!=false", "a=true", "--chain", "right", "other!=true", "b=false", "c=true"]
+    assert main(["these", *chains, "--then", "d=true"]) == 1
+    assert outcomes(folder) == {
+        "set-up": "failed",
+        "a": "not run",
+        "d": "not run",
+        "other": "passed",
+        "b": "failed",
+        "c": "passed",
+    }
+    assert verdict(sorted(noted(folder), key=lambda part: part.name)) == "failed: b, set-up; not run: a, d"
+
+
+def test_parts_within_a_part(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The last line names the innermost ones that failed."""
+    assert main(["these", "--then", f"a={INNER} inner --then x=false y=true", "b=true"]) == 1
+    assert outcomes(folder) == {"a": "failed", "a/x": "failed", "a/y": "passed", "b": "passed"}
+    assert capfd.readouterr().out.splitlines()[-1] == "failed: a/x"
+
+
+def test_a_run_begins_with_an_empty_ledger(folder: Path) -> None:
+    """What earlier parts have noted is removed, and nothing else."""
+    for name in (LEDGER, "old.json", "old.failed", "mine.txt"):
+        (folder / name).write_text("")
+    assert main(["these", "--then", "a=true"]) == 0
+    assert {path.name for path in folder.iterdir()} == {LEDGER, PAGE, "these.failed", "mine.txt"}
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("lint", Part("lint", "make --no-print-directory lint")),
+        ("setup!", Part("setup", "make --no-print-directory setup", is_needed=True)),
+        ("a=b=c d", Part("a", "b=c d")),
+        ("a!=b", Part("a", "b", is_needed=True)),
+    ],
+)
+def test_a_part_is_a_target_or_a_command(word: str, part: Part) -> None:
+    """With a "!" after its name, if it is needed for what comes after it."""
+    assert Part.of(word) == part
+
+
+def test_a_run_that_is_ended_ends_its_parts(folder: Path) -> None:
+    """No part begins any more; what had run stands in the ledger."""
+    command = [sys.executable, "-m", "build_tools.parts", "these", "--then", "a=echo begun; exec sleep 60", "b=true"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "begun\n":
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGTERM)
+        told = process.stdout.read()
+    assert process.returncode == INTERRUPTED
+    assert told.splitlines()[-1] == "interrupted"
+    assert outcomes(folder) == {"a": "failed", "b": "not run"}
+
+
+def test_the_processes_of_a_make_are_not_those_of_its_parts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its variables are."""
+    monkeypatch.setenv("MAKEFLAGS", "k -j2 --jobserver-auth=3,4 -- FULL=1")
+    assert main(["these", "--then", 'a=echo "$MAKEFLAGS"']) == 0
+    assert capfd.readouterr().out.splitlines()[1].split() == ["k", "--", "FULL=1"]
+
+
+def test_an_inner_failure_stands_for_the_outer_one() -> None:
+    """Even if names begin alike."""
+    parts = [Ran(name, 1, 0.0, 0.0) for name in ("a", "a/b", "ab")]
+    assert verdict(parts) == "failed: a/b, ab"
