@@ -137,7 +137,7 @@ class TestEnds:
 
     def test_nothing_is_kept_of_a_detached_child(self) -> None:
         """No context ever gets its result."""
-        handlers = {test_detached.FORK: f"{test_detached.__name__}.Apart"}
+        handlers: dict[int | str, str] = {test_detached.FORK: f"{test_detached.__name__}.Apart"}
         engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, handlers=handlers))
         engine.add(prompt="prompt")
         script = plan(r="*" + "a" * 20, r_child_0="ABCDE")

@@ -67,6 +67,14 @@ class TestGlueRequests:
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
         engine.assert_empty()
 
+    def test_it_holds_no_references(self) -> None:
+        """Its owner can give up all of its blocks."""
+        engine, script = with_glue_in_two_steps()
+        blocks = pool_of(engine)
+        assert {blocks[index].ref_cnt for index in engine.blocks_of("r")} == {1}
+        engine.run(script)
+        engine.assert_empty()
+
     def test_a_sequence_whose_glue_is_preempted_is_recomputed(self) -> None:
         """Upstream preempts whatever runs, and does not know that it is only glue."""
         engine, script = with_glue_in_two_steps()
