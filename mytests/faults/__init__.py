@@ -18,10 +18,11 @@ from mytests.faults.fault import Engine, Fault
 from mytests.faults.here import engine_here
 from mytests.faults.of_checks import CHECKS
 from mytests.faults.of_fork import FORK
+from mytests.faults.of_kv_traps import KV_TRAPS
 from mytests.faults.of_plugin import PLUGIN
 from mytests.faults.of_traps import NOT_PLANTED, TRAPS
 
-FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *CHECKS)
+FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *CHECKS)
 
 __all__ = ["FAULTS", "NOT_PLANTED", "Fault", "fault_named", "faults_of"]
 

@@ -67,3 +67,8 @@ def model(*nodes: str) -> tuple[Net, ...]:
 def by_itself(tier: Tier, *nodes: str) -> tuple[Net, ...]:
     """Nets that plant the fault themselves."""
     return tuple(Net(node, tier, plants=True) for node in nodes)
+
+
+def undoing(trap: str, name: str, wrong: str, edits: tuple[Edit, ...], *nets: tuple[Net, ...]) -> Fault:
+    """A fault of the plug-in that undoes the remedy of a trap in upstream."""
+    return Fault(name, edits, wrong, tuple(net for some in nets for net in some), ("plugin",), trap)

@@ -1,26 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traps of ``docs/internals/plugin.md``: each fault undoes a remedy, as far as that can be done by itself."""
+"""The other traps of ``docs/internals/plugin.md``: each fault undoes a remedy, as far as that can be done by itself."""
 
-from mytests.faults.fault import Edit, Fault, Net, surgical
+from mytests.faults.fault import Edit, surgical, undoing
 
 CORE = "sequence_hooks.v1.core"
 FRONT = "sequence_hooks.v1.frontend"
 BLOCKING = f"{CORE}.blocking:BlockingScheduler"
-INJECTING = f"{CORE}.injecting:InjectingScheduler"
 PARAMS = f"{CORE}.params"
 CORNERS = "mytests/v1/test_corners.py"
 FORKS = "mytests/v1/test_forks.py"
-WALKS = "mytests/v1/test_walks.py::test_aborts_at_any_time_leave_nothing"
 REFUSED = "mytests/v1/test_checks.py::test_what_cannot_work_is_refused"
 
-
-def undone(trap: str, name: str, wrong: str, edits: tuple[Edit, ...], *nets: tuple[Net, ...]) -> Fault:
-    """A fault of the plug-in that undoes the remedy of a trap."""
-    return Fault(name, edits, wrong, tuple(net for some in nets for net in some), ("plugin",), trap)
-
-
 TRAPS = (
-    undone(
+    undoing(
         "a waiting request takes a slot",
         "blocked-ones-are-queued",
         "BLOCKED parents take the slots that their children need, and no sequence goes on.",
@@ -34,7 +26,7 @@ TRAPS = (
         ),
         surgical(f"{FORKS}::test_blocked_parents_take_no_slot"),
     ),
-    undone(
+    undoing(
         "a waiting request takes a slot",
         "new-requests-go-first",
         "New requests take the slots that a tree needs to end.",
@@ -43,14 +35,7 @@ TRAPS = (
             "mytests/rules/test_edge_cases.py::TestFullBatches::test_a_tree_that_has_begun_goes_before_new_requests"
         ),
     ),
-    undone(
-        "KV of a request that does not run",
-        "nobody-gives-up-kv",
-        "Where BLOCKED sequences hold all KV, no sequence goes on.",
-        (Edit(f"{CORE}.pressure:Pressure.allocate_slots", "while blocks is None and", "while False and"),),
-        surgical(f"{CORNERS}::test_a_joined_sequence_gives_up_kv_for_another_one"),
-    ),
-    undone(
+    undoing(
         "its two model runners learn tokens",
         "a-join-is-no-session",
         "A model runner does not learn the tokens that a join has merged.",
@@ -63,28 +48,21 @@ TRAPS = (
         ),
         surgical("mytests/rules/test_semantics.py"),
     ),
-    undone(
-        "with asynchronous scheduling a token may arrive",
-        "a-preempted-parent-is-shared",
-        "A child shares blocks that its parent does not have any more.",
-        (Edit(f"{CORE}.forks:Forks.add", "if num_tokens <= 0:", "if num_shared <= 0:"),),
-        surgical(f"{CORNERS}::test_a_promise_of_a_sequence_that_was_preempted_meanwhile"),
-    ),
-    undone(
+    undoing(
         "tokens without logprobs end a stream",
         "merged-tokens-have-no-logprobs",
         "Merged tokens come without the logprobs that their children sampled them with.",
         (Edit(f"{FRONT}.narration:Narration.entries", "", "return None"),),
         surgical("mytests/rules/test_accounting.py::TestAccounting::test_logprobs_of_merged_tokens_are_the_childs"),
     ),
-    undone(
+    undoing(
         "stop strings are looked for in the front end",
         "the-core-finds-no-stop-string",
         "A tree samples on after its stop string, and spawns children that nobody sees.",
         (Edit(f"{CORE}.texts:has_stop_strings", "", "return False"),),
         surgical("mytests/rules/test_text.py::TestStopStrings"),
     ),
-    undone(
+    undoing(
         "some releases look at the length before the end",
         "an-eos-is-merged",
         "The EOS of a child becomes part of its parent's context.",
@@ -99,77 +77,77 @@ TRAPS = (
             "mytests/rules/test_semantics.py::TestTheEndsOfAChild::test_its_result_is_what_it_sampled_before_its_end"
         ),
     ),
-    undone(
+    undoing(
         "unknown fields of an output are dropped",
         "events-are-dropped",
         "The front end never learns of a tree.",
         (Edit(f"{CORE}.ledger:Ledger.write", "[page, *of_client.outputs,", "[*of_client.outputs,"),),
         surgical(FORKS, "mytests/rules/test_semantics.py"),
     ),
-    undone(
+    undoing(
         "a large step reaches the front end in several calls",
         "events-come-too-early",
         "Events happen before the tokens that caused them.",
         (Edit(f"{FRONT}.narrator:Narrator.process_outputs", "if page.num_outputs:", "if False:"),),
         surgical("mytests/v1/test_chunks.py"),
     ),
-    undone(
+    undoing(
         "a new prompt resets",
         "max-tokens-begin-anew",
         "After a join a sequence may sample all of max_tokens again.",
         (Edit(f"{PARAMS}:params_after_join", "own.max_tokens - branch.num_sampled", "own.max_tokens"),),
         surgical("mytests/v1/test_params.py::test_after_a_join_limits_are_what_is_left_of_them"),
     ),
-    undone(
+    undoing(
         "a new prompt resets",
         "min-tokens-begin-anew",
         "After a join a sequence has to sample all of min_tokens again.",
         (Edit(f"{PARAMS}:params_after_join", "max(0, own.min_tokens - branch.num_sampled)", "own.min_tokens"),),
         surgical("mytests/v1/test_params.py::test_after_a_join_limits_are_what_is_left_of_them"),
     ),
-    undone(
+    undoing(
         "a new prompt resets",
         "the-first-sampler-forgets",
         "In the first model runner, penalties and bad words forget what was sampled before a join.",
         (Edit("sequence_hooks.v1.worker.rows:EarlierTokens.apply", "", "return logits"),),
         surgical("mytests/v1/test_earlier.py::test_a_join_changes_no_penalty_and_no_bad_word"),
     ),
-    undone(
+    undoing(
         "a new prompt resets",
         "the-second-sampler-forgets",
         "In the second model runner, penalties and bad words forget what was sampled before a join.",
         (Edit("sequence_hooks.v1.worker.slots:EarlierCounts.apply_staged_writes", "", "return"),),
         surgical("mytests/v1/test_earlier.py::test_the_second_runner_counts_and_forbids_the_same"),
     ),
-    undone(
+    undoing(
         "prompt logprobs of a resume",
         "prompt-logprobs-are-taken-again",
         "A resume asks for prompt logprobs, which are read from memory that nobody has written.",
         (Edit(f"{PARAMS}:params_after_join", "params.prompt_logprobs = None", "pass"),),
         surgical("mytests/rules/test_accounting.py::TestAccounting::test_prompt_logprobs_are_not_taken_again"),
     ),
-    undone(
+    undoing(
         "batch queues drop steps without tokens",
         "pipelines-are-allowed",
         "With pipeline parallelism, steps without tokens are dropped with all that they tell.",
         (Edit("sequence_hooks.v1.checks:check_engine", "parallel.pipeline_parallel_size > 1", "False"),),
         surgical(REFUSED),
     ),
-    undone(
+    undoing(
         "batch queues drop steps without tokens",
         "the-engine-stops-before-it-has-told",
         "The engine sleeps with events that nobody has been told.",
         (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or bool(self._ledger)", ""),),
         surgical(f"{CORNERS}::test_the_engine_stays_awake_while_something_is_to_be_told"),
     ),
-    undone(
+    undoing(
         "an output that is added to another",
         "added-outputs-lose-trees",
         "A slow reader's stream loses its tree.",
         (Edit(f"{FRONT}.outputs:RequestOutput.add", "", "super().add(next_output, aggregate)"),),
         surgical("mytests/v1/test_outputs.py"),
     ),
-    undone(
+    undoing(
         "an engine whose requests all wait for callers",
         "waiting-for-callers-spins",
         "An engine whose sequences all wait for callers runs empty steps without an end.",
@@ -182,92 +160,35 @@ TRAPS = (
         ),
         surgical("mytests/rules/test_resume.py::TestResume::test_it_waits_without_an_end"),
     ),
-    undone(
+    undoing(
         "an engine whose requests all wait for callers",
         "a-resumption-wakes-nobody",
         "An engine that sleeps does not notice that a caller has resumed a sequence.",
         (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or self.trees.has_unsettled", ""),),
         surgical("mytests/rules/test_resume.py::TestResume"),
     ),
-    undone(
+    undoing(
         "requests get their EOS, bad words and checks",
         "overridden-children-have-no-eos",
         "A child with parameters of its own never ends at an EOS, and ignores its bad words.",
         (Edit(f"{PARAMS}:child_params", "completion.complete(params)", "pass"),),
         surgical("mytests/v1/test_params.py::test_an_overridden_child_ends_as_the_model_does"),
     ),
-    undone(
+    undoing(
         "requests get their EOS, bad words and checks",
         "childrens-parameters-are-not-verified",
         "Parameters that no request could have end the engine in a step.",
         (Edit(f"{PARAMS}:check_child", "verify(params)", "pass"),),
         surgical("mytests/v1/test_checks.py::test_parameters_that_no_child_could_have_are_refused"),
     ),
-    undone(
-        "a preempted request computes its context anew",
-        "no-prefix-cache-is-allowed",
-        "Without a prefix cache no child shares a block.",
-        (Edit("sequence_hooks.v1.checks:check_engine", "not config.cache_config.enable_prefix_caching", "False"),),
-        surgical(REFUSED),
-    ),
-    undone(
-        "a preempted request computes its context anew",
-        "other-layers-are-allowed",
-        "Children share blocks of layers that have freed or overwritten them.",
-        (Edit(f"{CORE}.forks:check_kv_groups", "", "return"),),
-        surgical("mytests/v1/test_checks.py::test_layers_without_full_attention_are_refused"),
-    ),
-    undone(
+    undoing(
         "with data parallelism a request goes to any engine",
         "a-resumption-goes-anywhere",
         "With data parallelism, a resumption goes to an engine where no such sequence waits.",
         (Edit(f"{FRONT}.resuming:resumption", "request_id=branch.root.sequence.engine_id", 'request_id="resumption"'),),
         surgical(f"{CORNERS}::test_a_resumption_goes_where_its_request_is"),
     ),
-    undone(
-        "a reset of the cache",
-        "kv-survives-a-reset",
-        "After new weights, BLOCKED sequences and forks go on with KV of the old ones.",
-        (Edit(f"{BLOCKING}.reset_prefix_cache", "if reset_running_requests:", "if False:"),),
-        surgical(f"{CORNERS}::test_no_kv_survives_a_reset_of_upstreams_cache"),
-    ),
-    undone(
-        "full blocks of every request are entered",
-        "injected-blocks-are-found",
-        "Another request finds a block in the prefix cache that its tokens did not compute.",
-        (Edit(f"{INJECTING}.share_no_injected_blocks", "", "return"),),
-        surgical("mytests/v1/test_injection.py::TestPrefixCache::test_an_injected_block_is_found_by_nobody"),
-    ),
-    undone(
-        "part of a prompt may be scheduled",
-        "glue-does-not-wait-for-glue",
-        "What comes after a run of glue is computed before all of the run has KV.",
-        (Edit(f"{INJECTING}._is_scheduled", " and glue not in self._inflight_prefills", ""),),
-        surgical("mytests/v1/test_injection.py::TestGlueRequests::test_a_run_may_be_longer_than_a_part_of_a_prompt"),
-    ),
-    undone(
-        "blocks that two requests hold count as shared",
-        "glue-holds-references",
-        "An owner of glue cannot give up its KV, because its glue counts as another owner.",
-        (
-            Edit(
-                f"{INJECTING}._make_glue",
-                "self._glue[glue.request_id] =",
-                "self.kv_cache_manager.block_pool.touch(manager.req_to_blocks[glue.request_id])\n"
-                "        self._glue[glue.request_id] =",
-            ),
-            Edit(
-                f"{INJECTING}._end_glue",
-                "del manager.req_to_blocks[name]",
-                "self.kv_cache_manager.block_pool.free_blocks(manager.req_to_blocks.pop(name))",
-            ),
-        ),
-        surgical(
-            "mytests/v1/test_injection.py::TestGlueRequests::test_it_holds_no_references",
-            WALKS,
-        ),
-    ),
-    undone(
+    undoing(
         "a grammar is asked after its token",
         "a-refused-promise-waits",
         "A sequence whose promise its grammar refuses is BLOCKED for ever.",

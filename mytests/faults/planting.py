@@ -24,13 +24,13 @@ from mytests.faults.places import edited, function_in, parted
 
 @contextmanager
 def planted(fault: Fault) -> Iterator[None]:
-    """A context in which the engine has ``fault``."""
+    """A context in which the engine has ``fault``; raises a `LookupError` if the source has not what it replaces."""
     before = []
     try:
         for place in dict.fromkeys(edit.place for edit in fault.edits):
-            function = _function_at(place)
+            code, function = _code(place, fault), _function_at(place)
             before.append((function, function.__code__))
-            function.__code__ = _code(place, fault)
+            function.__code__ = code
         yield
     finally:
         for function, code in before:
