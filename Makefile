@@ -52,7 +52,7 @@ export VLLM_NO_USAGE_STATS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin agreement lint check-core lock mutate check-upstream bench bench-quick \
   bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
-  bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs
+  bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs faults
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -141,6 +141,11 @@ mutate: setup ## mutation score of the modules that hold the rules
 	@rm -rf mutants
 	@$(BIN)/mutmut run
 	@$(BIN)/mutmut results
+
+faults: setup plugin ## plant each fault of mytests/faults, and list which test notices it: build/faults/faults.md
+	@$(BIN)/python -W ignore -m mytests.faults --engine fork; fork=$$?; \
+	($(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.faults --engine plugin --output $(CURDIR)/build/faults) && \
+	exit $$fork
 
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream

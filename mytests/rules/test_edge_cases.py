@@ -149,6 +149,17 @@ class TestFullBatches:
         assert {engine.outputs[name].outputs[0].text for name in names} == {"BCaBCz"}
         engine.assert_empty()
 
+    def test_a_tree_that_has_begun_goes_before_new_requests(self) -> None:
+        """Its child gets the slot that its BLOCKED parent leaves, however long others have waited."""
+        engine = SurgicalEngine(max_num_seqs=1)
+        engine.add("r")
+        engine.add("s")
+        engine.run_until(lambda: engine.statuses().get("r_child_0") == "RUNNING", plan(r="!z", r_child_0="BC", s="y"))
+        assert engine.statuses() == {"r": "BLOCKED", "s": "WAITING", "r_child_0": "RUNNING"}
+        engine.run(plan(r="!z", r_child_0="BC", s="y"))
+        assert [engine.outputs[name].outputs[0].text for name in "rs"] == ["BCz", "y"]
+        engine.assert_empty()
+
     def test_a_small_token_budget_chunks_the_resume(self) -> None:
         """Merged tokens beyond the budget are prefilled over several steps."""
         engine = SurgicalEngine(max_num_batched_tokens=16, max_num_seqs=4)

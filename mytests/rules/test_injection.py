@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 
+from mytests.rules import test_detached
 from mytests.rules.engine import finished, plan
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
 
@@ -132,6 +133,31 @@ class TestEnds:
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
         engine.abort(aborted)
         engine.run(script)
+        engine.assert_empty()
+
+    def test_nothing_is_kept_of_a_detached_child(self) -> None:
+        """No context ever gets its result."""
+        handlers: dict[int | str, str] = {test_detached.FORK: f"{test_detached.__name__}.Apart"}
+        engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, handlers=handlers))
+        engine.add(prompt="prompt")
+        script = plan(r="*" + "a" * 20, r_child_0="ABCDE")
+        engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
+        engine.run_until(lambda: "r_child_0" not in engine.statuses(), script)
+        assert not engine.scheduler._kept
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_nothing_is_kept_of_an_aborted_child(self) -> None:
+        """Its parent gets nothing of it."""
+        engine = engine_with_kv()
+        engine.add(prompt="prompt")
+        script = plan(r="!!.z", r_child_0="ABC" * 5, r_child_1="D" * 20)
+        engine.run_until(lambda: "r_child_1" in engine.statuses() and engine.num_sampled("r_child_0") == 4, script)
+        engine.abort("r_child_0")
+        engine.step(script)
+        assert not engine.scheduler._kept
+        engine.run(script)
+        assert finished(engine).text == "\n" + "D" * 20 + "z"
         engine.assert_empty()
 
     def test_a_merge_is_cut_to_the_models_length(self) -> None:

@@ -87,8 +87,9 @@ def test_a_promise_that_a_grammar_does_not_accept_ends_its_request(
         return PROMISE not in token_ids
 
     monkeypatch.setattr(engine.scheduler.structured_output_manager, "accept_tokens", accepts)
-    engine.run(plan(r="a!b", r_child_0="C"))
+    engine.run_until(lambda: "r" in engine.outputs and engine.outputs["r"].finished, plan(r="a!b", r_child_0="C" * 20))
     assert finished(engine).finish_reason == "error"
+    assert engine.statuses() == {}
     engine.assert_empty()
 
 
@@ -125,6 +126,27 @@ def test_a_resumption_that_comes_after_an_abort_is_dropped(caplog: pytest.LogCap
     with caplog.at_level(logging.DEBUG, "vllm"):
         engine.scheduler.add_request(Request.from_engine_core_request(late, engine._hasher))
     assert not engine.scheduler.requests
+    engine.assert_empty()
+
+
+def test_a_resumption_goes_where_its_request_is() -> None:
+    """Upstream sends what has a request's id to that request's engine, where there are several."""
+    engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
+    engine.add()
+    engine.run_until(lambda: engine.awaiting() == ["r_child_0"], plan(r="a!bcdefgh", r_child_0="C."))
+    assert resumption(engine.narrator, "r_child_0", [7], engine.max_model_len, engine.vocab_size).request_id == "r"
+
+
+def test_the_engine_stays_awake_while_something_is_to_be_told() -> None:
+    """Some releases drop what a step without tokens would have told."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    engine.add()
+    engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", plan(r="a!.b", r_child_0="CCC"))
+    engine.abort("r")
+    without_tokens = engine.scheduler.schedule()
+    engine.worker.run(without_tokens, lambda request_id, context: 0)
+    assert not without_tokens.total_num_scheduled_tokens
+    assert engine.scheduler.has_requests()
     engine.assert_empty()
 
 

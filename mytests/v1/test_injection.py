@@ -67,6 +67,14 @@ class TestGlueRequests:
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
         engine.assert_empty()
 
+    def test_it_holds_no_references(self) -> None:
+        """Its owner can give up all of its blocks."""
+        engine, script = with_glue_in_two_steps()
+        blocks = pool_of(engine)
+        assert {blocks[index].ref_cnt for index in engine.blocks_of("r")} == {1}
+        engine.run(script)
+        engine.assert_empty()
+
     def test_a_sequence_whose_glue_is_preempted_is_recomputed(self) -> None:
         """Upstream preempts whatever runs, and does not know that it is only glue."""
         engine, script = with_glue_in_two_steps()
@@ -113,6 +121,48 @@ class TestGlueRequests:
         assert (latest.num_running_reqs, latest.num_waiting_reqs) == (1, 0)
         engine.run(script)
         engine.assert_empty()
+
+
+@pytest.mark.parametrize("mode", [{}, {"is_async": True}, {"is_async": True, "runner": "v2"}])
+class TestKept:
+    def test_nothing_is_kept_of_a_child_that_ends_with_an_error(
+        self, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its parent gets nothing of it."""
+        engine: Any = engine_with_kv(**mode)
+        engine.add(prompt="prompt")
+        monkeypatch.setattr(engine.scheduler, "_append", failing_at("C", engine.scheduler._append))
+        script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
+        engine.run_until(lambda: "r_child_0" not in engine.statuses() and "r_child_1" in engine.statuses(), script)
+        assert not engine.scheduler._kept
+        engine.run(script)
+        assert [child.finish_reason for child in finished(engine).children] == ["error", "stop"]
+        engine.assert_empty()
+
+    def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self, mode: dict[str, Any]) -> None:
+        """Its result has the positions that a prefill gives it, not those of what was injected into the child."""
+        engine: Any = engine_with_kv(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2), **mode)
+        request = engine.add(prompt="prompt")
+        below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
+        script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
+        engine.run_until(lambda: engine.scheduler._kept.children_of(request) == ["r_child_0"], script)
+        engine.scheduler._kept.give_up("r_child_0")
+        engine.run(script)
+        # "b" is the last of the child's 25 tokens, before the separator, "z" and the third promise.
+        assert moves(engine)[-2:] == [(28, 28), (29, 29)]
+        engine.assert_empty()
+
+
+def failing_at(token: str, append: Any) -> Any:
+    """Upstream's way to append a token, with an error at this one."""
+
+    def append_or_fail(request: Any, new_token_ids: list[int], is_stale: bool = False) -> tuple[list[int], bool]:
+        token_ids, stopped = append(request, new_token_ids, is_stale)
+        if token_ids == [ord(token)]:
+            request.status = RequestStatus.FINISHED_ERROR
+        return token_ids, stopped or request.is_finished()
+
+    return append_or_fail
 
 
 class TestPressure:

@@ -41,6 +41,16 @@ def test_a_child_has_a_copy_of_its_parents() -> None:
     assert child.eos_token_id == EOS
 
 
+def test_a_child_has_its_parents_adapter_and_priority() -> None:
+    """It belongs to the same request, and its KV depends on the adapter."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    parent = engine.add(adapter=1, priority=3)
+    engine.run_until(lambda: "r_child_0" in engine.statuses(), plan(r="a!bc"))
+    child = engine.scheduler.requests["r_child_0"]
+    assert parent.lora_request is not None
+    assert (child.lora_request, child.priority) == (parent.lora_request, 3)
+
+
 @pytest.mark.parametrize("has_ended", [True, False, None])
 def test_a_child_reasons_if_its_parent_does(has_ended: bool | None) -> None:
     """Its grammar begins when its reasoning has ended, for which upstream would look in its prompt alone."""

@@ -3,7 +3,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 
 from mytests.environment import EXAMPLES
-from sequence_hooks.v1.core.forks import Forks
+from mytests.faults import fault_named
+from mytests.faults.planting import planted
 from sequence_hooks.v1.selfcheck import checks, oracle, side
 from sequence_hooks.v1.selfcheck.command import report
 from sequence_hooks.v1.selfcheck.findings import Seen, Stretch, Verdict
 from sequence_hooks.v1.selfcheck.options import parse
 from vllm.logprobs import Logprob
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-from vllm.v1.request import Request
 
 pytestmark = pytest.mark.model
 
@@ -96,26 +94,9 @@ class TestCommand:
         assert reason in capsys.readouterr().err
 
 
-def share_a_wrong_block(patch: pytest.MonkeyPatch) -> None:
-    """Let children start with another last block than their parent's."""
-    of = Forks.of
-
-    def wrong(forks: Forks, request: Request) -> Any:
-        fork = of(forks, request)
-        stray = forks._manager.block_pool.blocks[-1]
-        return fork and (KVCacheBlocks(tuple([*group[:-1], stray] for group in fork[0].blocks)), fork[1])
-
-    patch.setattr(Forks, "of", wrong)
-
-
-def keep_forks(patch: pytest.MonkeyPatch) -> None:
-    """Never give back a fork's references."""
-    patch.setattr(Forks, "release", lambda forks, request_id: False)
-
-
 FAULTS = [
-    (share_a_wrong_block, "fork", "_child_0, token 1 after a context of"),
-    (keep_forks, "fork", "blocks are not free"),
+    pytest.param("a-wrong-block-is-shared", "_child_0, token 1 after a context of", id="a-wrong-block-is-shared"),
+    pytest.param("forks-never-released", "blocks are not free", id="forks-never-released"),
 ]
 
 
@@ -126,24 +107,16 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize(("plant", "name", "told"), FAULTS)
-def test_a_planted_fault_is_reported(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    name: str,
-    told: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.mark.parametrize(("name", "told"), FAULTS)
+def test_a_planted_fault_is_reported(name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the check that it breaks, the place, and exit status 1."""
     options = [str(MODEL_FOLDER), *OPTIONS]
-    with monkeypatch.context() as patch:
-        plant(patch)
+    with planted(fault_named(name)):
         side.hooks(parse(options), tmp_path)
     side.stock(parse(options), tmp_path)
     seen = msgspec.json.decode((tmp_path / side.SEEN).read_bytes(), type=Seen)
     verdicts = msgspec.json.decode((tmp_path / side.VERDICTS).read_bytes(), type=side.Verdicts)
     assert report(seen, verdicts) == 1
     said = capsys.readouterr().out
-    assert f"{name:<9} DIFFERS" in said
+    assert f"{'fork':<9} DIFFERS" in said
     assert told in said

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of the fork, and of what both engines share; the first ones are also planted by the fuzzer's tests."""
+
+from mytests.faults.fault import Edit, Engine, Fault, Net, by_itself, surgical
+
+ONLY: tuple[Engine, ...] = ("fork",)
+BOTH: tuple[Engine, ...] = ("fork", "plugin")
+FUZZ = "mytests/test_fuzz.py::test_a_planted_fault_is_found"
+FUZZ_ON_V1 = "mytests/v1/test_fuzz.py::test_a_planted_fault_is_found"
+
+
+def fuzzed(name: str) -> tuple[Net, ...]:
+    """The fuzzer of the fork."""
+    return by_itself("fuzz", f"{FUZZ}[{name}]")
+
+
+def fuzzed_on_both(name: str) -> tuple[Net, ...]:
+    """The fuzzers of both engines; each runs where its file is."""
+    return by_itself("fuzz", f"{FUZZ}[{name}]", f"{FUZZ_ON_V1}[{name}]")
+
+
+FORK = (
+    Fault(
+        "merged-backwards",
+        (Edit("sequence_hooks.rules:join", "merge(children, ", "merge(children[::-1], "),),
+        "A parent gets its children's results in the wrong order.",
+        surgical(
+            "mytests/rules/test_contexts.py::TestContexts::test_each_child_of_a_handler_has_its_own",
+            "mytests/core/test_rules.py::TestJoin::test_results_stand_in_spawn_order",
+        )
+        + fuzzed_on_both("merged-backwards"),
+        BOTH,
+    ),
+    Fault(
+        "seeds-at-random",
+        (Edit("sequence_hooks.sampling:derive_seed", "", "import secrets\nreturn secrets.randbits(62)"),),
+        "A seeded request gets another tree each time.",
+        surgical("mytests/test_sampling.py", "mytests/v1/test_params.py") + fuzzed_on_both("seeds-at-random"),
+        BOTH,
+    ),
+    Fault(
+        "kv-not-copied",
+        (Edit("vllm.core.shared_blocks:last_copy_into_each", "", "return []"),),
+        "A child reads a last block that holds nothing.",
+        surgical("mytests/test_shared_blocks.py") + fuzzed("kv-not-copied"),
+        ONLY,
+    ),
+    Fault(
+        "blocks-leaked",
+        (
+            Edit(
+                "vllm.core.hook_scheduler:HookScheduler.free_seq",
+                "branch = branch_of_seq(seq)",
+                "branch = branch_of_seq(seq)\n        if seq.status.name == 'FINISHED_ABORTED':\n            return",
+            ),
+        ),
+        "The blocks of aborted sequences are never free again.",
+        surgical("mytests/rules/test_edge_cases.py::TestAborts") + fuzzed("blocks-leaked"),
+        ONLY,
+    ),
+    Fault(
+        "childs-adapter",
+        (
+            Edit(
+                "vllm.engine.spawn:make_child",
+                "return V0Sequence(child_group)",
+                "child_group.lora_request = child_seq.lora_request = None\n    return V0Sequence(child_group)",
+            ),
+        ),
+        "A child runs without its parent's adapter.",
+        surgical("mytests/test_inheritance.py") + fuzzed("childs-adapter"),
+        ONLY,
+    ),
+    Fault(
+        "merged-tokens-penalized",
+        (
+            Edit(
+                "vllm.core.sequence_data:MergedSequenceData.output_token_ids_array", "", "return self._output_token_ids"
+            ),
+        ),
+        "Penalties count tokens that a sequence has not sampled.",
+        surgical("mytests/test_sampling.py") + fuzzed("merged-tokens-penalized"),
+        ONLY,
+    ),
+    Fault(
+        "shared-grammar",
+        (
+            Edit(
+                "vllm.model_executor.guided_decoding.xgrammar_decoding:XGrammarLogitsProcessor.clone", "", "return self"
+            ),
+        ),
+        "Two sequences advance one grammar, and neither gets the tokens that it allows.",
+        fuzzed("shared-grammar"),
+        ONLY,
+    ),
+    Fault(
+        "stop-strings-across-a-join",
+        (
+            Edit(
+                "vllm.engine.output_processor.hook_stop_checker:HookStopChecker.maybe_stop_sequence",
+                "",
+                "StopChecker.maybe_stop_sequence(self, seq, new_char_count, sampling_params, lora_req)",
+            ),
+        ),
+        "A stop string that a child began stops its parent, and limits count merged tokens.",
+        surgical("mytests/rules/test_text.py", "mytests/rules/test_accounting.py")
+        + fuzzed("stop-strings-across-a-join"),
+        ONLY,
+    ),
+    Fault(
+        "kept-detached",
+        (Edit("vllm.core.injecting_scheduler:InjectingScheduler._is_wanted", " or branch.is_detached", ""),),
+        "KV of detached children is kept, which nobody will copy.",
+        surgical("mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_a_detached_child"),
+        ONLY,
+    ),
+    Fault(
+        "kept-failed",
+        (
+            Edit(
+                "vllm.core.injecting_scheduler:InjectingScheduler._is_wanted",
+                'sequence.outcome in ("stopped", "length")',
+                "sequence.outcome is not None",
+            ),
+        ),
+        "KV of aborted children is kept, which nobody will copy.",
+        surgical("mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_an_aborted_child"),
+        ONLY,
+    ),
+)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traps of ``docs/internals/plugin.md`` that concern KV: each fault undoes a remedy."""
+
+from mytests.faults.fault import Edit, surgical, undoing
+
+CORE = "sequence_hooks.v1.core"
+BLOCKING = f"{CORE}.blocking:BlockingScheduler"
+INJECTING = f"{CORE}.injecting:InjectingScheduler"
+CORNERS = "mytests/v1/test_corners.py"
+CHECKS = "mytests/v1/test_checks.py"
+
+KV_TRAPS = (
+    undoing(
+        "KV of a request that does not run",
+        "nobody-gives-up-kv",
+        "Where BLOCKED sequences hold all KV, no sequence goes on.",
+        (Edit(f"{CORE}.pressure:Pressure.allocate_slots", "while blocks is None and", "while False and"),),
+        surgical(f"{CORNERS}::test_a_joined_sequence_gives_up_kv_for_another_one"),
+    ),
+    undoing(
+        "with asynchronous scheduling a token may arrive",
+        "a-preempted-parent-is-shared",
+        "A child shares blocks that its parent does not have any more.",
+        (Edit(f"{CORE}.forks:Forks.add", "if num_tokens <= 0:", "if num_shared <= 0:"),),
+        surgical(f"{CORNERS}::test_a_promise_of_a_sequence_that_was_preempted_meanwhile"),
+    ),
+    undoing(
+        "a preempted request computes its context anew",
+        "no-prefix-cache-is-allowed",
+        "Without a prefix cache no child shares a block.",
+        (Edit("sequence_hooks.v1.checks:check_engine", "not config.cache_config.enable_prefix_caching", "False"),),
+        surgical(f"{CHECKS}::test_what_cannot_work_is_refused"),
+    ),
+    undoing(
+        "a preempted request computes its context anew",
+        "other-layers-are-allowed",
+        "Children share blocks of layers that have freed or overwritten them.",
+        (Edit(f"{CORE}.forks:check_kv_groups", "", "return"),),
+        surgical(f"{CHECKS}::test_layers_without_full_attention_are_refused"),
+    ),
+    undoing(
+        "a reset of the cache",
+        "kv-survives-a-reset",
+        "After new weights, BLOCKED sequences and forks go on with KV of the old ones.",
+        (Edit(f"{BLOCKING}.reset_prefix_cache", "if reset_running_requests:", "if False:"),),
+        surgical(f"{CORNERS}::test_no_kv_survives_a_reset_of_upstreams_cache"),
+    ),
+    undoing(
+        "full blocks of every request are entered",
+        "injected-blocks-are-found",
+        "Another request finds a block in the prefix cache that its tokens did not compute.",
+        (Edit(f"{INJECTING}.share_no_injected_blocks", "", "return"),),
+        surgical("mytests/v1/test_injection.py::TestPrefixCache::test_an_injected_block_is_found_by_nobody"),
+    ),
+    undoing(
+        "part of a prompt may be scheduled",
+        "glue-does-not-wait-for-glue",
+        "What comes after a run of glue is computed before all of the run has KV.",
+        (Edit(f"{INJECTING}._is_scheduled", " and glue not in self._inflight_prefills", ""),),
+        surgical("mytests/v1/test_injection.py::TestGlueRequests::test_a_run_may_be_longer_than_a_part_of_a_prompt"),
+    ),
+    undoing(
+        "blocks that two requests hold count as shared",
+        "glue-holds-references",
+        "An owner of glue cannot give up its KV, because its glue counts as another owner.",
+        (
+            Edit(
+                f"{INJECTING}._make_glue",
+                "self._glue[glue.request_id] =",
+                "self.kv_cache_manager.block_pool.touch(manager.req_to_blocks[glue.request_id])\n"
+                "        self._glue[glue.request_id] =",
+            ),
+            Edit(
+                f"{INJECTING}._end_glue",
+                "del manager.req_to_blocks[name]",
+                "self.kv_cache_manager.block_pool.free_blocks(manager.req_to_blocks.pop(name))",
+            ),
+        ),
+        surgical(
+            "mytests/v1/test_injection.py::TestGlueRequests::test_it_holds_no_references",
+            "mytests/v1/test_walks.py::test_aborts_at_any_time_leave_nothing",
+        ),
+    ),
+)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of the plug-in; the first ones are also planted by the fuzzer's tests, the next by those of the self-check."""
+
+from mytests.faults.fault import Edit, Fault, Net, by_itself, surgical
+from mytests.faults.of_fork import FUZZ_ON_V1
+
+CORE = "sequence_hooks.v1.core"
+SELFCHECK = "mytests/v1/test_selfcheck.py::test_a_planted_fault_is_reported"
+KEPT = "mytests/v1/test_injection.py::TestKept"
+ENDS = "mytests/rules/test_injection.py::TestEnds"
+KEEP_KV = f"{CORE}.tree_scheduler:TreeScheduler._keep_kv"
+
+
+def fuzzed(name: str) -> tuple[Net, ...]:
+    """The fuzzer on V1."""
+    return by_itself("fuzz", f"{FUZZ_ON_V1}[{name}]")
+
+
+FUZZED = (
+    Fault(
+        "kv-not-copied",
+        (Edit("vllm.v1.worker.utils:copy_kv_cache_blocks_inplace", "", "return"),),
+        "A child reads a last block that holds nothing.",
+        fuzzed("kv-not-copied"),
+    ),
+    Fault(
+        "blocks-leaked",
+        (Edit(f"{CORE}.forks:Forks.release", "", "return self._by_child.pop(request_id, None) is not None"),),
+        "The blocks of forks are never free again.",
+        surgical("mytests/v1/test_forks.py") + fuzzed("blocks-leaked"),
+    ),
+    Fault(
+        "childs-adapter",
+        (Edit(f"{CORE}.requests:make_like", "lora_request=request.lora_request", "lora_request=None"),),
+        "A child runs without its parent's adapter.",
+        surgical("mytests/v1/test_params.py::test_a_child_has_its_parents_adapter_and_priority")
+        + fuzzed("childs-adapter"),
+    ),
+    Fault(
+        "shared-grammar",
+        (
+            Edit(
+                f"{CORE}.spawn:make_child",
+                "grammars.grammar_init(child)",
+                "child.structured_output_request = request.structured_output_request or child.structured_output_request"
+                "\n        grammars.grammar_init(child)",
+            ),
+        ),
+        "Parent and child advance one grammar, and neither gets the tokens that it allows.",
+        fuzzed("shared-grammar"),
+    ),
+    Fault(
+        "stop-strings-across-a-join",
+        (Edit(f"{CORE}.texts:TokenTexts.merge", "", "for token_id in token_ids:\n    self.sample(token_id)"),),
+        "A stop string that a child began stops its parent.",
+        surgical("mytests/rules/test_text.py") + fuzzed("stop-strings-across-a-join"),
+    ),
+    Fault(
+        "limits-across-a-join",
+        (Edit(f"{CORE}.params:params_after_join", "", "return branch.sequence.sampling_params"),),
+        "After a join a sequence may sample as many tokens as at its beginning.",
+        surgical("mytests/rules/test_accounting.py", "mytests/v1/test_params.py") + fuzzed("limits-across-a-join"),
+    ),
+    Fault(
+        "penalties-across-a-join",
+        (Edit("sequence_hooks.v1.worker.earlier:with_earlier", "", "return"),),
+        "Penalties forget what a sequence has sampled before its join.",
+        surgical("mytests/v1/test_earlier.py") + fuzzed("penalties-across-a-join"),
+    ),
+    Fault(
+        "deltas-lost",
+        (Edit("sequence_hooks.v1.frontend.asides:Asides.note_delta", "", "return"),),
+        "A caller that streams children is told nothing of them.",
+        surgical("mytests/rules/test_child_deltas.py") + fuzzed("deltas-lost"),
+    ),
+)
+
+CHECKED = (
+    Fault(
+        "a-wrong-block-is-shared",
+        (
+            Edit(
+                f"{CORE}.forks:Forks.of",
+                "return None if fork is None else (KVCacheBlocks(fork.blocks), fork.num_tokens)",
+                "stray = self._manager.block_pool.blocks[-1]\n"
+                "        shared = () if fork is None else tuple([*each[:-1], stray] for each in fork.blocks)\n"
+                "        return None if fork is None else (KVCacheBlocks(shared), fork.num_tokens)",
+            ),
+        ),
+        "A child starts with another last block than its parent's.",
+        surgical("mytests/v1/test_forks.py") + by_itself("model", f"{SELFCHECK}[a-wrong-block-is-shared]"),
+    ),
+    Fault(
+        "forks-never-released",
+        (Edit(f"{CORE}.forks:Forks.release", "", "return False"),),
+        "Forks are never given back.",
+        surgical("mytests/v1/test_forks.py") + by_itself("model", f"{SELFCHECK}[forks-never-released]"),
+    ),
+)
+
+KEPT_KV = (
+    Fault(
+        "kept-detached",
+        (Edit(KEEP_KV, " and not branch.is_detached", ""),),
+        "KV of detached children is kept, which nobody will copy.",
+        surgical(f"{ENDS}::test_nothing_is_kept_of_a_detached_child"),
+    ),
+    Fault(
+        "kept-failed",
+        (Edit(KEEP_KV, " and not branch.has_failed", ""),),
+        "KV of children that ended with an error is kept, which nobody will copy.",
+        surgical(f"{KEPT}::test_nothing_is_kept_of_a_child_that_ends_with_an_error"),
+    ),
+    Fault(
+        "kept-aborted",
+        (
+            Edit(
+                f"{CORE}.tree_scheduler:TreeScheduler._abort",
+                "self.trees.abort(branch)",
+                "self.trees.abort(branch)\n        if branch.parent and self.hooks.special_kwargs.injects_kv:\n"
+                "            self._kept.keep(branch)",
+            ),
+        ),
+        "KV of aborted children is kept, which nobody will copy.",
+        surgical(f"{ENDS}::test_nothing_is_kept_of_an_aborted_child"),
+    ),
+    Fault(
+        "given-up-and-still-injected",
+        (Edit(f"{CORE}.kept:KeptKV.give_up", "kept.branch.discard_injected()", "pass"),),
+        "A child's result that is prefilled gets the positions of KV that was given up.",
+        surgical(f"{KEPT}::test_a_child_whose_kept_kv_is_given_up_is_plain_text"),
+    ),
+)
+
+PLUGIN = (*FUZZED, *CHECKED, *KEPT_KV)

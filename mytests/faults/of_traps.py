@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other traps of ``docs/internals/plugin.md``: each fault undoes a remedy, as far as that can be done by itself."""
+
+from mytests.faults.fault import Edit, surgical, undoing
+
+CORE = "sequence_hooks.v1.core"
+FRONT = "sequence_hooks.v1.frontend"
+BLOCKING = f"{CORE}.blocking:BlockingScheduler"
+PARAMS = f"{CORE}.params"
+CORNERS = "mytests/v1/test_corners.py"
+FORKS = "mytests/v1/test_forks.py"
+REFUSED = "mytests/v1/test_checks.py::test_what_cannot_work_is_refused"
+
+TRAPS = (
+    undoing(
+        "a waiting request takes a slot",
+        "blocked-ones-are-queued",
+        "BLOCKED parents take the slots that their children need, and no sequence goes on.",
+        (
+            Edit(
+                f"{BLOCKING}._block",
+                "self._blocked[request.request_id] = request",
+                "self._blocked[request.request_id] = request\n"
+                "        ReleaseScheduler._enqueue_waiting_request(self, request)",
+            ),
+        ),
+        surgical(f"{FORKS}::test_blocked_parents_take_no_slot"),
+    ),
+    undoing(
+        "a waiting request takes a slot",
+        "new-requests-go-first",
+        "New requests take the slots that a tree needs to end.",
+        (Edit(f"{BLOCKING}._holds_kv_blocks", "self._is_of_a_tree(request) or ", ""),),
+        surgical(
+            "mytests/rules/test_edge_cases.py::TestFullBatches::test_a_tree_that_has_begun_goes_before_new_requests"
+        ),
+    ),
+    undoing(
+        "its two model runners learn tokens",
+        "a-join-is-no-session",
+        "A model runner does not learn the tokens that a join has merged.",
+        (
+            Edit(
+                f"{CORE}.requests:begin_session",
+                "",
+                "request.sampling_params, request.max_tokens = params, params.max_tokens",
+            ),
+        ),
+        surgical("mytests/rules/test_semantics.py"),
+    ),
+    undoing(
+        "tokens without logprobs end a stream",
+        "merged-tokens-have-no-logprobs",
+        "Merged tokens come without the logprobs that their children sampled them with.",
+        (Edit(f"{FRONT}.narration:Narration.entries", "", "return None"),),
+        surgical("mytests/rules/test_accounting.py::TestAccounting::test_logprobs_of_merged_tokens_are_the_childs"),
+    ),
+    undoing(
+        "stop strings are looked for in the front end",
+        "the-core-finds-no-stop-string",
+        "A tree samples on after its stop string, and spawns children that nobody sees.",
+        (Edit(f"{CORE}.texts:has_stop_strings", "", "return False"),),
+        surgical("mytests/rules/test_text.py::TestStopStrings"),
+    ),
+    undoing(
+        "some releases look at the length before the end",
+        "an-eos-is-merged",
+        "The EOS of a child becomes part of its parent's context.",
+        (
+            Edit(
+                f"{CORE}.hooks:ending_of",
+                "if request.status == RequestStatus.FINISHED_STOPPED else range(0)",
+                "if False else range(0)",
+            ),
+        ),
+        surgical(
+            "mytests/rules/test_semantics.py::TestTheEndsOfAChild::test_its_result_is_what_it_sampled_before_its_end"
+        ),
+    ),
+    undoing(
+        "unknown fields of an output are dropped",
+        "events-are-dropped",
+        "The front end never learns of a tree.",
+        (Edit(f"{CORE}.ledger:Ledger.write", "[page, *of_client.outputs,", "[*of_client.outputs,"),),
+        surgical(FORKS, "mytests/rules/test_semantics.py"),
+    ),
+    undoing(
+        "a large step reaches the front end in several calls",
+        "events-come-too-early",
+        "Events happen before the tokens that caused them.",
+        (Edit(f"{FRONT}.narrator:Narrator.process_outputs", "if page.num_outputs:", "if False:"),),
+        surgical("mytests/v1/test_chunks.py"),
+    ),
+    undoing(
+        "a new prompt resets",
+        "max-tokens-begin-anew",
+        "After a join a sequence may sample all of max_tokens again.",
+        (Edit(f"{PARAMS}:params_after_join", "own.max_tokens - branch.num_sampled", "own.max_tokens"),),
+        surgical("mytests/v1/test_params.py::test_after_a_join_limits_are_what_is_left_of_them"),
+    ),
+    undoing(
+        "a new prompt resets",
+        "min-tokens-begin-anew",
+        "After a join a sequence has to sample all of min_tokens again.",
+        (Edit(f"{PARAMS}:params_after_join", "max(0, own.min_tokens - branch.num_sampled)", "own.min_tokens"),),
+        surgical("mytests/v1/test_params.py::test_after_a_join_limits_are_what_is_left_of_them"),
+    ),
+    undoing(
+        "a new prompt resets",
+        "the-first-sampler-forgets",
+        "In the first model runner, penalties and bad words forget what was sampled before a join.",
+        (Edit("sequence_hooks.v1.worker.rows:EarlierTokens.apply", "", "return logits"),),
+        surgical("mytests/v1/test_earlier.py::test_a_join_changes_no_penalty_and_no_bad_word"),
+    ),
+    undoing(
+        "a new prompt resets",
+        "the-second-sampler-forgets",
+        "In the second model runner, penalties and bad words forget what was sampled before a join.",
+        (Edit("sequence_hooks.v1.worker.slots:EarlierCounts.apply_staged_writes", "", "return"),),
+        surgical("mytests/v1/test_earlier.py::test_the_second_runner_counts_and_forbids_the_same"),
+    ),
+    undoing(
+        "prompt logprobs of a resume",
+        "prompt-logprobs-are-taken-again",
+        "A resume asks for prompt logprobs, which are read from memory that nobody has written.",
+        (Edit(f"{PARAMS}:params_after_join", "params.prompt_logprobs = None", "pass"),),
+        surgical("mytests/rules/test_accounting.py::TestAccounting::test_prompt_logprobs_are_not_taken_again"),
+    ),
+    undoing(
+        "batch queues drop steps without tokens",
+        "pipelines-are-allowed",
+        "With pipeline parallelism, steps without tokens are dropped with all that they tell.",
+        (Edit("sequence_hooks.v1.checks:check_engine", "parallel.pipeline_parallel_size > 1", "False"),),
+        surgical(REFUSED),
+    ),
+    undoing(
+        "batch queues drop steps without tokens",
+        "the-engine-stops-before-it-has-told",
+        "The engine sleeps with events that nobody has been told.",
+        (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or bool(self._ledger)", ""),),
+        surgical(f"{CORNERS}::test_the_engine_stays_awake_while_something_is_to_be_told"),
+    ),
+    undoing(
+        "an output that is added to another",
+        "added-outputs-lose-trees",
+        "A slow reader's stream loses its tree.",
+        (Edit(f"{FRONT}.outputs:RequestOutput.add", "", "super().add(next_output, aggregate)"),),
+        surgical("mytests/v1/test_outputs.py"),
+    ),
+    undoing(
+        "an engine whose requests all wait for callers",
+        "waiting-for-callers-spins",
+        "An engine whose sequences all wait for callers runs empty steps without an end.",
+        (
+            Edit(
+                f"{CORE}.scheduler:HookScheduler.has_requests",
+                "or self.trees.has_unsettled",
+                "or self.trees.has_unsettled or bool(self._blocked)",
+            ),
+        ),
+        surgical("mytests/rules/test_resume.py::TestResume::test_it_waits_without_an_end"),
+    ),
+    undoing(
+        "an engine whose requests all wait for callers",
+        "a-resumption-wakes-nobody",
+        "An engine that sleeps does not notice that a caller has resumed a sequence.",
+        (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or self.trees.has_unsettled", ""),),
+        surgical("mytests/rules/test_resume.py::TestResume"),
+    ),
+    undoing(
+        "requests get their EOS, bad words and checks",
+        "overridden-children-have-no-eos",
+        "A child with parameters of its own never ends at an EOS, and ignores its bad words.",
+        (Edit(f"{PARAMS}:child_params", "completion.complete(params)", "pass"),),
+        surgical("mytests/v1/test_params.py::test_an_overridden_child_ends_as_the_model_does"),
+    ),
+    undoing(
+        "requests get their EOS, bad words and checks",
+        "childrens-parameters-are-not-verified",
+        "Parameters that no request could have end the engine in a step.",
+        (Edit(f"{PARAMS}:check_child", "verify(params)", "pass"),),
+        surgical("mytests/v1/test_checks.py::test_parameters_that_no_child_could_have_are_refused"),
+    ),
+    undoing(
+        "with data parallelism a request goes to any engine",
+        "a-resumption-goes-anywhere",
+        "With data parallelism, a resumption goes to an engine where no such sequence waits.",
+        (Edit(f"{FRONT}.resuming:resumption", "request_id=branch.root.sequence.engine_id", 'request_id="resumption"'),),
+        surgical(f"{CORNERS}::test_a_resumption_goes_where_its_request_is"),
+    ),
+    undoing(
+        "a grammar is asked after its token",
+        "a-refused-promise-waits",
+        "A sequence whose promise its grammar refuses is BLOCKED for ever.",
+        (Edit(f"{BLOCKING}._handle_stopped_request", "if request.is_finished():", "if False:"),),
+        surgical(f"{CORNERS}::test_a_promise_that_a_grammar_does_not_accept_ends_its_request"),
+    ),
+)
+
+NOT_PLANTED = {
+    "another scheduler switches asynchronous scheduling off": "The remedy is a base class, which no edit of a function "
+    "changes; and `BlockingScheduler` calls that class by its name, so that with another one no engine starts.",
+    "up to 0.31, cascade attention counts": "The release that is installed has no cascade attention; `make "
+    "test-releases` runs the test of the refusal on those that have it.",
+}
+"""Traps whose remedies cannot be undone by themselves, and why."""
