@@ -148,6 +148,7 @@ def test_no_round_begins_that_would_end_too_late(
 
 
 @pytest.mark.model
+@pytest.mark.full
 def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
     """Sides are upstream, its clients, and this fork with and without hooks; a worker raises at any other token."""
     workshop, page = tmp_path / "workshop", tmp_path / "page"

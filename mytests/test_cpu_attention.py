@@ -186,8 +186,8 @@ class TestUpstreamsPath:
 
 
 @pytest.mark.model
-def test_engines_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunked prefill and cached prefixes, in V0 and in V1, give the plain path's greedy tokens."""
+def test_chunks_and_cached_prefixes_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunked prefill and cached prefixes give the plain path's greedy tokens."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_USE_V1", "0")
     gathered = Mock(wraps=torch_sdpa.attend_range)
@@ -204,8 +204,17 @@ def test_engines_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert gathered.call_count > 0
     assert_same(chunked, plain)
+
+
+@pytest.mark.model
+@pytest.mark.full
+def test_v1_of_the_release_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With chunked prefill and cached prefixes it gives the plain path's greedy tokens, too."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    save_tiny_llama(tmp_path)
     v1 = {"VLLM_USE_V1": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    assert_same(generate_in_subprocess(tmp_path, v1), plain)
+    assert_same(generate_in_subprocess(tmp_path, v1), generate(tmp_path))
 
 
 def assert_same(ours: list[Generated], plain: list[Generated]) -> None:

@@ -13,6 +13,7 @@ from mytests.faults.planting import planted
 from mytests.fuzz import Failure, Tally, fuzz
 from mytests.fuzz_draw import histories
 from mytests.fuzz_tally import LEAST_HISTORIES, LEAST_JOINS
+from mytests.tiers import full, sizes
 
 pytestmark = pytest.mark.model
 
@@ -35,13 +36,13 @@ def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
 ALL = histories(())
 FAULTS = [
     pytest.param("merged-backwards", ALL, "should be", id="merged-backwards"),
-    pytest.param("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
+    full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
     pytest.param("blocks-leaked", ALL, "blocks are left", id="blocks-leaked"),
-    pytest.param("childs-adapter", ALL, "the model has", id="childs-adapter"),
-    pytest.param("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
-    pytest.param("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
-    pytest.param("stop-strings-across-a-join", histories(("stop",)), "", id="stop-strings-across-a-join"),
-    pytest.param("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
+    full("childs-adapter", ALL, "the model has", id="childs-adapter"),
+    full("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
+    full("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
+    full("stop-strings-across-a-join", histories(("stop",)), "", id="stop-strings-across-a-join"),
+    full("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
 ]
 
 

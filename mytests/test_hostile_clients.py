@@ -30,7 +30,7 @@ OF_UPSTREAM = {
 """Bodies to which a current vLLM without hooks answers with its own fault, or at length."""
 
 
-@pytest.fixture(scope="module", params=names(FRONT_ENDS, [*FRONT_ENDS][:1]))
+@pytest.fixture(scope="module", params=names(FRONT_ENDS, FRONT_ENDS if IS_V1 else []))
 def hooked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with hooks, which runs for the whole module and records all that happens."""
     with hook_server(tmp_path_factory.mktemp("hostile"), FRONT_ENDS[request.param], fields_for("sync")) as found:

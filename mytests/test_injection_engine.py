@@ -17,6 +17,7 @@ from mytests.fuzz_params import Params
 from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
 from mytests.kv_watch import NO_HOOK
+from mytests.tiers import pairs
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.choices import BlockOn, PositionRule
 
@@ -44,9 +45,8 @@ class TestOneChildThatSawAll:
     """The sync token, if there is one, is also the child's prefix."""
 
     @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
-    @pytest.mark.parametrize("prompt_length", [11, 12, 13, 27])
-    @pytest.mark.parametrize("num_result", [1, 4, 20, 40])
-    def test_kv_is_that_of_a_prefill(self, setup: Injecting, prompt_length: int, num_result: int) -> None:
+    @pytest.mark.parametrize(("num_result", "prompt_length"), pairs([(1,), (4,), (20,), (40,)], [11, 12, 13, 27]))
+    def test_kv_is_that_of_a_prefill(self, setup: Injecting, num_result: int, prompt_length: int) -> None:
         """The KV is equal in all layers, at whatever slots of its blocks the result begins and ends."""
         run, [layout] = run_and_check(one_child(setup, prompt_length, num_result))
         run.ask(layout.node.prompt + layout.node.tokens[:-1])
@@ -121,13 +121,20 @@ MANY_CHILDREN = {
 }
 
 
-@pytest.mark.parametrize("position_rule", ["sequential", "overlap"])
-@pytest.mark.parametrize("block_on", ["promise", "sync"])
+RULES: list[tuple[BlockOn, PositionRule]] = [
+    ("promise", "sequential"),
+    ("sync", "overlap"),
+    ("promise", "overlap"),
+    ("sync", "sequential"),
+]
+
+
 class TestManyChildren:
-    @pytest.mark.parametrize("history", MANY_CHILDREN.values(), ids=MANY_CHILDREN)
-    def test_all_is_as_the_oracle_says(self, history: Scripted, block_on: BlockOn, position_rule: PositionRule) -> None:
+    @pytest.mark.parametrize(("name", "rules"), pairs([(name,) for name in MANY_CHILDREN], RULES))
+    def test_all_is_as_the_oracle_says(self, name: str, rules: tuple[BlockOn, PositionRule]) -> None:
         """This holds for tokens, logprobs, KV and prefills, with up to eight children per join and 2 or 3 joins."""
-        _, layouts = run_and_check(history.under(block_on=block_on, position_rule=position_rule))
+        block_on, position_rule = rules
+        _, layouts = run_and_check(MANY_CHILDREN[name].under(block_on=block_on, position_rule=position_rule))
         assert all(len(layout.children) >= 4 for layout in layouts)
         # A parent that has ended computes nothing more.
         assert all(layout.num_injected for layout in layouts if any(layout.prefills))

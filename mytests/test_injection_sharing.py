@@ -14,6 +14,7 @@ from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
 from mytests.kv_watch import cached_blocks, watch_cache_hits
+from mytests.tiers import pairs
 from mytests.which import IS_V1
 from sequence_hooks.choices import BlockedKVPolicy, BlockOn, PositionRule
 
@@ -43,8 +44,7 @@ def everybody(layouts: Iterable[Layout]) -> list[Layout]:
     return [layout for root in layouts for layout in root.walk()]
 
 
-@pytest.mark.parametrize("position_rule", ["sequential", "overlap"])
-@pytest.mark.parametrize("block_on", ["promise", "sync"])
+@pytest.mark.parametrize(("block_on", "position_rule"), pairs([("promise",), ("sync",)], ["sequential", "overlap"]))
 class TestPrefixCache:
     def test_it_ends_where_the_injection_starts(self, block_on: BlockOn, position_rule: PositionRule) -> None:
         """A request with the parent's whole text finds only what precedes it, and samples what follows plain text."""
@@ -72,8 +72,7 @@ def first_injected(layout: Layout) -> int:
     return len(layout.node.prompt) + layout.node.output.joins[0].position
 
 
-@pytest.mark.parametrize("position_rule", ["sequential", "overlap"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "position_rule"), pairs([(each,) for each in POLICIES], ["sequential", "overlap"]))
 def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy, position_rule: PositionRule) -> None:
     """A sequence that gave up all its KV samples what follows its plain text, until its next join.
 

@@ -122,6 +122,7 @@ def test_a_nested_sequence_goes_on_with_its_own_script() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.full
 def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
     """A worker raises at any other token; steps and tokens are the same in the fork and with the plug-in."""
     plans = (equal(64, 2, 8), Plan(64, (8,) * 4, num_requests=3), Plan(64, (8,) * 2, depth=3))

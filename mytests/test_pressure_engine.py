@@ -9,11 +9,12 @@ import pytest
 
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
+from mytests.tiers import names
 from sequence_hooks.choices import BlockedKVPolicy
 
 pytestmark = pytest.mark.model
 
-NUM_REQUESTS, SHARE = 200, 0.3
+SHARE = 0.3
 SETUP = Setup(
     block_on="sync",
     max_model_len=192,
@@ -24,23 +25,29 @@ SETUP = Setup(
 )
 
 
-def requests() -> Iterator[Request]:
-    """Requests that arrive all at once, with prompts and limits of all lengths."""
+def requests(number: int) -> Iterator[Request]:
+    """So many requests that arrive all at once, with prompts and limits of all lengths."""
     draw = Random(0)
-    for index in range(NUM_REQUESTS):
+    for index in range(number):
         yield Request(draw.randint(1, 60), max_tokens=draw.randint(6, 16), plan_seed=index, topic=index)
 
 
-def history(policy: BlockedKVPolicy, num_blocks: int) -> History:
+def history(number: int, policy: BlockedKVPolicy, num_blocks: int) -> History:
     """The requests, on an engine with ``num_blocks`` blocks."""
     spare_blocks = num_blocks - -(-SETUP.max_model_len // BLOCK_SIZE)
-    return History(replace(SETUP, blocked_kv_policy=policy, spare_blocks=spare_blocks), tuple(requests()))
+    return History(replace(SETUP, blocked_kv_policy=policy, spare_blocks=spare_blocks), tuple(requests(number)))
+
+
+@pytest.fixture(scope="module", params=names([60, 200], [60]))
+def num_requests(request: pytest.FixtureRequest) -> int:
+    """How many come at once."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def peak() -> int:
+def peak(num_requests: int) -> int:
     """The most blocks in use at a time if there are enough for all."""
-    run = Run(history("auto", NUM_REQUESTS * SETUP.max_model_len // BLOCK_SIZE))
+    run = Run(history(num_requests, "auto", num_requests * SETUP.max_model_len // BLOCK_SIZE))
     (scheduler,), used = run.engine.scheduler, []
     schedule, manager = scheduler.schedule, scheduler.block_manager
 
@@ -57,9 +64,11 @@ def peak() -> int:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_all_finish_with_the_models_tokens_under_every_policy(policy: BlockedKVPolicy, peak: int) -> None:
+def test_all_finish_with_the_models_tokens_under_every_policy(
+    policy: BlockedKVPolicy, num_requests: int, peak: int
+) -> None:
     """They have 30 % of the KV that they could use; `replay` checks each token, tree and logprob, and for leaks."""
-    tally = replay(history(policy, round(SHARE * peak)))
-    assert tally.sequences > 4 * NUM_REQUESTS
+    tally = replay(history(num_requests, policy, round(SHARE * peak)))
+    assert tally.sequences > 4 * num_requests
     assert min(tally.joins, tally.preemptions, tally.tokens_given_up) > 0
     assert policy == "preserve" or min(tally.discards, tally.joins_after_loss) > 0

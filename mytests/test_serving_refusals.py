@@ -11,6 +11,7 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER, hooks_for
 
 from mytests.servers import API_SERVER, server
+from mytests.tiers import cases
 
 pytestmark = pytest.mark.model
 
@@ -32,8 +33,10 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(
     scope="module",
-    params=[HOOKS, [*HOOKS, *IN_ONE_PROCESS], [], IN_ONE_PROCESS],
-    ids=["hooks", "hooks-one-process", "off", "off-one-process"],
+    params=cases(
+        {"hooks": HOOKS, "hooks-one-process": [*HOOKS, *IN_ONE_PROCESS], "off": [], "off-one-process": IN_ONE_PROCESS},
+        ["hooks"],
+    ),
 )
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a server with each front end, with hooks and without."""

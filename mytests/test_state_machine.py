@@ -18,6 +18,7 @@ from mytests.characters import CHILD
 from mytests.pretended_kv import PretendedKV
 from mytests.reference import Reference
 from mytests.surgical import EOS, PROMISE, SYNC, SurgicalEngine, ids
+from mytests.tiers import sizes
 from vllm.config import SpecialKwargs
 from vllm.core.hooked_sequence import V0Branch, branch_of, num_alike
 from vllm.sequence import SequenceGroup, SequenceStatus
@@ -230,12 +231,13 @@ def _tight_engine(hooks: SpecialKwargs, draw: Callable[..., Any]) -> SurgicalEng
     )
 
 
-def test_random_walks() -> None:
+@sizes(250, 2_000)
+def test_random_walks(size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""
     Trees.seen.clear()
     run_walks(
         Trees,
-        settings=settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+        settings=settings(max_examples=size, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
     )
     missing = {name for name in MUST_ARISE if not Trees.seen[name]}
     assert not missing, Trees.seen

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 from forkjoin_engine import GREEDY, hooks_for, open_engine
-from forkjoin_task import MODES, Mode, held_out_prompts
+from forkjoin_task import Mode, held_out_prompts
 
 from mytests.async_output import allowed, call_back
 from mytests.recorded import lane_of
+from mytests.tiers import full
 from sequence_hooks.trace.__main__ import main
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 from vllm import LLM
 
 pytestmark = pytest.mark.model
+
+TIGHT = {"num_gpu_blocks_override": 32}
 
 
 def open_recorded(path: Path, mode: Mode, is_async: bool, **engine_args: Any) -> LLM:
@@ -29,9 +32,19 @@ def open_recorded(path: Path, mode: Mode, is_async: bool, **engine_args: Any) ->
     return llm
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("engine_args", [{}, {"num_gpu_blocks_override": 32}], ids=["ample-kv", "tight-kv"])
+@pytest.mark.parametrize(
+    ("mode", "is_async", "engine_args"),
+    [
+        pytest.param("sync", True, TIGHT, id="tight-kv-async-sync"),
+        pytest.param("promise", False, {}, id="ample-kv-promise"),
+        full("sync", True, {}, id="ample-kv-async-sync"),
+        full("sync", False, {}, id="ample-kv-sync"),
+        full("sync", False, TIGHT, id="tight-kv-sync"),
+        full("promise", False, TIGHT, id="tight-kv-promise"),
+        full("promise", True, {}, id="ample-kv-async-promise"),
+        full("promise", True, TIGHT, id="tight-kv-async-promise"),
+    ],
+)
 def test_a_run_of_a_model_has_both_pictures(
     engine_args: dict[str, Any], is_async: bool, mode: Mode, tmp_path: Path
 ) -> None:

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which cases `make test` runs, and which only `make test-all` does: those that are marked "full".
 
-A case is "full" where another one shows the same thing, or a smaller one of its kind; docs/internals/testing.md has more.
+A case is "full" where another one shows the same thing, or a smaller one of its kind: docs/internals/testing.md.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import cycle, islice
 
 import pytest
 from _pytest.mark import ParameterSet
+
+from mytests.which import IS_V1
+
+ON_V1_IN_FULL = (pytest.mark.full,) if IS_V1 else ()
+"""For what uses no engine: `make test` runs it in the fork's environment alone."""
 
 
 def full(*values: object, id: str | None = None) -> ParameterSet:
@@ -31,6 +37,15 @@ def names(values: Iterable[object], short: Collection[object]) -> list[Parameter
     return cases({str(value): value for value in values}, list(map(str, short)))
 
 
+def pairs(firsts: Sequence[tuple[object, ...]], seconds: Collection[object]) -> list[ParameterSet]:
+    """All pairs as one case each; `make test` has every first and every second one, each first one once."""
+    of_firsts = [
+        [(*first, second) for second in islice(cycle(seconds), place, place + len(seconds))]
+        for place, first in enumerate(firsts)
+    ]
+    return [each for short, *others in of_firsts for each in (pytest.param(*short), *(full(*one) for one in others))]
+
+
 def sizes(short: int, long: int) -> pytest.MarkDecorator:
-    """Run a test with the argument ``size`` twice: with the first in `make test`, with the second in `make test-all`."""
+    """Run a test with the argument ``size``: the first one in `make test`, the second in `make test-all`."""
     return pytest.mark.parametrize("size", [pytest.param(short, id="short"), full(long, id="long")])

@@ -17,6 +17,7 @@ from notations import NOTATIONS, Notation
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from mytests.tiers import ON_V1_IN_FULL
 from sequence_hooks.training import (
     Fork,
     InsertedText,
@@ -30,7 +31,7 @@ from sequence_hooks.training import (
     pack,
 )
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, *ON_V1_IN_FULL]
 
 ROW_LENGTH = 288
 """In tokens, as in `examples/train_forkjoin.py`."""

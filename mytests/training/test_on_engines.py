@@ -15,6 +15,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
 
+from mytests.tiers import pairs
 from mytests.training.engines import (
     FAMILIES,
     FORCED,
@@ -57,9 +58,8 @@ def laid_out(outputs: list[Any], merge: Merge, moving: Moving) -> list[TreeRows]
     return rows
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("merge", "moving"), WAYS)
-def test_a_trained_models_own_trees(mode: Mode, merge: Merge, moving: Moving) -> None:
+@pytest.mark.parametrize(("merge", "moving", "mode"), pairs(WAYS, MODES))
+def test_a_trained_models_own_trees(merge: Merge, moving: Moving, mode: Mode) -> None:
     """Every token that it has sampled itself, hook tokens included, in two samples of each prompt."""
     engine = open_engine(hooks_for(mode, **FIELDS[merge]), seed=1)
     params = SamplingParams(temperature=1.0, n=2, logprobs=0, max_tokens=40, skip_special_tokens=False)
@@ -85,9 +85,8 @@ def num_compared(outputs: list[Any], merge: Merge, moving: Moving, folder: Path)
     return int(free.sum())
 
 
-@pytest.mark.parametrize(("merge", "moving"), WAYS)
-@pytest.mark.parametrize("name", FAMILIES)
-def test_random_trees_of_random_models(name: str, merge: Merge, moving: Moving) -> None:
+@pytest.mark.parametrize(("merge", "moving", "name"), pairs(WAYS, FAMILIES))
+def test_random_trees_of_random_models(merge: Merge, moving: Moving, name: str) -> None:
     """Nested ones, of two families; what was forced has a logprob of 0, and cannot be compared."""
     total = 0
     for seed in range(HISTORIES):
@@ -97,10 +96,14 @@ def test_random_trees_of_random_models(name: str, merge: Merge, moving: Moving) 
     assert total > 400
 
 
-@pytest.mark.parametrize("child_context", get_args(ChildContext))
-@pytest.mark.parametrize(
-    ("block_on", "merge"), [("never", "concatenate"), ("sync", "concatenate"), ("sync", "overlap")]
-)
+DETACHED_OR_JOINED: list[tuple[BlockOn, Merge]] = [
+    ("never", "concatenate"),
+    ("sync", "concatenate"),
+    ("sync", "overlap"),
+]
+
+
+@pytest.mark.parametrize(("block_on", "merge", "child_context"), pairs(DETACHED_OR_JOINED, get_args(ChildContext)))
 def test_children_of_other_contexts(block_on: BlockOn, merge: Merge, child_context: ChildContext) -> None:
     """Detached ones, and such as have not seen their parent's trigger, or nothing of it: their KV is not injected."""
     changes = {"block_on": block_on, "child_context": child_context, "prefixes": ((5,), (9, 6))}

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from mytests.tiers import ON_V1_IN_FULL
 from mytests.training.models import FAMILIES, WAYS, Decoding, logits_of, tiny_model
 from mytests.training.trees import Simulated, random_tree
 from sequence_hooks.training import Merge, Moving, TokenTree, TreeBatch, gather_logprobs, lay_out, pack
 
-pytestmark = [pytest.mark.model, pytest.mark.floats]
+pytestmark = [pytest.mark.model, pytest.mark.floats, *ON_V1_IN_FULL]
 
 LENGTH = 500
 TOLERANCE = 1e-5

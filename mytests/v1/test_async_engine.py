@@ -2,18 +2,21 @@
 """The plug-in on upstream's asynchronous engine, with the engine core and its workers in processes of their own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pytest
-from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for
-from forkjoin_task import EOS, is_correct
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
+from forkjoin_task import EOS, Mode, is_correct
 
 from mytests.sure import sure_prompts
+from mytests.tiers import full, names
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
+from sequence_hooks.choices import PositionRule
 from sequence_hooks.v1 import engine_args
-from sequence_hooks.v1.frontend.outputs import CompletionOutput
 from sequence_hooks.v1.resuming import resume_sequence_async, sequences_awaiting_resume
+from vllm import envs
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
@@ -21,39 +24,65 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
-Work = Callable[[AsyncLLM], Coroutine[Any, Any, None]]
-
+Found = TypeVar("Found")
 
 ALONE: Mapping[str, int] = {}
-PARALLEL = [ALONE, {"tensor_parallel_size": 2}, {"data_parallel_size": 2}]
+TENSORS: Mapping[str, int] = {"tensor_parallel_size": 2}
+DATA: Mapping[str, int] = {"data_parallel_size": 2}
 
 
-def run(work: Work, parallel: Mapping[str, int] = ALONE, **fields: Any) -> None:
-    """Do ``work`` with an engine, whose core runs in another process.
+class Running:
+    """An engine, and the loop that it belongs to."""
+
+    def __init__(self, parallel: Mapping[str, int], mode: Mode, **fields: Any) -> None:
+        self._runner = asyncio.Runner()
+        arguments = engine_args(
+            hooks_for(mode, **fields), dtype="float32", enforce_eager=True, max_model_len=512, **parallel
+        )
+        self.engine = self._runner.run(_started(AsyncEngineArgs(str(MODEL_FOLDER), **arguments)))
+
+    def run(self, work: Coroutine[Any, Any, Found]) -> Found:
+        """Wait for ``work``; afterwards no request is left."""
+        found = self._runner.run(asyncio.wait_for(work, 240))
+        assert not self.engine.output_processor.request_states
+        return found
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self.engine.shutdown()
+        self._runner.close()
+
+
+async def _started(arguments: AsyncEngineArgs) -> AsyncLLM:
+    return AsyncLLM.from_engine_args(arguments)
+
+
+@contextmanager
+def opened(parallel: Mapping[str, int], mode: Mode, **fields: Any) -> Iterator[Running]:
+    """An engine, whose core runs in other processes, until the block ends.
 
     Args:
         parallel: More arguments of the engine.
         fields: Those of its hooks.
     """
-
-    async def with_engine() -> None:
-        arguments = engine_args(
-            hooks_for("sync", **fields), dtype="float32", enforce_eager=True, max_model_len=512, **parallel
-        )
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(MODEL_FOLDER), **arguments))
-        try:
-            await asyncio.wait_for(work(engine), 240)
-            assert not engine.output_processor.request_states
-        finally:
-            engine.shutdown()
-
-    asyncio.run(with_engine())
+    with pytest.MonkeyPatch.context() as patch:
+        # Other tests look into the engine core, and have it in their process.
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+        envs.disable_envs_cache()
+        running = Running(parallel, mode, **fields)
+    try:
+        yield running
+    finally:
+        running.close()
 
 
-@pytest.fixture(autouse=True)
-def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests look into the engine core, and have it in theirs."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+@pytest.fixture(
+    scope="module", params=[pytest.param(DATA, id="data"), full(TENSORS, id="tensors"), full(ALONE, id="alone")]
+)
+def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """An engine whose promises join at once; only a sync token waits for a caller."""
+    with opened(request.param, "promise", sync_resume="manual") as found:
+        yield found
 
 
 async def deltas(engine: AsyncLLM, request_id: str, prompt: str) -> AsyncIterator[Any]:
@@ -64,65 +93,49 @@ async def deltas(engine: AsyncLLM, request_id: str, prompt: str) -> AsyncIterato
         yield output
 
 
-@pytest.mark.parametrize("parallel", PARALLEL, ids=str)
-def test_streams_of_trees_beside_aborted_ones(parallel: Mapping[str, int]) -> None:
+async def last(outputs: AsyncIterator[Any]) -> Any:
+    """The last of them."""
+    async for output in outputs:
+        found = output
+    return found
+
+
+def test_streams_of_trees_beside_aborted_ones(running: Running) -> None:
     """Each tells all its tokens; a caller that goes away ends its whole tree, and nobody else's."""
+    engine, prompts = running.engine, sure_prompts(12, 11, "promise")
 
-    async def work(engine: AsyncLLM) -> None:
-        prompts = sure_prompts(12, 11, "sync")
+    async def whole(number: int) -> tuple[str, set[str]]:
+        text, children = "", set()
+        async for output in deltas(engine, f"r{number}", prompts[number]):
+            text += "".join(completion.text for completion in output.outputs)
+            children |= {delta.request_id for delta in output.child_deltas}
+        return text, children
 
-        async def whole(number: int) -> tuple[str, set[str]]:
-            text, children = "", set()
-            async for output in deltas(engine, f"r{number}", prompts[number]):
-                text += "".join(completion.text for completion in output.outputs)
-                children |= {delta.request_id for delta in output.child_deltas}
-            return text, children
+    async def gone(number: int) -> None:
+        stream = deltas(engine, f"r{number}", prompts[number])
+        async for output in stream:
+            if output.child_deltas:
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
 
-        async def gone(number: int) -> None:
-            stream = deltas(engine, f"r{number}", prompts[number])
-            async for output in stream:
-                if output.child_deltas:
-                    break
-            await stream.aclose()  # type: ignore[attr-defined]
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(gone(each) if each % 3 == 0 else whole(each) for each in range(len(prompts))))
 
-        jobs = [gone(number) if number % 3 == 0 else whole(number) for number in range(len(prompts))]
-        for number, told in enumerate(await asyncio.gather(*jobs)):
-            if told is not None:
-                text, children = told
-                assert is_correct(prompts[number], text.removesuffix(EOS))
-                assert {child.rsplit("_child_", 1)[0] for child in children} == {f"r{number}"}
-
-    run(work, parallel)
+    for number, told in enumerate(running.run(all_of_them())):
+        if told is not None:
+            text, children = told
+            assert is_correct(prompts[number], text.removesuffix(EOS))
+            assert {child.rsplit("_child_", 1)[0] for child in children} == {f"r{number}"}
 
 
-@pytest.mark.parametrize("rule", ["sequential", "overlap"])
-def test_injected_kv_on_several_workers(rule: str) -> None:
-    """Each copies the KV of its heads, and trees come out as with one worker."""
-    prompts = sure_prompts(12, 13, "sync")
+def test_callers_resume_sequences_that_wait(running: Running) -> None:
+    """What they give comes after the results of children, whichever engine waits; what does not fit is refused."""
+    engine = running.engine
     params = GREEDY.clone()
-    params.logprobs = NUM_LOGPROBS
-    told: list[list[CompletionOutput]] = []
+    params.allowed_token_ids, params.max_tokens = [hooks_for("promise").sync_token_id], 2
 
-    async def work(engine: AsyncLLM) -> None:
-        jobs = (_last(engine.generate(prompt, params, f"r{number}")) for number, prompt in enumerate(prompts))
-        told.append([output.outputs[0] for output in await asyncio.gather(*jobs)])
-        assert all(join.num_prefill < join.num_merged for each in told[-1] for join in each.joins)
-
-    for parallel in PARALLEL[:2]:
-        run(work, parallel, child_merge_strategy="kv_inject", position_rule=rule)
-    alone, spread = told
-    # Injected KV is not what the model was trained for, so it need not be sure of what comes after.
-    same = [is_same(each.token_ids, one.token_ids, logprobs_of(one)) for one, each in zip(alone, spread, strict=True)]
-    assert sum(same) > len(same) / 2
-
-
-@pytest.mark.parametrize("parallel", [ALONE, {"data_parallel_size": 2}], ids=str)
-def test_callers_resume_sequences_that_wait(parallel: Mapping[str, int]) -> None:
-    """What they give comes after the children's results, whichever engine waits; what does not fit is refused."""
-
-    async def work(engine: AsyncLLM) -> None:
-        prompts = dict(zip("qr", sure_prompts(2, 12, "sync"), strict=True))
-        jobs = [asyncio.create_task(_last(deltas(engine, name, prompt))) for name, prompt in prompts.items()]
+    async def resumed() -> list[Any]:
+        jobs = [asyncio.create_task(last(engine.generate("a", params, name))) for name in "qr"]
         while len(waiting := sequences_awaiting_resume(engine)) < len(jobs):
             await asyncio.sleep(0.05)
         assert sorted(each.request_id for each in waiting) == ["q", "r"]
@@ -130,30 +143,46 @@ def test_callers_resume_sequences_that_wait(parallel: Mapping[str, int]) -> None
             await resume_sequence_async(engine, "r", [5] * 600)
         with pytest.raises(ValueError, match=r"those that wait are \['q', 'r'\]"):
             await resume_sequence_async(engine, "s")
-        for name in prompts:
+        for name in "qr":
             await resume_sequence_async(engine, name, [6])
-        for output in await asyncio.gather(*jobs):
-            assert [segment.origin for segment in output.outputs[0].segments][-2:] == ["inserted", "sampled"]
+        return await asyncio.gather(*jobs)
 
-    run(work, parallel, sync_resume="manual")
-
-
-async def _last(outputs: AsyncIterator[Any]) -> Any:
-    async for output in outputs:
-        last = output
-    return last
+    for output in running.run(resumed()):
+        assert [segment.origin for segment in output.outputs[0].segments] == ["sampled", "inserted", "sampled"]
 
 
-def test_a_request_with_bad_limits_is_refused() -> None:
+def test_a_request_with_bad_limits_is_refused(running: Running) -> None:
     """Its caller gets the error, and others are served."""
+    params = GREEDY.clone()
+    params.extra_args = {"max_children": 1000}
+    with pytest.raises(VLLMValidationError, match="max_children is 1000; the engine allows at most"):
+        running.run(last(running.engine.generate("call 1 stone\n", params, "r")))
+    (prompt,) = sure_prompts(1, 13, "promise")
+    output = running.run(last(running.engine.generate(prompt, GREEDY, "s")))
+    assert is_correct(prompt, output.outputs[0].text.removesuffix(EOS))
 
-    async def work(engine: AsyncLLM) -> None:
-        params = GREEDY.clone()
-        params.extra_args = {"max_children": 1000}
-        with pytest.raises(VLLMValidationError, match="max_children is 1000; the engine allows at most"):
-            await _last(engine.generate("fork 1 stone\n", params, "r"))
-        (prompt,) = sure_prompts(1, 13, "sync")
-        output = await _last(engine.generate(prompt, GREEDY, "s"))
-        assert is_correct(prompt, output.outputs[0].text.removesuffix(EOS))
 
-    run(work)
+@pytest.mark.parametrize("rule", names(["sequential", "overlap"], ["sequential"]))
+def test_injected_kv_on_several_workers(rule: PositionRule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copies the KV of its heads, and trees come out as with one worker."""
+    prompts = sure_prompts(12, 13, "sync")
+    fields: dict[str, Any] = {"child_merge_strategy": "kv_inject", "position_rule": rule}
+    params = GREEDY.clone()
+    params.logprobs = NUM_LOGPROBS
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    alone: Any = open_engine(hooks_for("sync", **fields))
+    expected = [output.outputs[0] for output in alone.generate(prompts, params, use_tqdm=False)]
+    alone.llm_engine.engine_core.shutdown()
+    with opened(TENSORS, "sync", **fields) as running:
+
+        async def answers() -> list[Any]:
+            jobs = (last(running.engine.generate(each, params, f"r{number}")) for number, each in enumerate(prompts))
+            return await asyncio.gather(*jobs)
+
+        spread = [output.outputs[0] for output in running.run(answers())]
+    assert all(join.num_prefill < join.num_merged for each in [*expected, *spread] for join in each.joins)
+    # Injected KV is not what the model was trained for, so it need not be sure of what comes after.
+    same = [
+        is_same(each.token_ids, one.token_ids, logprobs_of(one)) for one, each in zip(expected, spread, strict=True)
+    ]
+    assert sum(same) > len(same) / 2

@@ -19,6 +19,7 @@ ENGINE += ["--gpu-memory-utilization", "0.1", "--num-gpu-blocks-override", "100"
 REQUESTS = ["--dataset-name", "random", "--random-input-len", "16", "--random-output-len", "8", "--num-prompts", "3"]
 
 
+@pytest.mark.full
 def test_throughput(tmp_path: Path) -> None:
     """`vllm bench throughput` takes the option like any other of the engine's."""
     report = tmp_path / "report.json"

@@ -10,6 +10,7 @@ from mytests.faults import fault_named
 from mytests.faults.planting import planted
 from mytests.fuzz import Failure, History, fuzz
 from mytests.fuzz_draw import histories
+from mytests.tiers import full, sizes
 
 pytestmark = pytest.mark.model
 
@@ -38,17 +39,17 @@ def _has_plain_joins(history: History) -> bool:
 ALL = histories(())
 FAULTS = [
     pytest.param("merged-backwards", ALL, "should be", id="merged-backwards"),
-    pytest.param("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
-    pytest.param("blocks-leaked", ALL, "KV cache", id="blocks-leaked"),
-    pytest.param("childs-adapter", ALL, "the model has", id="childs-adapter"),
-    pytest.param("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
-    pytest.param(
+    full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
+    full("blocks-leaked", ALL, "KV cache", id="blocks-leaked"),
+    full("childs-adapter", ALL, "the model has", id="childs-adapter"),
+    full("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
+    full(
         "stop-strings-across-a-join", histories(("stop",)).filter(_has_plain_joins), "", id="stop-strings-across-a-join"
     ),
-    pytest.param("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
-    pytest.param("limits-across-a-join", ALL, "r", id="limits-across-a-join"),
-    pytest.param("penalties-across-a-join", histories(("penalties",)), "", id="penalties-across-a-join"),
-    pytest.param("deltas-lost", histories(("stream_children",)), "deltas", id="deltas-lost"),
+    full("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
+    full("limits-across-a-join", ALL, "r", id="limits-across-a-join"),
+    full("penalties-across-a-join", histories(("penalties",)), "", id="penalties-across-a-join"),
+    full("deltas-lost", histories(("stream_children",)), "deltas", id="deltas-lost"),
 ]
 
 

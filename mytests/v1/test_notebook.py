@@ -26,6 +26,7 @@ def test_it_is_committed_without_outputs(notebook: Any) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.full
 def test_it_runs_from_top_to_bottom(notebook: Any) -> None:
     """With its trees, its merged results, and its pictures."""
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": EXAMPLES}}).execute()

@@ -12,6 +12,7 @@ from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import is_correct
 
 from mytests.sure import sure_prompts
+from mytests.tiers import cases
 from vllm.config import KVEventsConfig
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -35,7 +36,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+TOGETHER = [
+    "outputs of several tokens",
+    "prompts in parts, as others wait",
+    "fewer tokens than the worker could take",
+    "few running requests",
+    "free blocks in reserve",
+    "priorities",
+    "events of KV",
+]
+OPTIONS["together"] = {option: value for name in TOGETHER for option, value in OPTIONS[name].items()}
+
+
+@pytest.mark.parametrize("options", cases(OPTIONS, ["together", "prompts that may not fit"]))
 def test_trees_come_out_right(options: dict[str, Any]) -> None:
     """All prompts are answered, and nothing is left."""
     engine: Any = open_engine(hooks_for("sync"), **options)

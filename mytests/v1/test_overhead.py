@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import sequence_hooks
+from mytests.tiers import full
 from mytests.v1.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 
 OURS = str(Path(sequence_hooks.__file__).parent)
@@ -102,9 +103,19 @@ def test_after_a_tree_it_costs_none_again(is_async: bool) -> None:
     engine.assert_empty()
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("max_num_seqs", [12, 240])
-@pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])
+@pytest.mark.parametrize(
+    ("merge", "max_num_seqs", "is_async"),
+    [
+        ("concatenate", 12, True),
+        ("concatenate", 240, False),
+        ("kv_inject", 12, False),
+        ("kv_inject", 240, True),
+        full("concatenate", 12, False),
+        full("concatenate", 240, True),
+        full("kv_inject", 12, True),
+        full("kv_inject", 240, False),
+    ],
+)
 def test_a_further_tree_costs_what_the_first_ones_did(merge: Any, max_num_seqs: int, is_async: bool) -> None:
     """A loop over all that run or wait, at each event of one of them, would add to each of the last 40."""
     fields = {"special_kwargs": replace(SYNC_HOOKS, child_merge_strategy=merge), "is_async": is_async}

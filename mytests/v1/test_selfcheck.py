@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,9 @@ from forkjoin_engine import MODEL_FOLDER
 
 from mytests.environment import EXAMPLES
 from mytests.faults import fault_named
+from mytests.faults.fault import Fault
 from mytests.faults.planting import planted
+from mytests.tiers import full
 from sequence_hooks.v1.selfcheck import checks, oracle, side
 from sequence_hooks.v1.selfcheck.command import report
 from sequence_hooks.v1.selfcheck.findings import Seen, Stretch, Verdict
@@ -96,27 +99,38 @@ class TestCommand:
 
 FAULTS = [
     pytest.param("a-wrong-block-is-shared", "_child_0, token 1 after a context of", id="a-wrong-block-is-shared"),
-    pytest.param("forks-never-released", "blocks are not free", id="forks-never-released"),
+    full("forks-never-released", "blocks are not free", id="forks-never-released"),
 ]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the engine's core where faults are planted."""
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 
-@pytest.mark.usefixtures("in_this_process")
+def both_sides(folder: Path, fault: Fault | None = None) -> int:
+    """The exit status after both sides in this process, the first one with a fault."""
+    options = [str(MODEL_FOLDER), *OPTIONS]
+    with nullcontext() if fault is None else planted(fault):
+        side.hooks(parse(options), folder)
+    side.stock(parse(options), folder)
+    seen = msgspec.json.decode((folder / side.SEEN).read_bytes(), type=Seen)
+    verdicts = msgspec.json.decode((folder / side.VERDICTS).read_bytes(), type=side.Verdicts)
+    return report(seen, verdicts)
+
+
+def test_without_a_fault_nothing_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All checks pass, in one process as in those of the command."""
+    assert both_sides(tmp_path) == 0
+    said = capsys.readouterr().out
+    assert all(f"{check.__name__:<9} ok" in said for check in checks.CHECKS)
+
+
 @pytest.mark.parametrize(("name", "told"), FAULTS)
 def test_a_planted_fault_is_reported(name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the check that it breaks, the place, and exit status 1."""
-    options = [str(MODEL_FOLDER), *OPTIONS]
-    with planted(fault_named(name)):
-        side.hooks(parse(options), tmp_path)
-    side.stock(parse(options), tmp_path)
-    seen = msgspec.json.decode((tmp_path / side.SEEN).read_bytes(), type=Seen)
-    verdicts = msgspec.json.decode((tmp_path / side.VERDICTS).read_bytes(), type=side.Verdicts)
-    assert report(seen, verdicts) == 1
+    assert both_sides(tmp_path, fault_named(name)) == 1
     said = capsys.readouterr().out
     assert f"{'fork':<9} DIFFERS" in said
     assert told in said
