@@ -15,13 +15,14 @@ TURNS_SECONDS ?= 480
 DEVICE_PYTHON ?= python3
 
 # The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
-parts = ($(call with_any_python,build_tools.parts $(@:-parts=) $(1))) || test -s build/durations/$(@:-parts=).failed
-OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all ci
+parts = $(call leaving_failures,build_tools.parts $(@:-parts=) $(1))
+leaving_failures = ($(call with_any_python,$(1))) || test -s build/durations/$(@:-parts=).failed
+OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all ci turns
 FLOATS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE
 FLOATS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
 
-.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) turns durations device device-selfcheck device-tests fork-tests fork-surgical \
+.PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) durations device device-selfcheck device-tests fork-tests fork-surgical \
   fork-model fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser
 
 test: test-parts ## all tests that any machine can run in some minutes: both set-ups, and of both vLLMs side by side
@@ -88,8 +89,10 @@ ci-parts:
 	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
 	  fork-browser plugin-browser turns)
 
-turns: ## of the rest of test-all those parts whose turn it is, and those that the changed files ask for
-	@$(call with_any_python,build_tools.turns --seconds $(TURNS_SECONDS) --run)
+turns: turns-parts ## of the rest of test-all those parts whose turn it is, and those that the changed files ask for
+
+turns-parts:
+	@$(call leaving_failures,build_tools.turns --seconds $(TURNS_SECONDS) --run)
 
 # The last line of all of these is make's own, and names what has failed.
 $(OF_PARTS):

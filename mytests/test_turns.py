@@ -145,7 +145,7 @@ def test_files_ask_for_parts(changed: str, asked: list[str]) -> None:
 
 def test_every_file_with_full_tests_is_in_the_rest(tmp_path: Path) -> None:
     """In each environment that runs it, unless a group has it."""
-    mark = "pytestmark = pytest.mark.full\n"
+    mark = f"pytestmark = pytest.mark.{'full'}\n"
     for name in ("test_bench.py", "test_one.py", "rules/test_both.py", "v1/test_plugin.py"):
         path = tmp_path / "mytests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
