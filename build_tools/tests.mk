@@ -17,7 +17,7 @@ DEVICE_PYTHON ?= python3
 # The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
 parts = $(call leaving_failures,build_tools.parts $(@:-parts=) $(1))
 leaving_failures = ($(call with_any_python,$(1))) || test -s build/durations/$(@:-parts=).failed
-OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all ci turns
+OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all checks ci turns
 FLOATS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE
 FLOATS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
@@ -78,14 +78,19 @@ test-all-parts: export COVERAGE = 1
 test-all-parts: export FUZZ_SECONDS = 600
 test-all-parts:
 	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests \
-	  --then lint check-core docs test-browser test-releases test-floats dist bench-quick bench-plugin-quick \
+	  --then checks test-browser test-releases test-floats dist faults bench-quick bench-plugin-quick \
 	  fuzz fuzz-plugin fuzz-injection)
+
+checks: checks-parts ## lint, check-core and docs, side by side
+
+checks-parts: setup plugin
+	@$(call parts,--chain lint lint --chain core check-core docs)
 
 ci: ci-parts ## what .ci/run runs
 
 ci-parts: export COVERAGE = 1
 ci-parts:
-	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --then lint check-core docs \
+	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --then checks \
 	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
 	  fork-browser plugin-browser turns)
 
