@@ -14,7 +14,7 @@ from mytests.faults.fault import Edit, surgical
 from mytests.faults.places import edited, function_in, parted
 from mytests.faults.planting import planted
 from mytests.faults.report import SURVIVES, merged, page, summary, write
-from mytests.faults.running import Row, here
+from mytests.faults.running import Row
 from sequence_hooks.merge import num_tokens
 
 ROOT = Path(__file__).parent.parent
@@ -69,13 +69,13 @@ class TestList:
         """In a sentence, on every engine that it names, and what it does not plant its nets do."""
         assert re.fullmatch(r"[A-Z].*\.", fault.wrong)
         assert fault.edits or all(net.plants for net in fault.nets)
-        assert all(list(here(fault.nets, engine)) for engine in fault.engines)
+        assert all(fault.nets_on(engine) for engine in fault.engines)
 
 
 def test_ids_are_unique() -> None:
     """In each engine; the same fault of both may have one name."""
-    for engine in ("fork", "plugin"):
-        names = [fault.id for fault in faults_of(engine)]
+    for faults in (faults_of("fork"), faults_of("plugin")):
+        names = [fault.id for fault in faults]
         assert len(set(names)) == len(names)
 
 
@@ -135,5 +135,6 @@ class TestReport:
 def test_a_net_runs_where_it_can_be_imported() -> None:
     """Rules run on both engines."""
     nets = surgical("mytests/rules/test_text.py", "mytests/v1/test_forks.py", "mytests/test_sampling.py")
-    assert list(here(nets, "fork")) == [nets[0], nets[2]]
-    assert list(here(nets, "plugin")) == [nets[0], nets[1]]
+    fault = dataclasses.replace(TestPlanting.FAULT, nets=nets)
+    assert fault.nets_on("fork") == (nets[0], nets[2])
+    assert fault.nets_on("plugin") == nets[:2]

@@ -32,6 +32,13 @@ class Net:
     plants: bool = False
     """Whether the test plants the fault by itself, and passes if it is noticed."""
 
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """The engines in whose environment the tests can be imported."""
+        if self.node.startswith("mytests/rules/"):
+            return "fork", "plugin"
+        return ("plugin",) if self.node.startswith("mytests/v1/") else ("fork",)
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -49,9 +56,9 @@ class Fault:
     trap: str | None = None
     """The beginning of the row in "Traps in upstream" (docs/internals/plugin.md) whose remedy is undone."""
 
-    def nets_of(self, tier: Tier) -> tuple[Net, ...]:
-        """Those of one tier."""
-        return tuple(net for net in self.nets if net.tier == tier)
+    def nets_on(self, engine: Engine) -> tuple[Net, ...]:
+        """Those that run on one engine: a fault of both may have some that only one of them can import."""
+        return tuple(net for net in self.nets if engine in net.engines)
 
 
 def surgical(*nodes: str) -> tuple[Net, ...]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the fork, and of what both engines share; the first ones are also planted by the fuzzer's tests."""
 
-from mytests.faults.fault import Edit, Engine, Fault, Net, by_itself, surgical
+from mytests.faults.fault import Edit, Engine, Fault, Net, by_itself, model, surgical
 
 ONLY: tuple[Engine, ...] = ("fork",)
 BOTH: tuple[Engine, ...] = ("fork", "plugin")
@@ -42,7 +42,9 @@ FORK = (
         "kv-not-copied",
         (Edit("vllm.core.shared_blocks:last_copy_into_each", "", "return []"),),
         "A child reads a last block that holds nothing.",
-        surgical("mytests/test_shared_blocks.py") + fuzzed("kv-not-copied"),
+        surgical("mytests/test_shared_blocks.py")
+        + model("mytests/test_end_to_end.py::test_every_sampled_token_is_the_oracles")
+        + fuzzed("kv-not-copied"),
         ONLY,
     ),
     Fault(

@@ -10,6 +10,7 @@ CORNERS = "mytests/v1/test_corners.py"
 CHECKS = "mytests/v1/test_checks.py"
 
 KV_TRAPS = (
+    # An engine with a model would spin without an end.
     undoing(
         "KV of a request that does not run",
         "nobody-gives-up-kv",

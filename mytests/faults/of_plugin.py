@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the plug-in; the first ones are also planted by the fuzzer's tests, the next by those of the self-check."""
 
-from mytests.faults.fault import Edit, Fault, Net, by_itself, surgical
+from mytests.faults.fault import Edit, Fault, Net, by_itself, model, surgical
 from mytests.faults.of_fork import FUZZ_ON_V1
 
 CORE = "sequence_hooks.v1.core"
@@ -21,7 +21,7 @@ FUZZED = (
         "kv-not-copied",
         (Edit("vllm.v1.worker.utils:copy_kv_cache_blocks_inplace", "", "return"),),
         "A child reads a last block that holds nothing.",
-        fuzzed("kv-not-copied"),
+        model("mytests/v1/test_on_a_model.py::test_the_model_joins_what_its_children_return") + fuzzed("kv-not-copied"),
     ),
     Fault(
         "blocks-leaked",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The other traps of ``docs/internals/plugin.md``: each fault undoes a remedy, as far as that can be done by itself."""
 
-from mytests.faults.fault import Edit, surgical, undoing
+from mytests.faults.fault import Edit, model, surgical, undoing
 
 CORE = "sequence_hooks.v1.core"
 FRONT = "sequence_hooks.v1.frontend"
@@ -9,6 +9,7 @@ BLOCKING = f"{CORE}.blocking:BlockingScheduler"
 PARAMS = f"{CORE}.params"
 CORNERS = "mytests/v1/test_corners.py"
 FORKS = "mytests/v1/test_forks.py"
+ON_A_MODEL = "mytests/v1/test_on_a_model.py"
 REFUSED = "mytests/v1/test_checks.py::test_what_cannot_work_is_refused"
 
 TRAPS = (
@@ -47,6 +48,7 @@ TRAPS = (
             ),
         ),
         surgical("mytests/rules/test_semantics.py"),
+        model(f"{ON_A_MODEL}::test_the_model_joins_what_its_children_return"),
     ),
     undoing(
         "tokens without logprobs end a stream",
@@ -54,6 +56,7 @@ TRAPS = (
         "Merged tokens come without the logprobs that their children sampled them with.",
         (Edit(f"{FRONT}.narration:Narration.entries", "", "return None"),),
         surgical("mytests/rules/test_accounting.py::TestAccounting::test_logprobs_of_merged_tokens_are_the_childs"),
+        model(f"{ON_A_MODEL}::test_logprobs_tell_the_tokens"),
     ),
     undoing(
         "stop strings are looked for in the front end",
@@ -118,6 +121,19 @@ TRAPS = (
         "In the second model runner, penalties and bad words forget what was sampled before a join.",
         (Edit("sequence_hooks.v1.worker.slots:EarlierCounts.apply_staged_writes", "", "return"),),
         surgical("mytests/v1/test_earlier.py::test_the_second_runner_counts_and_forbids_the_same"),
+    ),
+    undoing(
+        "a new prompt resets",
+        "the-first-sampler-is-not-extended",
+        "The sampler of the first model runner never learns what a joined sequence has sampled.",
+        (
+            Edit(
+                "sequence_hooks.v1.worker.attach:attach",
+                "batch.logitsprocs.non_argmax_invariant.append(EarlierTokens(model_runner.device))",
+                "pass",
+            ),
+        ),
+        model(f"{ON_A_MODEL}::test_the_sampler_is_extended"),
     ),
     undoing(
         "prompt logprobs of a resume",
