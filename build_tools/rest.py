@@ -15,7 +15,13 @@ from pathlib import Path
 
 RELEASES = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
 ON_BOTH = (
-    *("mytests/rules/*", "mytests/server/*", "mytests/training/*", "mytests/test_hostile_clients.py"),
+    *(
+        "mytests/rules/*",
+        "mytests/models/*",
+        "mytests/server/*",
+        "mytests/training/*",
+        "mytests/test_hostile_clients.py",
+    ),
     *("mytests/test_injection_engine.py", "mytests/test_injection_sharing.py", "mytests/test_injection_fuzz.py"),
 )
 """Tests that both environments run."""
@@ -57,6 +63,9 @@ GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 110, _OF_RELEASES) for release in RELEASES),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
+    Rest(
+        "fork-server", _marked("fork", "mytests/server", f"--ignore={_NOTATIONS}"), 200, ("sequence_hooks/serving/*",)
+    ),
     Rest("bench", _marked("fork", "mytests/test_bench.py"), 270, _OF_BENCHES),
     Rest("bench-plugin", _marked("fork", "mytests/test_plugin_bench.py"), 190, _OF_BENCHES),
     Rest("bench-upstream", _marked("fork", "mytests/test_upstream_benchmarks.py"), 270, _OF_BENCHES),
@@ -67,6 +76,7 @@ GROUPS = (
         for kind in ("avx512", "avx2", "sse41")
         for environment in ("fork", "plugin")
     ),
+    Rest("faults", "make faults", 480, ("mytests/faults/*",)),
     Rest("dist", "make dist", 180, _OF_SET_UP),
     Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, ("mytests/fuzz*.py",)),
     Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, ("mytests/fuzz*.py", "mytests/v1/fuzz*.py")),

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from forkjoin_engine import GREEDY, hooks_for, open_engine
-from forkjoin_task import MODES, Mode
+from forkjoin_task import Mode
 
 from mytests.async_output import allowed, call_back
 from mytests.sure import sure_prompts
 from mytests.test_end_to_end import assert_empty
+from mytests.tiers import pairs
 from vllm import LLM
 from vllm.engine.metrics_types import Stats
 
@@ -35,13 +36,12 @@ def open_async(mode: Mode, **engine_args: Any) -> LLM:
     return llm
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("engine_args", [{}, {"num_gpu_blocks_override": 40}], ids=["ample-kv", "tight-kv"])
-def test_trees_are_the_same(mode: Mode, engine_args: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("mode", "kv"), pairs([("sync",), ("promise",)], ["tight-kv", "ample-kv"]))
+def test_trees_are_the_same(mode: Mode, kv: str) -> None:
     """Tokens, children and joins are the same, whether outputs are processed before or during the next step."""
     prompts = sure_prompts(24, 11, mode)
     expected = open_engine(hooks_for(mode)).generate(prompts, GREEDY, use_tqdm=False)
-    llm = open_async(mode, **engine_args)
+    llm = open_async(mode, **({"num_gpu_blocks_override": 40} if kv == "tight-kv" else {}))
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     for output, other in zip(outputs, expected, strict=True):
         ours, theirs = output.outputs[0], other.outputs[0]
@@ -51,8 +51,7 @@ def test_trees_are_the_same(mode: Mode, engine_args: dict[str, Any]) -> None:
     assert_empty(llm)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("mode", "is_async"), pairs([("sync",), ("promise",)], [True, False]))
 def test_statistics_count_each_request_once(mode: Mode, is_async: bool) -> None:
     """Its end and its first token are counted once, whenever its outputs are processed."""
     options = {"disable_log_stats": False}

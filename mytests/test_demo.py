@@ -122,6 +122,7 @@ class TestDemo:
 
 
 class TestRunner:
+    @pytest.mark.full
     def test_the_report_has_a_line_for_each_test(self) -> None:
         """A line has name, statement and number of cases; the exit code is pytest's."""
         result = run_module("mytests", "mytests/rules/test_accounting.py", "-k", "merged_tokens_do_not_count")

@@ -14,6 +14,7 @@ from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import SYNC, expected_output
 
 from mytests.servers import API_SERVER, CLI, EAGER, SURE_PROMPT, model_args, server
+from mytests.tiers import full
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 
 pytestmark = pytest.mark.model
@@ -56,11 +57,11 @@ def test_help_names_every_command() -> None:
     ("module", "option"),
     [
         ("sequence_hooks.trace", "RUN"),
-        ("benchmarks.forkjoin", "--quick"),
-        ("benchmarks.bench_pressure", "--repeats"),
-        ("benchmarks.inject_agreement", "--help"),
-        ("mytests.fuzz", "--seconds"),
         ("vllm.entrypoints.openai.api_server", "--special-kwargs"),
+        full("benchmarks.forkjoin", "--quick"),
+        full("benchmarks.bench_pressure", "--repeats"),
+        full("benchmarks.inject_agreement", "--help"),
+        full("mytests.fuzz", "--seconds"),
     ],
 )
 def test_our_commands_explain_themselves(module: str, option: str) -> None:

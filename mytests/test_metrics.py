@@ -21,7 +21,12 @@ MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 @pytest.fixture(autouse=True)
 def nothing_registered() -> Iterator[None]:
     """Unregisters vLLM's metrics, as upstream's do for each engine before ours are added."""
+    _unregister()
     yield
+    _unregister()
+
+
+def _unregister() -> None:
     for collector in list(REGISTRY._collector_to_names):
         if "vllm" in getattr(collector, "_name", ""):
             REGISTRY.unregister(collector)

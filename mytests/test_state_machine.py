@@ -231,7 +231,7 @@ def _tight_engine(hooks: SpecialKwargs, draw: Callable[..., Any]) -> SurgicalEng
     )
 
 
-@sizes(250, 2_000)
+@sizes(700, 2_000)
 def test_random_walks(size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""
     Trees.seen.clear()

@@ -131,8 +131,9 @@ def test_streams_of_trees_beside_aborted_ones(running: Running) -> None:
 def test_callers_resume_sequences_that_wait(running: Running) -> None:
     """What they give comes after the results of children, whichever engine waits; what does not fit is refused."""
     engine = running.engine
-    params = GREEDY.clone()
-    params.allowed_token_ids, params.max_tokens = [hooks_for("promise").sync_token_id], 2
+    params, sync = GREEDY.clone(), hooks_for("promise").sync_token_id
+    assert sync is not None
+    params.allowed_token_ids, params.max_tokens = [sync], 2
 
     async def resumed() -> list[Any]:
         jobs = [asyncio.create_task(last(engine.generate("a", params, name))) for name in "qr"]
