@@ -148,9 +148,10 @@ class Runner:
 
 
 def summary(title: str, parts: Sequence[Ran]) -> str:
-    """A line for each part, without the last."""
+    """A line for each part, and one that counts them as test runners do; the last line of a run comes after it."""
     rows = [f"{part.outcome:8} {clock(part.seconds):>6}  {part.name}" for part in parts]
-    return "\n".join([f"== {title}", *rows])
+    passed, failed, skipped = (sum(part.outcome == each for part in parts) for each in ("passed", "failed", "not run"))
+    return "\n".join([f"== parts of {title}", *rows, f"{title}: {passed} passed, {failed} failed, {skipped} skipped"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
