@@ -141,6 +141,7 @@ class TestRunner:
         assert "assert (2 + 2) == 5" in result.stdout
         assert "python -m pytest test_sums.py::TestSums::test_a_sum" in result.stdout
 
+    @pytest.mark.full
     def test_nothing_to_run_is_told_by_pytest(self) -> None:
         """If no test is selected, the message and the exit code are pytest's own."""
         result = run_module("mytests", "mytests/rules/test_accounting.py", "-k", "no_such_test")

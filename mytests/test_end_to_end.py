@@ -12,7 +12,7 @@ from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
 from mytests.sure import sure_prompts
-from mytests.tiers import cases, sizes
+from mytests.tiers import cases, names, sizes
 from sequence_hooks.results import ChildOutput
 from vllm import LLM, CompletionOutput, RequestOutput, SamplingParams
 
@@ -95,10 +95,11 @@ def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode, size: int
     assert exact_match(engine, held_out_prompts(size, 0, mode)) >= 0.95
 
 
-def test_without_the_merge_it_is_not(mode: Mode) -> None:
+@pytest.mark.parametrize("task", names(MODES, ["promise"]))
+def test_without_the_merge_it_is_not(task: Mode) -> None:
     """With child_merge_strategy="none" not even the last line is right: the task needs the merge."""
-    engine = open_engine(hooks_for(mode, child_merge_strategy="none"))
-    prompts = held_out_prompts(NUM_WITHOUT_MERGE, 0, mode)
+    engine = open_engine(hooks_for(task, child_merge_strategy="none"))
+    prompts = held_out_prompts(NUM_WITHOUT_MERGE, 0, task)
     outputs = answers(engine.generate(prompts, GREEDY, use_tqdm=False))
     assert sum(map(is_correct, prompts, outputs)) < 0.2 * len(prompts)
     assert sum(map(has_correct_last_line, prompts, outputs)) < 0.2 * len(prompts)

@@ -47,6 +47,7 @@ def complete(address: str, model: str, max_tokens: int) -> str:
         return json.load(response)["choices"][0]["text"]
 
 
+@pytest.mark.full
 def test_help_names_every_command() -> None:
     """The console script's own help lists upstream's commands."""
     printed = run(*CLI, "--help")

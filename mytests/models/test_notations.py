@@ -16,7 +16,8 @@ from forkjoin_task import sort_letters
 from notations import NOTATIONS, Notation
 from transformers import AutoTokenizer
 
-from mytests.tiers import sizes
+from mytests.tiers import names, sizes
+from mytests.which import IS_V1
 from sequence_hooks.training import encoded, lay_out, token_trees
 from vllm import SamplingParams
 
@@ -27,7 +28,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=200, skip_special_tokens=Fal
 """200 is more than any sequence of the task samples itself."""
 
 
-@pytest.fixture(scope="module", params=NOTATIONS)
+@pytest.fixture(scope="module", params=names(NOTATIONS, NOTATIONS if IS_V1 else ["hpd"]))
 def notation(request: pytest.FixtureRequest) -> Notation:
     """Both notations."""
     return NOTATIONS[request.param]
