@@ -38,7 +38,7 @@ def names(values: Iterable[object], short: Collection[object]) -> list[Parameter
 
 
 def pairs(firsts: Sequence[tuple[object, ...]], seconds: Collection[object]) -> list[ParameterSet]:
-    """All pairs as one case each; `make test` has every first and every second one, each first one once."""
+    """All pairs as one case each; `make test` has each first one once, with the second ones by turns."""
     of_firsts = [
         [(*first, second) for second in islice(cycle(seconds), place, place + len(seconds))]
         for place, first in enumerate(firsts)
