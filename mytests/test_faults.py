@@ -110,17 +110,23 @@ class TestPlanting:
 
 
 class TestReport:
-    ROW = Row("fork", "a", "It is wrong.", "surgical", "mytests/test_a.py", "mytests/test_a.py::test_a", 0.5)
-    SURVIVOR = Row("fork", "b", "It is wrong, too.", "fuzz", "mytests/test_b.py", None, 2.0)
+    ROW = Row("fork", "a", "It is wrong.", "surgical", "mytests/test_a.py", "mytests/test_a.py::test_a", False, 0.5)
+    SURVIVOR = Row("fork", "b", "It is wrong, too.", "fuzz", "mytests/test_b.py", None, False, 2.0)
 
     def test_a_survivor_is_named(self) -> None:
         """In the line above the table, and with the net that let it pass."""
         text = page([self.ROW, self.SURVIVOR], {"a trap": "No edit undoes it."})
         assert summary([self.ROW, self.SURVIVOR]) in text
         assert summary([self.ROW, self.SURVIVOR]).endswith(f"fuzz 0 of 1; {SURVIVES}: b.")
-        assert "| a | It is wrong. | `mytests/test_a.py::test_a` |  |  |" in text
-        assert f"| b | It is wrong, too. |  |  | {SURVIVES}: `mytests/test_b.py` |" in text
+        assert "| a | It is wrong. | `make test` | `mytests/test_a.py::test_a` |  |  |" in text
+        assert f"| b | It is wrong, too. | none |  |  | {SURVIVES}: `mytests/test_b.py` |" in text
         assert "- *a trap*: No edit undoes it." in text
+
+    def test_the_command_that_notices_it_is_told(self) -> None:
+        """That is `make test` unless all the tests that have failed are marked "full"."""
+        full = dataclasses.replace(self.ROW, is_full=True)
+        assert summary([full]).startswith("1 faults, noticed: 1 by `make test-all` alone.")
+        assert summary([full, self.ROW]).startswith("1 faults, noticed: 1 by `make test`.")
 
     def test_a_run_renews_its_own_faults(self, tmp_path: Path) -> None:
         """Those of the other engine stay."""

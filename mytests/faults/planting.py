@@ -68,14 +68,23 @@ class Outcomes:
 
     Args:
         path: The file for the outcomes, as JSON: by net, the first test that has failed, if any, the number of tests
-            that have run, and the seconds until then.
+            that have run, the seconds until then, and whether only `make test-all` runs the one that has failed, or all
+            that have run. Those are the last to run, so that they tell what no other test does.
     """
 
     def __init__(self, path: Path, nets: list[str]) -> None:
         self._path = path
         self._nets = nets
-        self._outcomes: dict[str, dict[str, Any]] = {net: {"failed": None, "ran": 0, "seconds": 0.0} for net in nets}
+        self._outcomes: dict[str, dict[str, Any]] = {
+            net: {"failed": None, "ran": 0, "seconds": 0.0, "is_full": True} for net in nets
+        }
+        self._full: set[str] = set()
         self._start = time.perf_counter()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._full = {item.nodeid for item in items if item.get_closest_marker("full")}
+        items.sort(key=lambda item: item.nodeid in self._full)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if any(self._outcomes[net]["failed"] for net in self._of(item.nodeid)):
@@ -84,10 +93,13 @@ class Outcomes:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for net in self._of(report.nodeid):
             outcome = self._outcomes[net]
-            outcome["ran"] += report.when == "call" and not report.skipped
+            has_run = report.when == "call" and not report.skipped
+            outcome["ran"] += has_run
             outcome["seconds"] += report.duration
+            if has_run and report.nodeid not in self._full:
+                outcome["is_full"] = False
             if report.failed and outcome["failed"] is None:
-                outcome["failed"] = report.nodeid
+                outcome |= {"failed": report.nodeid, "is_full": report.nodeid in self._full}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -10,6 +10,7 @@ from mytests.faults.fault import TIERS
 from mytests.faults.running import Row
 
 SURVIVES = "SURVIVES"
+COMMANDS = ("`make test`", "`make test-all` alone", "none")
 
 
 def merged(path: Path, rows: Iterable[Row]) -> list[Row]:
@@ -29,15 +30,22 @@ def write(folder: Path, rows: Sequence[Row], not_planted: Mapping[str, str]) -> 
 
 def page(rows: Sequence[Row], not_planted: Mapping[str, str]) -> str:
     """A table for each engine, then what is not planted."""
-    lines = ["# Planted faults", "", "Which test of which tier has noticed each. `make faults` writes this page.", ""]
+    told = "Which test of which tier has noticed each, and which command runs it. `make faults` writes this page."
+    lines = ["# Planted faults", "", told, ""]
     for engine in dict.fromkeys(row.engine for row in rows):
         own = [row for row in rows if row.engine == engine]
-        lines += [f"## {engine}", "", summary(own), "", "| fault | what goes wrong | surgical | model | fuzz |"]
-        lines.append("| --- | --- | --- | --- | --- |")
+        lines += [
+            f"## {engine}",
+            "",
+            summary(own),
+            "",
+            "| fault | what goes wrong | noticed by | surgical | model | fuzz |",
+        ]
+        lines.append("| --- | --- | --- | --- | --- | --- |")
         for fault in dict.fromkeys(row.fault for row in own):
             of_fault = [row for row in own if row.fault == fault]
             cells = [_cell([row for row in of_fault if row.tier == tier]) for tier in TIERS]
-            lines.append(f"| {' | '.join([fault, of_fault[0].wrong, *cells])} |")
+            lines.append(f"| {' | '.join([fault, of_fault[0].wrong, noticed_by(of_fault), *cells])} |")
         lines.append("")
     lines += ["## Not planted", "", *(f"- *{trap}*: {reason}" for trap, reason in not_planted.items())]
     return "\n".join(lines) + "\n"
@@ -53,7 +61,15 @@ def summary(rows: Sequence[Row]) -> str:
         caught = named - {row.fault for row in rows if row.tier == tier and row.caught_by is None}
         tiers.append(f"{tier} {len(caught)} of {len(named)}")
     told = f"; {SURVIVES}: {', '.join(survivors)}" if survivors else ""
-    return f"{len(faults)} faults: {', '.join(tiers)}{told}."
+    commands = [noticed_by([row for row in rows if row.fault == fault]) for fault in faults]
+    by = ", ".join(f"{commands.count(command)} by {command}" for command in COMMANDS if command in commands)
+    return f"{len(faults)} faults, noticed: {by}. {', '.join(tiers)}{told}."
+
+
+def noticed_by(rows: Iterable[Row]) -> str:
+    """The command that has told a fault: the sooner one if both do, as `make test-all` runs all of `make test`."""
+    full = {row.is_full for row in rows if row.caught_by}
+    return COMMANDS[0] if False in full else COMMANDS[1] if full else COMMANDS[2]
 
 
 def _cell(rows: Sequence[Row]) -> str:

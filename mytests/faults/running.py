@@ -40,6 +40,9 @@ class Row:
     caught_by: str | None
     """The first test that has failed, or noticed the fault; None if the net let it pass."""
 
+    is_full: bool
+    """Whether that test is marked "full", so that `make test` does not run it."""
+
     seconds: float
     """How long the tests of the net took, until the first that failed."""
 
@@ -97,7 +100,7 @@ def run_sound(faults: Iterable[Fault], engine: Engine) -> list[Row]:
                 is_sound = outcome["failed"] is None and outcome["ran"] > 0
                 if net.plants:
                     caught_by = net.node if is_sound else None
-                    rows.append(_row(engine, fault, net, caught_by, outcome["seconds"]))
+                    rows.append(_row(engine, fault, net, outcome | {"failed": caught_by}))
                 elif not is_sound:
                     failing.append(outcome["failed"] or f"{net.node} (no test of it ran)")
     if failing:
@@ -118,11 +121,13 @@ def run_planted(fault: Fault, engine: Engine) -> list[Row]:
         except Broken as broken:
             # A net that hangs or ends its process tells nobody what is wrong.
             print(broken, file=sys.stderr)
-            rows += [_row(engine, fault, net, None, time.perf_counter() - start) for net in nets]
+            nothing = {"failed": None, "is_full": False, "seconds": time.perf_counter() - start}
+            rows += [_row(engine, fault, net, nothing) for net in nets]
             continue
-        rows += [_row(engine, fault, net, outcomes[net.node]["failed"], outcomes[net.node]["seconds"]) for net in nets]
+        rows += [_row(engine, fault, net, outcomes[net.node]) for net in nets]
     return rows
 
 
-def _row(engine: Engine, fault: Fault, net: Net, caught_by: str | None, seconds: float) -> Row:
-    return Row(engine, fault.id, fault.wrong, net.tier, net.node, caught_by, round(seconds, 2))
+def _row(engine: Engine, fault: Fault, net: Net, outcome: Mapping[str, Any]) -> Row:
+    told = outcome["failed"], outcome["is_full"], round(outcome["seconds"], 2)
+    return Row(engine, fault.id, fault.wrong, net.tier, net.node, *told)
