@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
 # They run tests, and change nothing that is set up.
-NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,device durations ledger parts rest turns)
+NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,device durations ledger mutants parts rest turns)
 INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 
@@ -29,6 +29,9 @@ PLUGIN_READY := $(PLUGIN)/.ready
 # The plug-in's tests and tools run here: beside the fork's vllm/ a stock one could not be imported.
 PLUGIN_PATH := $(CURDIR)/build/plugin:$(CURDIR)/build/plugin/examples
 IN_PLUGIN = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(PLUGIN_PATH)
+# Here mutmut changes the plug-in; one thread, because it forks the process that has run the tests once.
+MUTANTS := build/mutants-plugin
+IN_MUTANTS = cd $(MUTANTS) && PYTHONSAFEPATH=1 OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(MUTANTS)/mutants:$(CURDIR)/$(MUTANTS)/mutants/examples
 # The same with another release of vLLM, $(1), which has its own cache of what it knows of models.
 on_release = cd build/plugin && PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/releases/$(1):$(PLUGIN_PATH) \
   VLLM_CACHE_ROOT=$(CURDIR)/build/releases/$(1)/.cache RELEASE_UNDER_TEST=$(1)
@@ -50,7 +53,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement lint check-core lock mutate check-upstream bench bench-quick \
+.PHONY: help setup plugin demo demo-plugin agreement lint check-core lock mutate mutate-plugin check-upstream bench bench-quick \
   bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs faults
 
@@ -137,10 +140,17 @@ lock: setup ## renew requirements/constraints-*.txt
 	    --output-file requirements/constraints-$$target.txt || exit 1; \
 	done
 
-mutate: setup ## mutation score of the modules that hold the rules
-	@rm -rf mutants
-	@$(BIN)/mutmut run
-	@$(BIN)/mutmut results
+mutate: setup ## mutation score of the modules that hold the rules, or of MODULE='sequence_hooks.kv.plan.*'
+	@$(if $(MODULE),,rm -rf mutants)
+	@$(BIN)/mutmut run $(if $(MODULE),'$(MODULE)')
+	@$(BIN)/mutmut results | tee build/mutants-fork.txt
+
+mutate-plugin: plugin ## the same of the plug-in's scheduler and workers, such as MODULE='sequence_hooks.v1.core.kept.*'
+	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-deps -r requirements/mutants-plugin.txt
+	@$(if $(MODULE),,rm -rf $(MUTANTS))
+	@$(PLUGIN)/bin/python -m build_tools.mutants
+	@$(IN_MUTANTS) $(CURDIR)/$(PLUGIN)/bin/python -m mutmut run $(if $(MODULE),'$(MODULE)')
+	@$(IN_MUTANTS) $(CURDIR)/$(PLUGIN)/bin/python -m mutmut results | tee $(CURDIR)/build/mutants-plugin.txt
 
 faults: setup plugin ## plant each fault of mytests/faults, and list which test notices it: build/faults/faults.md
 	@$(BIN)/python -W ignore -m mytests.faults --engine fork; fork=$$?; \
