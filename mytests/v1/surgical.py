@@ -17,7 +17,7 @@ from mytests.characters import EOS, PROMISE, SYNC, ids
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from mytests.v1.characters import Detokenizable
-from mytests.v1.configuration import config_with
+from mytests.v1.configuration import surgical_config
 from mytests.v1.counting import check_counts
 from mytests.v1.leftovers import assert_no_request_left
 from mytests.v1.scripts import Sampling as Sampling
@@ -297,7 +297,7 @@ class SurgicalEngine(SteppedEngine):
             self.stat_logger.record(outputs.scheduler_stats, stats)
 
     def _config(self) -> VllmConfig:
-        config = config_with(self.special_kwargs, self.max_model_len)
+        config = surgical_config(self.special_kwargs, self.max_model_len)
         scheduler, cache = config.scheduler_config, config.cache_config
         if self.tokenizer is not None:
             # Upstream checks stop tokens against its model's vocabulary.
