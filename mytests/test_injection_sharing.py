@@ -11,7 +11,6 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
-from mytests.kv_watch import cached_blocks, watch_cache_hits
 from mytests.shared_injection import AMPLE, TIGHT, everybody, random_requests
 from mytests.tiers import pairs
 from mytests.which import IS_V1
@@ -34,7 +33,7 @@ class TestPrefixCache:
         run, [layout] = run_and_check(two_children(setup))
         context = layout.node.prompt + layout.node.tokens[:-1]
         plain = Script(0, 0.0, prompt=context)
-        found = watch_cache_hits(run.driver)
+        found = run.driver.watch_cache_hits()
         expected = Layout(tree_of(run.ask(context, plain)), "sequential", {})
         assert found == [first_injected(layout) // BLOCK_SIZE * BLOCK_SIZE] != [0]
         assert model().check_request(expected, model().rows(expected), plain) == 1
@@ -44,9 +43,9 @@ class TestPrefixCache:
         setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         start = first_injected(layout) // BLOCK_SIZE
-        assert set(run.blocks["r0"][:start]) <= cached_blocks(run.driver)
+        assert set(run.blocks["r0"][:start]) <= run.driver.cached_blocks()
         assert len(run.blocks["r0"][start:]) > 1
-        assert not set(run.blocks["r0"][start:]) & cached_blocks(run.driver)
+        assert not set(run.blocks["r0"][start:]) & run.driver.cached_blocks()
 
 
 def first_injected(layout: Layout) -> int:
