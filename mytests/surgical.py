@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
+from mytests.leftovers import assert_no_group_left
 from mytests.scripts import Tokens
 from mytests.scripts import child_of as child_of
 from mytests.scripts import num_sampled as num_sampled
@@ -247,17 +248,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
 
     def assert_empty(self) -> None:
         """No group in any queue, no entry in any map, every block free."""
-        manager = self.scheduler.block_manager
-        self.scheduler.check_integrity()
-        assert self.queued() == []
-        assert not self.scheduler.has_unfinished_seqs()
-        assert not self.scheduler.trees.has_unsettled
-        assert not list(self.scheduler.trees.branches)
-        assert not self.scheduler._kept
-        assert manager.block_tables == {}
-        assert manager._computed_blocks_tracker._seq_id_to_blocks_hashes == {}
-        assert self.num_free_blocks() == self.num_blocks
-        assert manager.get_num_free_cpu_blocks() == self.num_cpu_blocks
+        assert_no_group_left(self.scheduler)
+        assert not self.has_unfinished()
 
     def _tokenizer_of(self, seq: Sequence) -> Any:
         return self.tokenizer

@@ -12,6 +12,7 @@ from mytests.fuzz_history import BLOCK_SIZE, Setup
 from mytests.fuzz_model import fill_with_noise
 from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import KV, Loss
+from mytests.leftovers import assert_engine_empty
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
@@ -72,19 +73,7 @@ class V0Driver(Driver):
             self._scheduler.check_integrity()
 
     def assert_empty(self) -> None:
-        scheduler, engine = self._scheduler, self.engine
-        manager = scheduler.block_manager
-        tracker = manager._computed_blocks_tracker
-        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
-        assert [list(queue) for queue in queues] == [[]] * 5
-        assert manager.block_tables == {}, f"blocks are left of sequences {list(manager.block_tables)}"
-        assert (engine.seq_id_to_seq_group, scheduler.trees.has_unsettled) == ({}, False)
-        scheduler.check_integrity()
-        assert list(scheduler.trees.branches) == []
-        assert (tracker._seq_id_to_blocks_hashes, tracker._seq_id_to_num_tokens_computed) == ({}, {})
-        assert scheduler._finished_at_join == []
-        assert not any(context.output_queue for context in engine.scheduler_contexts)
-        assert manager.get_num_free_gpu_blocks() == manager.num_total_gpu_blocks
+        assert_engine_empty(self.engine)
 
     def counts(self) -> Counts:
         scheduler = self._scheduler
