@@ -56,6 +56,7 @@ _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
 _OF_NOTATIONS = ("sequence_hooks/protocols/*", "sequence_hooks/serving/*", "*/server/published.py")
 _OF_BENCHES = ("benchmarks/*",)
 _OF_WORKERS = ("sequence_hooks/kv/*", "*worker/*")
+_OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
 _NOTATIONS = "mytests/server/test_protocols.py"
 
@@ -78,8 +79,13 @@ GROUPS = (
     ),
     Rest("faults", "make faults", 480, ("mytests/faults/*",)),
     Rest("dist", "make dist", 180, _OF_SET_UP),
-    Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, ("mytests/fuzz*.py",)),
-    Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, ("mytests/fuzz*.py", "mytests/v1/fuzz*.py")),
+    Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, _OF_FUZZERS),
+    Rest(
+        "fuzz-plugin",
+        "make fuzz-plugin FUZZ_SECONDS=100",
+        120,
+        (*_OF_FUZZERS, "mytests/v1/fuzz*.py", "mytests/v1/driver.py"),
+    ),
     Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/injection_*.py",)),
 )
 

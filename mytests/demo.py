@@ -93,9 +93,8 @@ class Demo(cmd.Cmd):
         texts = assignments("run", words_of("run", line))
         done = {name: "x" * num_sampled(group) for name, group in self._groups().items()}
         script = {name: done.get(name, "") + texts.get(name, "").split("$")[0] for name in done | texts}
-        scheduler = self.engine.scheduler
         for _ in range(MAX_STEPS):
-            if not scheduler.has_unfinished_seqs() or scheduler.is_waiting_for_callers():
+            if self.engine.is_idle() or self.engine.is_waiting_for_callers():
                 break
             self._step(lambda group: plan(**{group.request_id: script.get(group.request_id, "")})(group))
         for name in texts:
@@ -105,12 +104,12 @@ class Demo(cmd.Cmd):
     def do_abort(self, line: str) -> None:
         """abort ID: abort a sequence and all its descendants"""
         self._require("abort", line, self.engine.statuses())
-        self.engine.scheduler.abort_seq_group(line)
+        self.engine.abort(line)
 
     def do_resume(self, line: str) -> None:
         """resume ID ["a text"]: what a caller does with sync_resume=manual; the text is appended at the join"""
         request_id, *text = words_of("resume", line) or [""]
-        self.engine.processor.resume(request_id, " ".join(text))
+        self.engine.resume(request_id, " ".join(text))
 
     def do_show(self, line: str) -> None:
         """show: every sequence, its queue and its blocks; a starred block is shared"""
@@ -203,8 +202,8 @@ class Demo(cmd.Cmd):
         if seen:
             self.console.print(table_of(self.engine, self._groups(), before, seen))
         self._say(f"free blocks: {self.engine.num_free_blocks()} of {self.engine.num_blocks}")
-        for branch in self.engine.processor.awaiting_resume():
-            self._say(f"{branch.request_id} waits for its caller: resume {branch.request_id}")
+        for request_id in self.engine.awaiting():
+            self._say(f"{request_id} waits for its caller: resume {request_id}")
 
     def _say(self, text: str, style: str = "") -> None:
         self.console.print(Text(text, style))

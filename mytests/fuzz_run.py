@@ -5,8 +5,8 @@ from functools import cached_property
 
 import torch
 
+from mytests.engine import open_engine
 from mytests.fuzz_deltas import Stream
-from mytests.fuzz_engine import open_engine
 from mytests.fuzz_history import History, Request
 from vllm import RequestOutput
 

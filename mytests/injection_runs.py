@@ -16,7 +16,6 @@ from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
-from mytests.kv_watch import watch
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.choices import PositionRule
 from sequence_hooks.handlers import Merged, PrefixOf, PromiseHandler
@@ -149,7 +148,7 @@ class InjectedRun(Run):
         """The KV of finished sequences by request id; NO_HOOK stands for the last that met no hook token."""
 
         self.blocks: dict[str, list[int]] = {}
-        watch(self.driver, self)
+        self.driver.watch(self)
         if isinstance(history, Scripted):
             history.places.known.clear()
             history.places.ask = getattr(self.driver, "place_of", None)

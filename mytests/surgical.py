@@ -6,20 +6,24 @@ computed, hand one token to every group that samples, free what has finished.
 """
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids, token_of
+from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
+from mytests.leftovers import assert_no_group_left
+from mytests.scripts import Tokens
+from mytests.scripts import child_of as child_of
+from mytests.scripts import num_sampled as num_sampled
+from mytests.scripts import plan as plan
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.live.trees import LiveRequests, Tree
-from sequence_hooks.results import ChildDelta, Waiting
+from sequence_hooks.results import Waiting
 from sequence_hooks.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
-from vllm.core.hooked_sequence import branch_of
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine import live
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
@@ -43,8 +47,6 @@ from vllm.utils import Counter
 HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
 SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
 
-Tokens = Mapping[str, int] | Callable[[SequenceGroup], int]
-
 
 @dataclass
 class Scheduled:
@@ -56,19 +58,13 @@ class Scheduled:
 
 
 @dataclass
-class SurgicalEngine(SteppedEngine):
-    """See the module's docstring. Lengths and the block size are in tokens."""
+class SurgicalEngine(SteppedEngine[RequestOutput]):
+    """See the module's docstring."""
 
     special_kwargs: SpecialKwargs = HOOKS
-    block_size: int = 4
-    num_blocks: int = 64
-    max_num_seqs: int = 16
-    max_model_len: int = 128
-    max_num_batched_tokens: int = 256
     prefix_caching: bool = False
     tokenizer: Any = field(default_factory=CharTokenizer)
     detokenizer: Any = field(default_factory=CharDetokenizer)
-    vocab_size: int = 0x11000
     facts: EngineFacts | None = None
     """Instead of a `CharTokenizer` and ``vocab_size``."""
 
@@ -87,25 +83,10 @@ class SurgicalEngine(SteppedEngine):
     """Called where the model would run, with what is scheduled."""
 
     scheduler_cls: type[HookScheduler] = HookScheduler
-    outputs: dict[str, RequestOutput] = field(default_factory=dict)
-    """The latest output of each request."""
-
     samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
     """The groups of requests with n > 1, by the ids of their samples."""
 
     use_cached_outputs: bool = False
-    handed_out: list[RequestOutput] = field(default_factory=list)
-    """The outputs of the last step."""
-
-    deltas: list[ChildDelta] = field(default_factory=list)
-    """The deltas of children in all outputs so far."""
-
-    told_waiting: list[Waiting] = field(default_factory=list)
-    """What all outputs so far have said about sequences that begin to wait."""
-
-    prompts: dict[str, list[int]] | None = None
-    """If given, the prompt of each sequence that is scheduled is kept here."""
-
     asked_for_prompt_logprobs: list[str] = field(default_factory=list)
     """The requests that the worker was to compute prompt logprobs for, in order."""
 
@@ -198,11 +179,8 @@ class SurgicalEngine(SteppedEngine):
             RequestOutputFactory.create(group, self.samples, self.use_cached_outputs)
             for group in [*groups, *outputs.ignored_seq_groups]
         )
-        self.handed_out = [output for output in made if output is not None]
-        for output in self.handed_out:
-            self.outputs[output.request_id] = output
-            self.deltas += output.child_deltas
-            self.told_waiting += output.waiting
+        self.handed_out = []
+        self.hand_out(output for output in made if output is not None)
         return scheduled
 
     def abort(self, request_ids: str | list[str]) -> None:
@@ -213,12 +191,7 @@ class SurgicalEngine(SteppedEngine):
         """Resume a request that waits for a caller."""
         self.processor.resume(request_id, given)
 
-    def awaiting(self) -> list[str]:
-        """The sequences that wait for a caller."""
-        return [waiting.request_id for waiting in self.waits()]
-
     def waits(self) -> list[Waiting]:
-        """What their callers learn about them."""
         return [waiting_of(branch, index_of(branch, self.samples)) for branch in self.processor.awaiting_resume()]
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
@@ -275,17 +248,8 @@ class SurgicalEngine(SteppedEngine):
 
     def assert_empty(self) -> None:
         """No group in any queue, no entry in any map, every block free."""
-        manager = self.scheduler.block_manager
-        self.scheduler.check_integrity()
-        assert self.queued() == []
-        assert not self.scheduler.has_unfinished_seqs()
-        assert not self.scheduler.trees.has_unsettled
-        assert not list(self.scheduler.trees.branches)
-        assert not self.scheduler._kept
-        assert manager.block_tables == {}
-        assert manager._computed_blocks_tracker._seq_id_to_blocks_hashes == {}
-        assert self.num_free_blocks() == self.num_blocks
-        assert manager.get_num_free_cpu_blocks() == self.num_cpu_blocks
+        assert_no_group_left(self.scheduler)
+        assert not self.has_unfinished()
 
     def _tokenizer_of(self, seq: Sequence) -> Any:
         return self.tokenizer
@@ -294,25 +258,3 @@ class SurgicalEngine(SteppedEngine):
         sample = SequenceOutput(group.first_seq.seq_id, token_id, {token_id: Logprob(-1.0, 1)})
         output = CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
         self.processor.process_outputs(group, [output], False)
-
-
-def child_of(group: SequenceGroup, index: int = 0) -> SequenceGroup:
-    """The group of a child, by spawn order."""
-    branch = branch_of(group)
-    assert branch is not None
-    return branch.children[index].sequence.group
-
-
-def plan(**texts: str) -> Callable[[SequenceGroup], int]:
-    """Tokens from texts by request id: each group samples the next character of its text.
-
-    See `token_of` for what a text may have.
-    """
-    return lambda group: token_of(texts[group.request_id], num_sampled(group))
-
-
-def num_sampled(group: SequenceGroup) -> int:
-    """The number of output tokens that the group sampled itself."""
-    branch = branch_of(group)
-    merged = 0 if branch is None else sum(segment.end - segment.start for segment in branch.merged)
-    return group.first_seq.get_output_len() - merged

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from mytests.async_steps import AsyncEngine, script
+from mytests.samples import SAMPLES, add_samples
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, ids, num_sampled
-from mytests.test_async_steps import AsyncEngine, script
-from mytests.test_inheritance import SAMPLES, add_samples
 from vllm.config import SpecialKwargs
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind

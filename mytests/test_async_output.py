@@ -8,8 +8,8 @@ from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import Mode
 
 from mytests.async_output import allowed, call_back
+from mytests.leftovers import assert_empty
 from mytests.sure import sure_prompts
-from mytests.test_end_to_end import assert_empty
 from mytests.tiers import pairs
 from vllm import LLM
 from vllm.engine.metrics_types import Stats

@@ -11,6 +11,7 @@ import pytest
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
+from mytests.leftovers import assert_empty
 from mytests.sure import sure_prompts
 from mytests.tiers import cases, names, sizes
 from sequence_hooks.results import ChildOutput
@@ -48,17 +49,6 @@ def nothing_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "engine" in request.fixturenames:
         assert_empty(request.getfixturevalue("engine"))
-
-
-def assert_empty(llm: LLM) -> None:
-    """No group in any queue, no entry in any map, every block free."""
-    (scheduler,) = llm.llm_engine.scheduler
-    manager = scheduler.block_manager
-    queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
-    assert [list(queue) for queue in queues] == [[]] * 5
-    assert not llm.llm_engine.has_unfinished_requests()
-    assert (llm.llm_engine.seq_id_to_seq_group, manager.block_tables) == ({}, {})
-    assert manager.get_num_free_gpu_blocks() == manager.num_total_gpu_blocks
 
 
 def exact_match(llm: LLM, prompts: list[str]) -> float:

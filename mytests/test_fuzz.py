@@ -10,25 +10,20 @@ from hypothesis import strategies as st
 import mytests.fuzz as fuzzer
 from mytests.faults import fault_named
 from mytests.faults.planting import planted
-from mytests.fuzz import Failure, Tally, fuzz
+from mytests.fuzz import Tally
 from mytests.fuzz_draw import histories
 from mytests.fuzz_tally import LEAST_HISTORIES, LEAST_JOINS
+from mytests.fuzz_trials import first_failure, short_run
 from mytests.tiers import full, sizes
 
 pytestmark = pytest.mark.model
-
-SECONDS = 1_800
-"""More than any of these takes on a busy machine; a fault that is not found ends with max_histories."""
 
 
 @pytest.mark.floats
 @sizes(15, 50)
 def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
-    """The histories are the same on every run, and go on until each kind was among them.
-
-    What the model samples decides what they come to, and processors round differently.
-    """
-    tally = fuzz(SECONDS, 4, 20 * size, is_enough=lambda seen: seen.histories >= size and not seen.unseen)
+    """The histories are the same on every run, and go on until each kind was among them."""
+    tally = short_run(4, size)
     assert tally.unseen == []
     assert tally.sequences > 2 * tally.histories
 
@@ -50,15 +45,14 @@ FAULTS = [
 def test_a_planted_fault_is_found(name: str, among: st.SearchStrategy[Any], message: str) -> None:
     """A planted fault is reported as a history that fails again."""
     with planted(fault_named(name)):
-        with pytest.raises(Failure) as failure:
-            fuzz(SECONDS, 6, max_histories=1_000, shrinks=False, among=among)
-        cause = failure.value.__cause__
+        failure = first_failure(6, 1_000, among)
+        cause = failure.__cause__
         assert cause is not None
         assert message in str(cause)
         # Shared grammars keep their state from history to history, so this one fault may fail only once.
         if name != "shared-grammar":
             with pytest.raises(type(cause)):
-                exec(failure.value.script)
+                exec(failure.script)
 
 
 class TestTheCommand:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mytests.test_guided_grammars import FORK_JOIN, MODEL, Answering, allowing, made_as, regex
+from mytests.tried_grammars import FORK_JOIN, MODEL, Answering, allowing, made_as, regex
 from vllm.model_executor.guided_decoding import grammar_trials
 from vllm.model_executor.guided_decoding.grammars import ACCEPTED, LEARN, TRY, GrammarTrials, shown_grammar
 from vllm.sampling_params import GuidedDecodingParams

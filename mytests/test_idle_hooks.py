@@ -22,7 +22,7 @@ def propagated(monkeypatch: pytest.MonkeyPatch) -> None:
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
 NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}
 BOTH: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
-HANDLER = {"handlers": {9: "mytests.rules.test_extension.Fork"}}
+HANDLER = {"handlers": {9: "mytests.rules.handlers.Fork"}}
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What children inherit from their parents, and samples (n > 1) with trees of their own."""
 
-from types import SimpleNamespace
-
 import pytest
 
+from mytests.samples import SAMPLES, add_samples
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from vllm.config import SpecialKwargs
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest
-from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
-
-
-def add_samples(engine: SurgicalEngine, n: int, **params: object) -> None:
-    """Add a request "r" of n samples, as `LLMEngine.add_request` does."""
-
-    def add(request_id: str, params: SamplingParams, **_: object) -> SequenceGroup:
-        group = engine.add(request_id)
-        group.sampling_params = params
-        return group
-
-    facade = SimpleNamespace(_add_processed_request=add, seq_id_to_seq_group=engine.samples)
-    sampling_params = SamplingParams(**{"n": n, "max_tokens": 50, "logprobs": 1} | params)
-    ParallelSampleSequenceGroup.add_request("r", facade, sampling_params)
+from vllm.sampling_params import RequestOutputKind
 
 
 class TestInheritance:
@@ -156,9 +141,6 @@ class TestInheritance:
         assert engine.outputs["r"].finished and reasons == ["abort", "stop"]
         assert engine.samples == {}
         engine.assert_empty()
-
-
-SAMPLES = {"r_parallel_sample_0_child_0": "A", "r_parallel_sample_1_child_0": "BCDEFG"}
 
 
 class TestDeltas:

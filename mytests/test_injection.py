@@ -3,46 +3,14 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import PretendedKV
+from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import OVERLAP, SYNC_INJECT, prefilled
-from mytests.surgical import SurgicalEngine, finished, plan
+from mytests.surgical import finished, plan
 from sequence_hooks.kv.plan import InjectedKV, Positions
 from sequence_hooks.kv.transfer import Run
-from vllm.config import SpecialKwargs
-from vllm.core.hooked_metadata import HookedMetadata
-from vllm.core.scheduler import SchedulerOutputs
-from vllm.sequence import SequenceGroupMetadata
-
-
-class Recorder(PretendedKV):
-    """Records what the worker is told about injected KV."""
-
-    def __init__(self, block_size: int) -> None:
-        super().__init__(block_size)
-        self.hooked: list[HookedMetadata] = []
-
-    def __call__(self, metadata: list[SequenceGroupMetadata], outputs: SchedulerOutputs) -> None:
-        self.hooked += (meta for meta in metadata if isinstance(meta, HookedMetadata))
-        super().__call__(metadata, outputs)
-
-    def runs(self) -> list[Run]:
-        """The runs of all prefills with injected KV."""
-        return [run for meta in self.hooked for run in meta.runs]
-
-
-def engine_with_kv(hooks: SpecialKwargs = SYNC_INJECT, **sizes: Any) -> SurgicalEngine:
-    fields: dict[str, Any] = {"block_size": 4, "model": Recorder(4)} | sizes
-    return SurgicalEngine(hooks, **fields)
-
-
-def recorded(engine: SurgicalEngine) -> Recorder:
-    """What the engine's worker was told."""
-    assert isinstance(engine.model, Recorder)
-    return engine.model
 
 
 class TestGlue:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mytests.injection_runs import run_and_check
-from mytests.test_injection_sharing import TIGHT, everybody, random_requests
+from mytests.shared_injection import TIGHT, everybody, random_requests
 from sequence_hooks.choices import BlockOn
 
 pytestmark = pytest.mark.model

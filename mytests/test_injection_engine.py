@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from mytests.engine.driver import NO_HOOK
 from mytests.fuzz import History, Request
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import Params
 from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
-from mytests.kv_watch import NO_HOOK
 from mytests.tiers import pairs
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.choices import BlockOn, PositionRule

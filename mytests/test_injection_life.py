@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import INJECT, SYNC_INJECT, prefilled
 from mytests.surgical import EOS, SurgicalEngine, finished, ids, plan
-from mytests.test_injection import engine_with_kv, recorded
 from vllm.utils import Device
 
 

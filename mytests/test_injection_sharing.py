@@ -1,47 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kv_inject` where requests share an engine: its prefix cache, too little KV."""
 
-from collections.abc import Iterable
 from dataclasses import replace
-from random import Random
 
 import pytest
 
-from mytests.fuzz import History, Request
+from mytests.fuzz import Request
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
-from mytests.kv_watch import cached_blocks, watch_cache_hits
+from mytests.shared_injection import AMPLE, TIGHT, everybody, random_requests
 from mytests.tiers import pairs
 from mytests.which import IS_V1
 from sequence_hooks.choices import BlockedKVPolicy, BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
-AMPLE = Injecting(spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w007")
-TIGHT = replace(AMPLE, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)
-if IS_V1:
-    # A BLOCKED parent gives up all its KV at once, and blocks are larger.
-    TIGHT = replace(TIGHT, block_on="promise", max_model_len=256, max_children=3, spare_blocks=24)
-
 
 def two_children(setup: Injecting) -> Scripted:
     """A request with one join, whose children have long results."""
     children = {5: samples(30, EOS), 6: samples(20, EOS)}
     return Scripted(setup, (Request(37, max_tokens=64),), (), samples(2, PROMISE, SYNC) + samples(9, EOS), children)
-
-
-def random_requests(setup: Injecting) -> History:
-    """Ten simultaneous requests, whose sequences sample promises and syncs at random."""
-    draw = Random(0)
-    return History(setup, tuple(Request(draw.randint(1, 60), draw.randint(6, 14), i, i) for i in range(10)))
-
-
-def everybody(layouts: Iterable[Layout]) -> list[Layout]:
-    """The layouts of all sequences of all requests."""
-    return [layout for root in layouts for layout in root.walk()]
 
 
 @pytest.mark.parametrize(("block_on", "position_rule"), pairs([("promise",), ("sync",)], ["sequential", "overlap"]))
@@ -52,7 +33,7 @@ class TestPrefixCache:
         run, [layout] = run_and_check(two_children(setup))
         context = layout.node.prompt + layout.node.tokens[:-1]
         plain = Script(0, 0.0, prompt=context)
-        found = watch_cache_hits(run.driver)
+        found = run.driver.watch_cache_hits()
         expected = Layout(tree_of(run.ask(context, plain)), "sequential", {})
         assert found == [first_injected(layout) // BLOCK_SIZE * BLOCK_SIZE] != [0]
         assert model().check_request(expected, model().rows(expected), plain) == 1
@@ -62,9 +43,9 @@ class TestPrefixCache:
         setup = replace(AMPLE, block_on=block_on, position_rule=position_rule, prefix_caching=True)
         run, [layout] = run_and_check(two_children(setup))
         start = first_injected(layout) // BLOCK_SIZE
-        assert set(run.blocks["r0"][:start]) <= cached_blocks(run.driver)
+        assert set(run.blocks["r0"][:start]) <= run.driver.cached_blocks()
         assert len(run.blocks["r0"][start:]) > 1
-        assert not set(run.blocks["r0"][start:]) & cached_blocks(run.driver)
+        assert not set(run.blocks["r0"][start:]) & run.driver.cached_blocks()
 
 
 def first_injected(layout: Layout) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, child_of, finished, plan
-from mytests.test_kv_pressure import POLICIES, engine_with_kv
+from mytests.with_kv import POLICIES, engine_with_kv
 
 
 class TestTrees:

@@ -1,26 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Too little KV: who gives up what, who waits, and that no sequence waits forever, on a KV cache that checks reads."""
 
-import dataclasses
 import logging
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from mytests.pretended_kv import PretendedKV
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
-from sequence_hooks.choices import BlockedKVPolicy
-from vllm.config import SpecialKwargs
+from mytests.with_kv import engine_with_kv
 from vllm.core.hooked_sequence import branch_of
-
-MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
-POLICIES = get_args(BlockedKVPolicy)
-
-
-def engine_with_kv(hooks: SpecialKwargs = MANUAL, policy: Any = "auto", **sizes: Any) -> SurgicalEngine:
-    hooks = dataclasses.replace(hooks, blocked_kv_policy=policy)
-    fields: dict[str, Any] = {"block_size": 4, "model": PretendedKV(4)} | sizes
-    return SurgicalEngine(hooks, **fields)
 
 
 def blocked_under_pressure(policy: str, **sizes: Any) -> SurgicalEngine:

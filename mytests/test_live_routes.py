@@ -12,9 +12,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from mytests.characters import CharTokenizer
-from mytests.core.test_live import ROOT
-from mytests.rules.test_live import LIVE
-from mytests.surgical import SurgicalEngine
+from mytests.core.living import ROOT
+from mytests.surgical import SYNC_HOOKS, SurgicalEngine
 from sequence_hooks.live.trees import LiveRequest, LiveRequests, LiveSequence
 from vllm.config import SpecialKwargs
 from vllm.engine.async_llm_engine import AsyncLLMEngine
@@ -22,6 +21,7 @@ from vllm.engine.llm_engine import LLMEngine
 from vllm.engine.multiprocessing.client import MQLLMEngineClient
 from vllm.entrypoints.openai import api_server
 
+LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
 REQUESTS = LiveRequests(2, (LiveRequest("r", 1.0, False, {"running": 1}, 0, 2, ROOT.last_tokens),))
 
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from mytests.rules.test_extension import FORK, hooks_with, own
-from mytests.rules.test_join_functions import joined_by
+from mytests.rules.handlers import FORK, hooks_with, own
+from mytests.rules.joins import joined_by
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from vllm.config import SpecialKwargs
 

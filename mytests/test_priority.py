@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from mytests.async_steps import AsyncEngine, script
 from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, child_of, finished, plan
-from mytests.test_async_steps import AsyncEngine, script
-from mytests.test_kv_pressure import MANUAL, engine_with_kv
+from mytests.with_kv import MANUAL, engine_with_kv
 from vllm.sequence import SequenceGroup
 
 LOW, MIDDLE, URGENT = 9, 5, 0

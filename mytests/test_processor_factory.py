@@ -2,11 +2,10 @@
 """Which output processor, scheduler and engine a configuration gets."""
 
 import dataclasses
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from mytests.configuration import config_of
 from mytests.surgical import HOOKS, CharDetokenizer, CharTokenizer, SurgicalEngine
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
@@ -129,29 +128,6 @@ def test_v1_asked_for_by_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 PREFIX_CACHING = {"enable_prefix_caching": True}
-
-
-def config_of(**fields: object) -> Any:
-    """The part of a config that hooks look at; ``fields`` replace values that hooks can work with."""
-    good = {
-        "runner_type": "generate",
-        "is_encoder_decoder": False,
-        "has_inner_state": False,
-        "sliding_window": None,
-        "chunked_prefill_enabled": True,
-        "enable_prompt_embeds": False,
-        "send_delta_data": False,
-        "enable_prefix_caching": False,
-        "preemption_mode": None,
-        "max_num_batched_tokens": 16,
-        "block_size": 16,
-        "get_vocab_size": lambda: 128,
-        "max_logprobs": 20,
-        "worker_cls": "vllm.worker.cpu_worker.CPUWorker",
-    }
-    everything = SimpleNamespace(**good | fields)
-    parts = ("model_config", "cache_config", "scheduler_config", "parallel_config")
-    return SimpleNamespace(**dict.fromkeys(parts, everything))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mytests.test_trees import DELTA, WAITING, completion, output
+from mytests.served_outputs import DELTA, WAITING, completion, output
 from sequence_hooks.results import Segment
 from vllm.config import SpecialKwargs
 from vllm.entrypoints.openai import api_server

@@ -2,11 +2,9 @@
 """Fetching and building upstream: what is kept, what is refused, and what the errors say."""
 
 import hashlib
-import io
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,38 +19,18 @@ from build_tools.errors import SetupError
 from build_tools.fetch import fetch
 from build_tools.processor import Processor, compile_flags
 from build_tools.recipe import Recipe
-from build_tools.release import (
-    Artifact,
-    Target,
-    distribution_version,
-    require_supported_python,
-)
+from build_tools.release import Artifact, Target, distribution_version, require_supported_python
 from build_tools.sources import index_urls, parse_pip_options
 from build_tools.tree import KEY_FILE, built_tree, place
+from mytests.published_index import FILENAME, cache, leftovers, make_index, use_index
+
+__all__ = ["cache", "use_index"]
 
 pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parent.parent
-FILENAME = "vllm-0.9.2.tar.gz"
 UNREACHABLE = "http://127.0.0.1:9/simple"
 AVX2 = Processor("Linux", "x86_64", frozenset({"avx2", "fma", "f16c"}))
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> BuildCache:
-    """An empty cache."""
-    return BuildCache(tmp_path / "cache")
-
-
-@pytest.fixture
-def use_index(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes one index pip's only source."""
-
-    def use(url: str) -> None:
-        options = {"index-url": url}
-        monkeypatch.setattr(fetch_module, "pip_options", lambda: options)
-
-    return use
 
 
 @pytest.fixture
@@ -66,25 +44,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_module, "compile_kernels", compile_nothing)
 
 
-def make_index(folder: Path) -> tuple[str, Artifact]:
-    """A file:// index with a release of one module, and that release's file."""
-    page = folder / "simple" / "vllm"
-    page.mkdir(parents=True)
-    with tarfile.open(page / FILENAME, "w:gz") as archive:
-        for name in ("vllm/__init__.py", "csrc/cpu/attention.cpp", "benchmarks/serve.py"):
-            archive.addfile(tarfile.TarInfo(f"vllm-0.9.2/{name}"), io.BytesIO())
-    sha256 = hashlib.sha256((page / FILENAME).read_bytes()).hexdigest()
-    (page / "index.html").write_text(f'<a href="{FILENAME}#sha256={sha256}">{FILENAME}</a>')
-    return (folder / "simple").as_uri(), Artifact(FILENAME, sha256)
-
-
 def make_recipe(artifact: Artifact) -> Recipe:
     return Recipe(Target.CPU, artifact, "2.13.0", "cp311", compile_flags(AVX2), ("attention.cpp",))
-
-
-def leftovers(folder: Path) -> list[Path]:
-    """Everything in a cache but its locks."""
-    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
 def test_fetch_keeps_the_verified_file(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from build_tools.cache import BuildCache
 from build_tools.errors import SetupError
 from build_tools.releases import SHA256, provide, source_of
-from mytests.test_setup import cache, leftovers, make_index, use_index
+from mytests.published_index import cache, leftovers, make_index, use_index
 from sequence_hooks.v1.releases import TESTED
 
 __all__ = ["cache", "use_index"]

@@ -19,9 +19,9 @@ from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.utils import FlexibleArgumentParser
 
-JOIN = "mytests.rules.test_join_functions.shout"
-HANDLER = "mytests.rules.test_extension.Fork"
-NOT_CALLABLE = "mytests.rules.test_extension.FORK"
+JOIN = "mytests.rules.joins.shout"
+HANDLER = "mytests.rules.handlers.Fork"
+NOT_CALLABLE = "mytests.rules.handlers.FORK"
 
 
 class WordTokenizer:
@@ -146,7 +146,7 @@ class TestFields:
                 "has 'sum'; use 'concatenate' or .* or 'none' or the qualified name",
             ),
             ({"child_merge_strategy": "mytests.nowhere.f"}, "has 'mytests.nowhere.f', which cannot be imported"),
-            ({"child_merge_strategy": "mytests.rules.test_extension.missing"}, "which cannot be imported .*missing"),
+            ({"child_merge_strategy": "mytests.rules.handlers.missing"}, "which cannot be imported .*missing"),
             ({"child_merge_strategy": NOT_CALLABLE}, f"has '{NOT_CALLABLE}', which is not a function"),
             ({"handlers": {6: 7}}, "handlers has 7; use the qualified name"),
             ({"handlers": {6: "concatenate"}}, "handlers has 'concatenate'; use the qualified name"),
@@ -262,7 +262,7 @@ class TestTokens:
 
 def test_resolving_asks_the_models_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does so only if a token is given by its text."""
-    from mytests.test_processor_factory import config_of
+    from mytests.configuration import config_of
     from vllm.engine import compatibility
 
     group = SimpleNamespace(tokenizer=WordTokenizer())

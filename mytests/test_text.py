@@ -7,13 +7,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mytests.characters import CHILD
-from mytests.rules.spoken import TokenizerGroup, engine_with, spoken
+from mytests.rules.spoken import TOKENIZER, engine_with, spoken
+from mytests.rules.v0 import TokenizerGroup
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, CharDetokenizer, SurgicalEngine, finished, ids, plan
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence
 from vllm.transformers_utils.detokenizer import Detokenizer
 
-GROUP = TokenizerGroup()
+GROUP = TokenizerGroup(TOKENIZER)
 
 
 def test_a_token_that_is_partly_a_stop_string_stays() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.results import ChildDelta, Segment, Transcript, TreeTokens, Waiting
+from mytests.served_outputs import DELTA, WAITING, completion, output
+from sequence_hooks.results import Segment, Transcript
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import (
@@ -20,29 +21,10 @@ from vllm.entrypoints.openai.protocol import (
     CompletionResponseChoice,
     UsageInfo,
 )
-from vllm.outputs import CompletionOutput, RequestOutput
-
-DELTA = ChildDelta("r_child_0", "r", 0, 2, "B", (66,), None)
-WAITING = Waiting("r", None, 0, 3, "ab", ("r_child_0",), 1, 1234.5)
-
+from vllm.outputs import CompletionOutput
 
 Way = Callable[[TreeStream, AsyncGenerator[str, None]], AsyncGenerator[str, None]]
 WAYS = pytest.mark.parametrize("way", [TreeStream.of_parent, TreeStream.with_events])
-
-
-def completion(index: int = 0, *segments: Segment) -> CompletionOutput:
-    """A completion; its request met a hook if it has segments."""
-    tree_tokens = TreeTokens(0, 0, 0) if segments else None
-    return CompletionOutput(index, "az", [97, 122], None, None, "stop", segments=segments, tree_tokens=tree_tokens)
-
-
-def output(
-    *completions: CompletionOutput, deltas: tuple[ChildDelta, ...] = (), waiting: tuple[Waiting, ...] = ()
-) -> RequestOutput:
-    """The output of one request."""
-    made = RequestOutput("r", None, None, None, list(completions), finished=False)
-    made.child_deltas, made.waiting = deltas, waiting
-    return made
 
 
 def sent(*items: Any, num_samples: int = 1) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mytests.served_outputs import completion, output
 from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.test_trees import completion, output
 from sequence_hooks.results import TreeTokens
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from sequence_hooks.serving.usage import COUNT_TREE

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain values in place of an engine's."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,3 +102,21 @@ def output(name: str, result: Sequence[int], **fields: Any) -> ChildOutput:
 def child(name: str, result: Sequence[int], spawned_by: TokenHandler) -> Finished:
     """The same, as a join sees it."""
     return Finished(output(name, result), spawned_by, range(len(result)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived(SpecialKwargs):
+    """What an engine may make of the configuration."""
+
+
+class Tokenizer:
+    """Knows two special tokens, and a token per other character."""
+
+    unk_token_id = 0
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"<promise>": 200, "<sync>": 201}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        return [ord(character) for character in text]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration without an engine; what an engine checks beyond it has its tests beside the engine."""
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 import sequence_hooks
+from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.actions import as_token_id
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Spawn, make_handlers
@@ -15,24 +15,6 @@ from sequence_hooks.near_names import near_name
 from sequence_hooks.plugins import told
 from sequence_hooks.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.told_once import ToldOnce
-
-
-@dataclasses.dataclass(frozen=True)
-class Derived(SpecialKwargs):
-    """What an engine may make of the configuration."""
-
-
-class Tokenizer:
-    """Knows two special tokens, and a token per other character."""
-
-    unk_token_id = 0
-
-    def get_vocab(self) -> dict[str, int]:
-        return {"<promise>": 200, "<sync>": 201}
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        assert not add_special_tokens
-        return [ord(character) for character in text]
 
 
 def make_nothing(tokenizer: Any) -> str:

@@ -2,7 +2,6 @@
 """The page of running trees, its routes, and the same in a terminal, in front of an engine that is made up."""
 
 import asyncio
-import dataclasses
 import io
 import json
 import runpy
@@ -14,16 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
+from mytests.core.living import CHILD, ROOT
 from sequence_hooks.live import terminal, watch
 from sequence_hooks.live.page import live_page
 from sequence_hooks.live.routes import _plain
-from sequence_hooks.live.trees import LiveSequence, Tokens
-
-ROOT = LiveSequence(
-    *("r", None, 0, False, "blocked", "children", 3.0, 4, None, 1.0, None),
-    last_tokens=(Tokens("sampled", None, (97, 33)), Tokens("merged", "r_child_0", (66, 10, 67))),
-)
-CHILD = dataclasses.replace(ROOT, request_id="r_child_0", parent_id="r", state="finished", waits_for=None)
+from sequence_hooks.live.trees import LiveSequence
 
 
 class Decoding:

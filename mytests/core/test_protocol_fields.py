@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mytests.core.test_config import Derived, Tokenizer
+from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Actions, Spawn, make_handlers
 from sequence_hooks.protocols.tags import text_since

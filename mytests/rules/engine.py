@@ -6,16 +6,33 @@ from typing import TYPE_CHECKING
 from mytests.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids
 from mytests.which import IS_V1
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or not IS_V1:
     # Both have the same interface; types are checked in the fork's environment.
-    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, num_sampled, plan
-    from vllm.config import SpecialKwargs
-elif IS_V1:
-    from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, num_sampled, plan
-    from sequence_hooks import SpecialKwargs
+    from mytests.rules.v0 import (
+        HOOKS,
+        SYNC_HOOKS,
+        SpecialKwargs,
+        SurgicalEngine,
+        checking_reads,
+        finished,
+        injected,
+        num_sampled,
+        plan,
+        speaking,
+    )
 else:
-    from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, num_sampled, plan
-    from vllm.config import SpecialKwargs
+    from mytests.v1.rules import (
+        HOOKS,
+        SYNC_HOOKS,
+        SpecialKwargs,
+        SurgicalEngine,
+        checking_reads,
+        finished,
+        injected,
+        num_sampled,
+        plan,
+        speaking,
+    )
 
 Prompts = dict[str, list[int]]
 """The prompts of sequences, by request id."""
@@ -31,8 +48,11 @@ __all__ = [
     "Prompts",
     "SpecialKwargs",
     "SurgicalEngine",
+    "checking_reads",
     "finished",
     "ids",
+    "injected",
     "num_sampled",
     "plan",
+    "speaking",
 ]

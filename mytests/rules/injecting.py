@@ -2,13 +2,9 @@
 """Surgical engines that inject KV, and what they have injected, on both engines."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mytests.rules.engine import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished
-from mytests.which import IS_V1
-
-if TYPE_CHECKING:
-    from mytests.pretended_kv import PretendedKV
+from mytests.rules.engine import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, checking_reads, finished, injected
 
 INJECT = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
 SYNC_INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
@@ -17,22 +13,12 @@ OVERLAP = dataclasses.replace(SYNC_INJECT, position_rule="overlap", children_per
 
 def engine_with_kv(hooks: SpecialKwargs = SYNC_INJECT, **sizes: Any) -> SurgicalEngine:
     """An engine whose pretended KV cache checks that every token reads its own context, or what was injected for it."""
-    fields: dict[str, Any] = {"block_size": 4} | sizes
-    if IS_V1:
-        return SurgicalEngine(hooks, **fields)
-    from mytests.pretended_kv import PretendedKV
-
-    return SurgicalEngine(hooks, **{"model": PretendedKV(4)} | fields)
+    return checking_reads(hooks, **{"block_size": 4} | sizes)
 
 
 def moves(engine: SurgicalEngine) -> list[tuple[int, int]]:
     """The positions of all injected tokens, before and after."""
-    if IS_V1:
-        copies = engine.worker.injected  # type: ignore[attr-defined]
-    else:
-        pretended: PretendedKV = engine.model  # type: ignore[assignment]
-        copies = pretended.copies
-    return [(copy.source_position, copy.position) for copy in copies]
+    return [(copy.source_position, copy.position) for copy in injected(engine)]
 
 
 def prefilled(engine: SurgicalEngine, request_id: str = "r") -> list[int]:

@@ -8,8 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, num_sampled
-from mytests.which import IS_V1
+from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, num_sampled, speaking
 
 SPECIAL = ["<pad>", "<eos>", "<promise>", "<sync>", "<child>"]
 
@@ -28,29 +27,10 @@ def _byte_tokenizer() -> Any:
 TOKENIZER = _byte_tokenizer()
 
 
-class TokenizerGroup:
-    """One tokenizer for all sequences, as V0's detokenizer takes it."""
-
-    tokenizer = TOKENIZER
-
-    def get_lora_tokenizer(self, lora_request: object = None) -> Any:
-        return self.tokenizer
-
-
 def engine_with(detokenizer: Any = None, **hooks: Any) -> SurgicalEngine:
     """An engine that decodes bytes and blocks at the sync token."""
     special_kwargs = dataclasses.replace(SYNC_HOOKS, **{"merge_separator": "", **hooks})
-    if IS_V1:
-        return SurgicalEngine(special_kwargs, tokenizer=TOKENIZER, vocab_size=len(TOKENIZER) + 10)
-    from vllm.engine.output_processor.sequence_hook import EngineFacts
-    from vllm.transformers_utils.detokenizer import Detokenizer
-
-    return SurgicalEngine(
-        special_kwargs,
-        facts=EngineFacts(TOKENIZER, len(TOKENIZER)),
-        detokenizer=detokenizer or Detokenizer(TokenizerGroup()),
-        tokenizer=TOKENIZER,
-    )
+    return speaking(special_kwargs, TOKENIZER, **{} if detokenizer is None else {"detokenizer": detokenizer})
 
 
 def spoken(**pieces: list[int | str | bytes]) -> Callable[[Any], int]:

@@ -7,9 +7,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, num_sampled
-from mytests.rules.spoken import TOKENIZER, TokenizerGroup
-from mytests.which import IS_V1
+from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, num_sampled, speaking
+from mytests.rules.spoken import TOKENIZER
 from sequence_hooks.tokens import with_token_ids
 
 
@@ -37,18 +36,7 @@ class Notation:
         special_kwargs = with_token_ids(SpecialKwargs(**self._fields), self.tokenizer)
         sizes: dict[str, Any] = {"max_model_len": 2048, "num_blocks": 1024, "max_num_batched_tokens": 4096}
         sizes["prompts"] = prompts
-        if IS_V1:
-            engine = SurgicalEngine(special_kwargs, tokenizer=self.tokenizer, vocab_size=len(self.tokenizer), **sizes)
-        else:
-            from vllm.engine.output_processor.sequence_hook import EngineFacts
-            from vllm.transformers_utils.detokenizer import Detokenizer
-
-            group = TokenizerGroup()
-            group.tokenizer = self.tokenizer
-            facts = EngineFacts(self.tokenizer, len(self.tokenizer))
-            engine = SurgicalEngine(
-                special_kwargs, facts=facts, detokenizer=Detokenizer(group), tokenizer=self.tokenizer, **sizes
-            )
+        engine = speaking(special_kwargs, self.tokenizer, **sizes)
         engine.add(**{"max_tokens": 1500, **params})
         return engine
 

@@ -7,57 +7,17 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import (
-    PROMISE,
-    SYNC_HOOKS,
-    CharTokenizer,
-    Prompts,
-    SpecialKwargs,
-    SurgicalEngine,
-    finished,
-    ids,
-    plan,
-)
-from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from mytests.rules.engine import PROMISE, SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, finished, ids, plan
+from mytests.rules.handlers import FORK, own
+from sequence_hooks.handlers import Merged
 from sequence_hooks.results import ChildOutput, Segment
 from vllm.sampling_params import RequestOutputKind
-
-FORK = ord("*")
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
     """Promises whose children are detached."""
     given = {"block_on": "never", "merge_separator": "", **fields}
     return dataclasses.replace(SYNC_HOOKS, **given)
-
-
-class Pair:
-    """Spawns two detached children, whose results are put in brackets, and one that its parent waits for."""
-
-    def __init__(self, tokenizer: CharTokenizer) -> None: ...
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((1,), is_detached=True), Spawn((2,), is_detached=True), Spawn((3,))), block=True)
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return ["(", *children, ")"]
-
-
-class Apart(Pair):
-    """Spawns one detached child."""
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((1,), is_detached=True),))
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return list(children)
-
-
-class Beside(Pair):
-    """Spawns a detached child that has nothing of its parent, and one that its parent waits for."""
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        return Actions((Spawn((1,), None, "none", is_detached=True), Spawn((2,))), block=True)
 
 
 def failing(children: Sequence[ChildOutput]) -> Merged:
@@ -129,7 +89,7 @@ class TestOutput:
 
     def test_a_trigger_that_contains_another_keeps_its_results(self) -> None:
         """They stand before its own."""
-        handlers: dict[int | str, str] = dict.fromkeys(("*", "a*b"), f"{__name__}.Apart")
+        handlers: dict[int | str, str] = dict.fromkeys(("*", "a*b"), own("Apart"))
         engine = SurgicalEngine(SpecialKwargs(handlers=handlers, trigger_by="text"))
         engine.add()
         engine.run(plan(r="a*bc", r_child_0="xy", r_child_1="z"))
@@ -138,7 +98,7 @@ class TestOutput:
 
     def test_a_join_function_says_what_replaces_a_trigger(self) -> None:
         """It may insert texts; children that the parent waits for are merged as ever."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Pair"}))
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Pair")}))
         engine.add()
         engine.run(plan(r="a*b", r_child_0="xxxxxx", r_child_1="y", r_child_2="z"))
         output = finished(engine)
@@ -181,7 +141,7 @@ class TestOutput:
 
     def test_without_texts_or_logprobs_there_are_none(self) -> None:
         """Tokens are in their final order all the same."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Pair"}))
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Pair")}))
         engine.add(detokenize=False, logprobs=None)
         engine.run(plan(r="a*b", r_child_0="x", r_child_1="y", r_child_2="z"))
         output = finished(engine)
@@ -252,7 +212,7 @@ class TestEnds:
 
     def test_a_join_that_fills_the_models_length_ends_its_parent_when_all_have(self) -> None:
         """A detached child with a short context of its own runs on for longer."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Beside"}), max_model_len=16)
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Beside")}), max_model_len=16)
         engine.add()
         engine.run(plan(r="a*b", r_child_0="x" * 12, r_child_1="z" * 6))
         output = finished(engine)
@@ -276,7 +236,7 @@ class TestNested:
     def test_results_stand_within_what_was_merged(self) -> None:
         """A child that its parent waits for has detached ones: the context has none of theirs."""
         engine = SurgicalEngine(
-            SpecialKwargs(handlers={FORK: f"{__name__}.Pair"}, max_child_depth=2, promise_token_id=PROMISE)
+            SpecialKwargs(handlers={FORK: own("Pair")}, max_child_depth=2, promise_token_id=PROMISE)
         )
         engine.add()
         scripts = {f"r_child_2_child_{index}": text for index, text in enumerate(("i", "j", "k"))}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mytests.rules.engine import EOS, CharTokenizer, Prompts, SpecialKwargs, SurgicalEngine, finished, plan
-from mytests.rules.test_extension import FORK, hooks_with
+from mytests.rules.handlers import FORK, hooks_with
 from mytests.which import IS_V1
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput

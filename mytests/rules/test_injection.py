@@ -8,8 +8,8 @@ import dataclasses
 
 import pytest
 
-from mytests.rules import test_detached
 from mytests.rules.engine import finished, plan
+from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
 
 
@@ -137,7 +137,7 @@ class TestEnds:
 
     def test_nothing_is_kept_of_a_detached_child(self) -> None:
         """No context ever gets its result."""
-        handlers: dict[int | str, str] = {test_detached.FORK: f"{test_detached.__name__}.Apart"}
+        handlers: dict[int | str, str] = {FORK: own("Apart")}
         engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, handlers=handlers))
         engine.add(prompt="prompt")
         script = plan(r="*" + "a" * 20, r_child_0="ABCDE")

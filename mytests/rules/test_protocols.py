@@ -7,26 +7,24 @@ from typing import Any
 import pytest
 
 from mytests.rules.engine import Prompts, SurgicalEngine, finished
+from mytests.rules.notations import (
+    ALL,
+    APR,
+    APR_CALLS,
+    APR_NODES,
+    HPD,
+    MULTIVERSE,
+    NPR,
+    PADOC,
+    PARALLEL_R1,
+    PASTA,
+    SPELT,
+    THREADWEAVER,
+)
 from mytests.rules.tagged import Notation
 from sequence_hooks.published import PROTOCOLS
 
-
-def tags(*names: str) -> list[str]:
-    """Opening and closing tags."""
-    return [f"{bracket}{name}>" for name in names for bracket in ("<", "</")]
-
-
-NPR = Notation("npr", tags("guideline", "plan", "step", "takeaway"))
-MULTIVERSE = Notation("multiverse", tags("Parallel", "Goal", "Outline", "Path", "Conclusion"))
-THREADWEAVER = Notation("threadweaver", tags("Parallel", "Outlines", "Outline", "Thread"))
-SPELT = Notation("threadweaver", [])
-PARALLEL_R1 = Notation("parallel_r1", tags("Parallel", "Path", "Summary"))
-PASTA = Notation("pasta", [])
-HPD = Notation("hpd", ["<FORK>", "<CHILD>", "<|im_end|>", "<BLOCK>"])
-PADOC = Notation("padoc", ["[fork]"])
-APR = Notation("apr", [])
 MAX_STEPS = 1500
-ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR)
 
 
 def run(notation: Notation, **texts: str) -> SurgicalEngine:
@@ -202,21 +200,13 @@ class TestPadoc:
 
 
 class TestApr:
-    NODES = (
-        "Moving to Node #0\nCurrent State: 24:[4, 9, 3], Operations: []\n"
-        "Generated Node #0,0: 24:[4, 6] Operation: 9-3=6\nGenerated Node #0,1: 24:[4, 12] Operation: 9+3=12\n"
-    )
-    CALLS = (
-        "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #0,0\n"
-        "<Start Sub Search 1 at level 1> Moving to Node #0,1\n<End Calling Sub Searches>"
-    )
     PATH = "Moving to Node #0,0\n4*6=24\n24,24 equal: Goal Reached"
 
     def test_sub_searches_begin_at_their_nodes(self) -> None:
         """With nothing of their parent's context but what it says of the node."""
         prompts: Prompts = {}
         engine = APR.engine(prompts)
-        engine.run(APR.stream(r=self.NODES + self.CALLS, r_child_0="x", r_child_1="y"), MAX_STEPS)
+        engine.run(APR.stream(r=APR_NODES + APR_CALLS, r_child_0="x", r_child_1="y"), MAX_STEPS)
         assert APR.text(prompts["r_child_0"]) == (
             "Moving to Node #0,0\nCurrent State: 24:[4, 6], Operations: ['9-3=6']"
         )
@@ -225,13 +215,13 @@ class TestApr:
     def test_paths_to_the_goal_are_merged(self) -> None:
         """Of a sub-search that has found one, its last words; of another, that it has none."""
         engine = run(
-            APR, r=self.NODES + self.CALLS + "so", r_child_0=f"{self.PATH}\n{self.PATH}", r_child_1="No solution found."
+            APR, r=APR_NODES + APR_CALLS + "so", r_child_0=f"{self.PATH}\n{self.PATH}", r_child_1="No solution found."
         )
         results = (
             f"\n<Sub Searches>\n<Goal Reached in Sub Search 0 at level 1 at Node #0,0>\n{self.PATH}\n"
             "<No Solution in Sub Search 1 at level 1 at Node #0,1>\n<End Sub Searches>\n"
         )
-        assert text_of(APR, engine) == f"{self.NODES}{self.CALLS}{results}so"
+        assert text_of(APR, engine) == f"{APR_NODES}{APR_CALLS}{results}so"
 
     @pytest.mark.parametrize(
         "malformed",
@@ -274,5 +264,5 @@ STREAMS = {
     "pasta": ('<promise topic="a"/>', "<sync/>", "then " * 20),
     "hpd": ("a<FORK>b<FORK>", "then " * 20),
     "padoc": ("a[fork]b[fork]", "then " * 20),
-    "apr": (TestApr.NODES, TestApr.CALLS, "then " * 20),
+    "apr": (APR_NODES, APR_CALLS, "then " * 20),
 }

@@ -92,8 +92,8 @@ class TestTexts:
 
     def test_a_handlers_event_counts_its_tokens(self) -> None:
         """The tokens before the last one include those that begin it."""
-        engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.rules.test_extension.Seeing"}))
-        from mytests.rules.test_extension import Seeing
+        engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.rules.handlers.Seeing"}))
+        from mytests.rules.handlers import Seeing
 
         Seeing.events.clear()
         engine.add(prompt="p")

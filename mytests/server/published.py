@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mytests.rules import test_protocols as notations
+from mytests.rules import notations
 from mytests.rules.tagged import Notation
 from mytests.which import IS_V1
 
@@ -76,7 +76,7 @@ _APR_RESULT = "\n<No Solution in Sub Search {0} at level 1 at Node #0,{0}>"
 _GUIDELINE = f"<guideline>\n{_PLANS.format('plan')}\n</guideline>"
 _GOAL = f"<Goal>{_PLANS.format('Outline')}</Goal>"
 _OUTLINES = f"<Outlines>\n{_PLANS.format('Outline')}\n</Outlines>"
-_SEARCH = notations.TestApr.NODES + notations.TestApr.CALLS
+_SEARCH = notations.APR_NODES + notations.APR_CALLS
 
 PLAYS: Mapping[str, Play] = {
     play.notation.name: play

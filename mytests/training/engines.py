@@ -15,17 +15,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.engine.driver import Driver
 from mytests.fuzz import History, Request, Run
 from mytests.fuzz_model import EOS, PROMISE, SYNC, model_folder
 from mytests.injection_runs import Injecting
 from mytests.training.models import logits_of
-from mytests.which import IS_V1
 from sequence_hooks.training import Merge, TreeBatch, gather_logprobs
 
 FORCED = [EOS, PROMISE, SYNC]
 """The tokens that a plan of the fuzzer forces at some places, and forbids elsewhere."""
-
-_DRIVER = "mytests.v1.fuzz_driver" if IS_V1 else "mytests.fuzz_on_v0"
 
 
 @cache
@@ -59,7 +57,7 @@ FAMILIES = {"llama": model_folder, "qwen3": qwen_folder}
 @contextmanager
 def family(name: str) -> Iterator[None]:
     """Let engines that are opened within run this family's model."""
-    with patch(f"{_DRIVER}.model_folder", FAMILIES[name]):
+    with patch.object(Driver, "model_folder", staticmethod(FAMILIES[name])):
         yield
 
 

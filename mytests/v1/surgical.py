@@ -17,7 +17,7 @@ from mytests.characters import EOS, PROMISE, SYNC, ids
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from mytests.v1.characters import Detokenizable
-from mytests.v1.configuration import config_with
+from mytests.v1.configuration import surgical_config
 from mytests.v1.counting import check_counts
 from mytests.v1.leftovers import assert_no_request_left
 from mytests.v1.scripts import Sampling as Sampling
@@ -27,7 +27,7 @@ from mytests.v1.scripts import plan as plan
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.live.trees import LiveRequests, Tree
-from sequence_hooks.results import ChildDelta, Waiting
+from sequence_hooks.results import Waiting
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
@@ -68,16 +68,10 @@ class Mode:
 
 
 @dataclass
-class SurgicalEngine(SteppedEngine):
-    """See the module's docstring. Lengths and the block size are in tokens."""
+class SurgicalEngine(SteppedEngine[RequestOutput]):
+    """See the module's docstring."""
 
     special_kwargs: SpecialKwargs = HOOKS
-    block_size: int = 4
-    num_blocks: int = 64
-    max_num_seqs: int = 16
-    max_model_len: int = 128
-    max_num_batched_tokens: int = 256
-    vocab_size: int = 0x11000
     tokenizer: Any = field(default_factory=Detokenizable)
     prefix_caching: bool = True
     """Here for V0's sake: on V1 hooks need it."""
@@ -92,15 +86,6 @@ class SurgicalEngine(SteppedEngine):
     chunk_size: int = 128
     """How many outputs the front end takes at once; upstream's asynchronous one does so."""
 
-    prompts: dict[str, list[int]] | None = None
-    """If given, the prompt of each sequence that is scheduled is kept here."""
-
-    outputs: dict[str, RequestOutput] = field(default_factory=dict)
-    """The latest output of each request."""
-
-    handed_out: list[RequestOutput] = field(default_factory=list)
-    told_waiting: list[Waiting] = field(default_factory=list)
-    deltas: list[ChildDelta] = field(default_factory=list)
     log_stats: bool = True
     iterations: list[IterationStats] = field(default_factory=list)
     """Upstream's statistics of each step, as the front end counts them."""
@@ -190,12 +175,7 @@ class SurgicalEngine(SteppedEngine):
         new = resumption(self.narrator, request_id, given, self.max_model_len, self.vocab_size)
         self.scheduler.add_request(Request.from_engine_core_request(new, self._hasher))
 
-    def awaiting(self) -> list[str]:
-        """The requests that wait for a caller."""
-        return [waiting.request_id for waiting in self.waits()]
-
     def waits(self) -> list[Waiting]:
-        """What their callers learn about them."""
         return awaiting(self.narrator)
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
@@ -284,20 +264,14 @@ class SurgicalEngine(SteppedEngine):
             chunk = outputs.outputs[start : start + self.chunk_size]
             processed = self.narrator.process_outputs(chunk, outputs.timestamp, stats)
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
-            for output in processed.request_outputs:
-                assert isinstance(output, RequestOutput)
-                self.handed_out.append(output)
-                self.deltas += output.child_deltas
-                self.told_waiting += output.waiting
-                if output.outputs:
-                    self.outputs[output.request_id] = output
+            self.hand_out(processed.request_outputs)
         if outputs.scheduler_stats is not None:
             self.scheduler_stats.append(outputs.scheduler_stats)
         if self.stat_logger is not None:
             self.stat_logger.record(outputs.scheduler_stats, stats)
 
     def _config(self) -> VllmConfig:
-        config = config_with(self.special_kwargs, self.max_model_len)
+        config = surgical_config(self.special_kwargs, self.max_model_len)
         scheduler, cache = config.scheduler_config, config.cache_config
         if self.tokenizer is not None:
             # Upstream checks stop tokens against its model's vocabulary.

@@ -2,7 +2,6 @@
 """What an engine cannot have together with hooks is refused when it starts, by name."""
 
 import logging
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +9,15 @@ import pytest
 import torch
 
 from mytests.characters import PROMISE, SYNC
-from mytests.v1.configuration import base_config
+from mytests.v1.configuration import config_with
 from mytests.v1.releases import since
-from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.forks import check_kv_groups
-from sequence_hooks.v1.settings import engine_args
-from vllm.config import ModelConfig, VllmConfig
+from vllm.config import ModelConfig
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
 HOOKS: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
-
-
-def config_with(fields: dict[str, Any], **changes: Any) -> VllmConfig:
-    """A configuration with hooks; ``changes`` are of its parts, as in ``cache_config__block_size=4``."""
-    config = copy(base_config())
-    arguments = engine_args(SpecialKwargs(**fields))
-    changes = {"scheduler_config__scheduler_cls": arguments["scheduler_cls"], **changes}
-    config.additional_config = arguments["additional_config"]
-    for name, value in changes.items():
-        part, _, field = name.partition("__")
-        if field:
-            changed = copy(getattr(config, part))
-            object.__setattr__(changed, field, value)
-            object.__setattr__(config, part, changed)
-        else:
-            object.__setattr__(config, part, value)
-    return config
 
 
 def test_tokens_are_given_to_all_processes_by_id() -> None:

@@ -8,24 +8,19 @@ from hypothesis import strategies as st
 
 from mytests.faults import fault_named
 from mytests.faults.planting import planted
-from mytests.fuzz import Failure, History, fuzz
+from mytests.fuzz import History
 from mytests.fuzz_draw import histories
+from mytests.fuzz_trials import first_failure, short_run
 from mytests.tiers import full, sizes
 
 pytestmark = pytest.mark.model
-
-SECONDS = 1_800
-"""More than any of these takes on a busy machine; a fault that is not found ends with max_histories."""
 
 
 @pytest.mark.floats
 @sizes(12, 30)
 def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
-    """The histories are the same on every run, and go on until each kind was among them.
-
-    What the model samples decides what they come to, and processors round differently.
-    """
-    tally = fuzz(SECONDS, 7, 20 * size, is_enough=lambda seen: seen.histories >= size and not seen.unseen)
+    """The histories are the same on every run, and go on until each kind was among them."""
+    tally = short_run(7, size)
     assert tally.unseen == []
     assert tally.sequences > 2 * tally.histories
 
@@ -56,6 +51,6 @@ FAULTS = [
 @pytest.mark.parametrize(("name", "among", "message"), FAULTS)
 def test_a_planted_fault_is_found(name: str, among: st.SearchStrategy[Any], message: str) -> None:
     """A planted fault of the plug-in, or of what it relies on, is reported."""
-    with planted(fault_named(name)), pytest.raises(Failure) as failure:
-        fuzz(SECONDS, 4, max_histories=300, shrinks=False, among=among)
-    assert message in str(failure.value.__cause__)
+    with planted(fault_named(name)):
+        failure = first_failure(4, 300, among)
+    assert message in str(failure.__cause__)

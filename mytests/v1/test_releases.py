@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 import vllm
-from mytests.v1.configuration import MODEL
+from mytests.v1.configuration import MODEL, config_with
 from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
-from mytests.v1.test_checks import config_with
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of

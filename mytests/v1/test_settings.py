@@ -45,7 +45,7 @@ class TestArguments:
         "fields",
         [
             {"child_prefix_token_ids": ((4,), (5, 6)), "children_per_promise": 2},
-            {"handlers": {7: "mytests.rules.test_extension.Fork"}},
+            {"handlers": {7: "mytests.rules.handlers.Fork"}},
             {"child_sampling_params": {"max_tokens": 3}, "merge_separator": ""},
         ],
     )

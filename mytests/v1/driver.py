@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzer on the plug-in, with a stock engine in this process."""
+"""A stock engine with the plug-in in this process, as the fuzzers drive it."""
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,22 +14,28 @@ from unittest.mock import patch
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
-from mytests.fuzz_adapters import MAX_RANK, lora_request
-from mytests.fuzz_engine import Counts
-from mytests.fuzz_history import Request, Setup
-from mytests.fuzz_model import fill_with_noise, model_folder
+import torch
+
+from mytests.engine.driver import NO_HOOK, Counts, Driver, Watcher
+from mytests.fuzz_history import Setup
+from mytests.fuzz_model import fill_with_noise
 from mytests.fuzz_plan import Plan
+from mytests.injection_oracle import KV, Loss
 from mytests.v1.fuzz_plans import PLAN, PlanProcessor
 from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
+from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.settings import engine_args
+from sequence_hooks.v1.worker.kv_layout import TokenView, view_by_token
 from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import RequestOutput
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.request import Request
 
 WHILE_COMPILING = 0.002
 """Seconds to sleep in a step in which nothing is computed: a grammar may be compiled by another thread."""
@@ -41,26 +48,15 @@ class _NeverRewound(dict[int, Any]):
         return None
 
 
-class V1Driver:
-    """An engine of V1; see `mytests.fuzz_engine.Driver`."""
+class V1Driver(Driver):
+    """An engine of V1."""
 
     def __init__(self, setup: Setup) -> None:
         args = EngineArgs(
-            str(model_folder()),
-            dtype=setup.dtype,  # type: ignore[arg-type]
-            enforce_eager=True,
-            disable_log_stats=True,
-            use_tqdm_on_load=False,
+            **self.arguments(setup),
             block_size=32,
-            max_model_len=setup.max_model_len,
             # Upstream keeps one block that no request can have.
             num_gpu_blocks_override=setup.num_blocks + 1,
-            max_num_seqs=setup.max_num_seqs,
-            max_num_batched_tokens=setup.max_num_batched_tokens,
-            enable_lora=setup.max_loras > 0,
-            max_loras=setup.max_loras or 1,
-            max_lora_rank=MAX_RANK,  # type: ignore[arg-type]
-            scheduling_policy=setup.scheduling_policy,
             logprobs_mode="processed_logprobs",
             logits_processors=[PlanProcessor],
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]
@@ -80,18 +76,11 @@ class V1Driver:
             fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
 
-    def add(self, request_id: str, request: Request, plan: Plan) -> None:
-        fields = request.params.all_fields(request.max_tokens)
+    def sampling_params(self, fields: dict[str, Any], plan: Plan) -> SamplingParams:
         fields["extra_args"] = {PLAN: plan, **fields.get("extra_args", {})}
         if "structured_outputs" in fields:
             fields["structured_outputs"] = StructuredOutputsParams(**fields["structured_outputs"])
-        self.engine.add_request(
-            request_id,
-            {"prompt_token_ids": request.prompt},
-            SamplingParams(**fields),
-            lora_request=lora_request(request.adapter),
-            priority=request.priority,
-        )
+        return SamplingParams(**fields)
 
     def abort(self, sequence_id: str) -> str:
         state = self._narrator.request_states.get(sequence_id)
@@ -140,6 +129,88 @@ class V1Driver:
         pressure = self.scheduler.pressure
         preemptions = sum(self._num_preemptions.values())
         return Counts(preemptions, pressure.evictions["discard"], pressure.num_recomputed)
+
+    def watch(self, watcher: Watcher) -> None:
+        """See `Driver.watch`; here KV is given up as a whole."""
+        scheduler: Any = self.scheduler
+        scheduler._branches = branches = _Branches()
+        views = _views(self.runner)
+        give_up, starts_over, free = scheduler.pressure._free, scheduler._starts_over, scheduler._free_request
+        has_room = scheduler._has_slots
+
+        def note_loss(request: Request) -> None:
+            branch = branches.seen.get(request.request_id)
+            if branch is not None:
+                watcher.lost(_told(request.request_id), Loss(request.num_tokens, len(branch.joins), 0))
+
+        def note_given_up(request: Request) -> None:
+            note_loss(request)
+            give_up(request)
+
+        def note_start(request: Request) -> None:
+            # It was preempted, or is a child without the fork of its parent's blocks.
+            note_loss(request)
+            starts_over(request)
+
+        def note_room(request: Request) -> bool:
+            has_slots: bool = has_room(request)
+            # Without room for it, a join gets nothing of what its children have.
+            for child in () if has_slots else branches.seen[request.request_id].unjoined:
+                note_loss(child.sequence.request)
+            return has_slots
+
+        def note_end(request: Request, *args: Any, **kwargs: Any) -> Any:
+            (table,) = scheduler.kv_cache_manager.get_block_ids(request.request_id)
+            name = _told(request.request_id) if request.request_id in branches.seen else NO_HOOK
+            num_tokens = min(num_written(request), len(table) * scheduler.block_size)
+            slots = torch.tensor(slots_of(table, scheduler.block_size, range(num_tokens)), dtype=torch.int64)
+            watcher.ended(name, table, [KV(keys.read(slots), values.read(slots)) for keys, values in views])
+            return free(request, *args, **kwargs)
+
+        scheduler._starts_over, scheduler._free_request, scheduler._has_slots = note_start, note_end, note_room
+        scheduler.pressure._free = note_given_up
+
+    def cached_blocks(self) -> set[int]:
+        blocks = self.scheduler.kv_cache_manager.block_pool.blocks
+        return {block.block_id for block in blocks if block.block_hash is not None}
+
+    def watch_cache_hits(self) -> list[int]:
+        scheduler: Any = self.scheduler
+        found: list[int] = []
+        look_up = scheduler._get_local_prefix_cache_hit
+
+        def watched(*args: Any) -> Any:
+            hit = look_up(*args)
+            found.append(hit[1])
+            return hit
+
+        scheduler._get_local_prefix_cache_hit = watched
+        return found
+
+
+class _Branches(dict[str, V1Branch]):
+    """Those of the unfinished sequences of a scheduler; ``seen`` has them all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, V1Branch] = {}
+
+    def __setitem__(self, name: str, branch: V1Branch) -> None:
+        super().__setitem__(name, branch)
+        self.seen[name] = branch
+
+
+def _told(name: str) -> str:
+    """The name of a sequence as its caller knows it: upstream adds random digits to a request's id."""
+    return re.sub("-[0-9a-f]{8}", "", name, count=1)
+
+
+def _views(runner: Any) -> list[tuple[TokenView, TokenView]]:
+    """The keys and values of each layer, by token."""
+    layers, caches = runner.compilation_config.static_forward_context, runner.kv_cache_config
+    (group,) = caches.kv_cache_groups
+    size = group.kv_cache_spec.block_size
+    return [view_by_token(layers[name], caches.num_blocks, size) for name in group.layer_names]
 
 
 _opened: list[LLMEngine] = []

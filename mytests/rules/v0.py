@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the rules need of the surgical engine of V0; `mytests.v1.rules` has the same of V1."""
+
+from typing import Any
+
+from mytests.pretended_kv import PretendedKV
+from mytests.surgical import HOOKS as HOOKS
+from mytests.surgical import SYNC_HOOKS as SYNC_HOOKS
+from mytests.surgical import SurgicalEngine
+from mytests.surgical import finished as finished
+from mytests.surgical import num_sampled as num_sampled
+from mytests.surgical import plan as plan
+from sequence_hooks.kv.transfer import SlotCopy
+from vllm.config import SpecialKwargs
+from vllm.engine.output_processor.sequence_hook import EngineFacts
+from vllm.transformers_utils.detokenizer import Detokenizer
+
+
+class TokenizerGroup:
+    """One tokenizer for all sequences, as V0's detokenizer takes it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def get_lora_tokenizer(self, lora_request: object = None) -> Any:
+        return self.tokenizer
+
+
+def speaking(special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> SurgicalEngine:
+    """An engine with upstream's own detokenizer."""
+    given = {"detokenizer": Detokenizer(TokenizerGroup(tokenizer)), "facts": EngineFacts(tokenizer, len(tokenizer))}
+    return SurgicalEngine(special_kwargs, tokenizer=tokenizer, **given | fields)
+
+
+def checking_reads(special_kwargs: SpecialKwargs, **fields: Any) -> SurgicalEngine:
+    """An engine whose pretended KV cache checks that every token reads its own context, or what was injected for it."""
+    return SurgicalEngine(special_kwargs, **{"model": PretendedKV(4)} | fields)
+
+
+def injected(engine: SurgicalEngine) -> list[SlotCopy]:
+    """All that such an engine has injected."""
+    assert isinstance(engine.model, PretendedKV)
+    return engine.model.copies

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the rules need of the surgical engine of V1; `mytests.rules.v0` has the same of V0."""
+
+from typing import Any
+
+from mytests.v1.surgical import HOOKS as HOOKS
+from mytests.v1.surgical import SYNC_HOOKS as SYNC_HOOKS
+from mytests.v1.surgical import SurgicalEngine
+from mytests.v1.surgical import finished as finished
+from mytests.v1.surgical import num_sampled as num_sampled
+from mytests.v1.surgical import plan as plan
+from sequence_hooks import SpecialKwargs
+from sequence_hooks.kv.transfer import SlotCopy
+
+
+def speaking(special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> SurgicalEngine:
+    """An engine with upstream's own detokenizer, as all are."""
+    return SurgicalEngine(special_kwargs, tokenizer=tokenizer, **{"vocab_size": len(tokenizer)} | fields)
+
+
+def checking_reads(special_kwargs: SpecialKwargs, **fields: Any) -> SurgicalEngine:
+    """An engine whose worker checks what every slot holds, as all do."""
+    return SurgicalEngine(special_kwargs, **fields)
+
+
+def injected(engine: SurgicalEngine) -> list[SlotCopy]:
+    """All that it has injected."""
+    return engine.worker.injected
