@@ -38,3 +38,11 @@ def moves(engine: SurgicalEngine) -> list[tuple[int, int]]:
 def prefilled(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
     """The number of tokens prefilled at each join."""
     return [join.num_prefill for join in finished(engine, request_id).joins]
+
+
+def cached(engine: SurgicalEngine, request: Any) -> int:
+    """The number of tokens of a request, which has just been added, that the prefix cache has."""
+    if IS_V1:
+        found: int = engine.scheduler._get_local_prefix_cache_hit(request)[1]  # type: ignore[attr-defined]
+        return found
+    return engine.scheduler.block_manager.get_num_cached_tokens(request.first_seq)
