@@ -3,6 +3,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.rules.recorded import ends, engine_recorded_to, only, recorded
@@ -11,7 +12,7 @@ from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
-TREE = {"r": "a!b!.z", "r_child_0": "AB", "r_child_1": "CDEF"}
+TREE: dict[str, Any] = {"r": "a!b!.z", "r_child_0": "AB", "r_child_1": "CDEF"}
 
 
 class TestEvents:
