@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mytests.noted_injection import engine_with_kv, recorded
-from mytests.rules.injecting import INJECT, SYNC_INJECT, prefilled
-from mytests.surgical import EOS, SurgicalEngine, finished, ids, plan
+from mytests.rules.injecting import SYNC_INJECT, prefilled
+from mytests.surgical import finished, plan
 from vllm.utils import Device
 
 
@@ -88,42 +88,6 @@ class TestPressure:
 
 
 class TestPrefixCaching:
-    def test_an_injected_block_is_found_by_nobody(self) -> None:
-        """A request with the same tokens finds only the blocks before the injection."""
-        engine = engine_with_kv(prefix_caching=True)
-        engine.add(prompt="promptprompt")
-        engine.run(plan(r="!!.zzzzzz", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ"))
-        text = [*ids("promptprompt"), *finished(engine).token_ids]
-        group = engine.add("s", prompt="".join(map(chr, text)))
-        engine.step({})
-        assert cached(engine, group.first_seq) == [12]
-        engine.run(lambda group: EOS)
-        engine.assert_empty()
-
-    def test_nor_while_its_sequence_runs(self) -> None:
-        """An injected block that is full has a unique hash, so that no request finds it."""
-        engine = engine_with_kv(prefix_caching=True)
-        parent = engine.add(prompt="promptprompt")
-        script = plan(r="!!." + "z" * 40, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", s="a")
-        engine.run_until(lambda: parent.first_seq.get_output_len() > 26, script)
-        group = engine.add("s", prompt="".join(map(chr, parent.first_seq.get_token_ids())))
-        engine.step(script)
-        assert cached(engine, group.first_seq) == [12]
-        engine.run(script)
-        engine.assert_empty()
-
-    def test_nor_is_one_that_begins_with_the_injection(self) -> None:
-        """Here the promise is the first token of a new block, which no request finds."""
-        engine = engine_with_kv(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
-        engine.add(prompt="promptpr")
-        engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
-        text = [*ids("promptpr"), *finished(engine).token_ids]
-        group = engine.add("s", prompt="".join(map(chr, text)))
-        engine.step({})
-        assert cached(engine, group.first_seq) == [8]
-        engine.run(lambda group: EOS)
-        engine.assert_empty()
-
     def test_it_leaves_the_cache_with_its_sequence(self) -> None:
         """Only blocks whose hash is that of their tokens remain in the cache."""
         engine = engine_with_kv(prefix_caching=True)
@@ -136,8 +100,3 @@ class TestPrefixCaching:
         # Nor what was computed after injected KV: only the prompt and the children of the first two promises.
         assert all(entry.position < 12 + 2 + 8 for block in known for entry in block.values())
         engine.assert_empty()
-
-
-def cached(engine: SurgicalEngine, seq: Any) -> list[int]:
-    """The number of tokens that a prefill found in the prefix cache."""
-    return [engine.scheduler.block_manager._computed_blocks_tracker._seq_id_to_num_tokens_computed[seq.seq_id]]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from forkjoin_engine import MODEL_FOLDER
 
-from mytests.recorded import TickingScheduler, engine_recorded_to, fork_and_join
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.recorded import TickingScheduler, fork_and_join
+from mytests.surgical import HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.trace import events, recorder
 from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.trace.reader import read
@@ -116,8 +116,6 @@ class TestStart:
         with pytest.raises(ValueError, match=r"record_to is .*can be written \(.*Permission denied"):
             begin_recording(self.hooks(tmp_path / "run.jsonl"), "a model")
 
-
-class TestNothingElse:
     @pytest.mark.parametrize("is_recorded", [True, False])
     def test_a_file_is_made_if_it_is_asked_for(self, is_recorded: bool, tmp_path: Path) -> None:
         """It is made with the engine's configuration; the scheduler is the same either way."""
@@ -127,13 +125,3 @@ class TestNothingElse:
         chosen = resolve_obj_by_qualname(config.scheduler_config.scheduler_cls)
         assert chosen is HookScheduler
         assert Path(path).exists() is is_recorded
-
-    def test_the_run_is_the_same(self, tmp_path: Path) -> None:
-        """Steps, tokens and block copies are the same."""
-        runs = []
-        for engine in (SurgicalEngine(SYNC_HOOKS), engine_recorded_to(tmp_path / "run.jsonl", SYNC_HOOKS)):
-            engine.add()
-            steps = [engine.step(plan(r="a!b!.z", r_child_0="AB", r_child_1="CDEF")) for _ in range(12)]
-            runs.append((steps, engine.copies, finished(engine).token_ids))
-        assert runs[0] == runs[1]
-        assert runs[0][2][-1] == EOS

@@ -111,7 +111,10 @@ class TestQueues:
         script = plan(r="!.z", s=".z", r_child_0="B" * 9)
         for _ in range(2):
             engine.step(script)
-        assert {entry.request_id for entry in engine.step(script)} == {"r_child_0", "s"}
+        assert {(entry.request_id, entry.is_prefill) for entry in engine.step(script)} == {
+            ("r_child_0", False),
+            ("s", False),
+        }
         engine.run(script)
         engine.assert_empty()
 
@@ -130,6 +133,16 @@ class TestQueues:
         while not engine.scheduler.is_waiting_for_callers():
             engine.step(plan(s="ab"))
         assert engine.statuses() == {"r": "BLOCKED"}
+
+    def test_blocked_counts_as_unfinished(self) -> None:
+        """The scheduler's counts include BLOCKED parents and spawned children."""
+        engine = SurgicalEngine()
+        engine.add()
+        engine.step({"r": PROMISE})
+        assert engine.scheduler.get_num_unfinished_seq_groups() == 2
+        assert engine.scheduler.has_unfinished_seqs()
+        engine.run(plan(r="!", r_child_0=""))
+        engine.assert_empty()
 
     def test_the_worker_learns_who_has_finished(self) -> None:
         """It drops its state of a sequence, such as a generator, when that is aborted or joined at its end."""

@@ -15,6 +15,18 @@ def engine_with_kv(hooks: Any = SYNC_HOOKS, block_size: int = 8, **sizes: Any) -
     return SurgicalEngine(hooks, block_size=block_size, model=PretendedKV(block_size), **sizes)
 
 
+def test_a_child_shares_its_parents_blocks() -> None:
+    """A spawn takes no block: the child's table is the parent's."""
+    engine = SurgicalEngine(block_size=4)
+    parent = engine.add(prompt="abcdefghij")
+    free_before = engine.num_free_blocks() - 3
+    engine.step({"r": PROMISE})
+    assert engine.block_table(child_of(parent)) == engine.block_table(parent)
+    assert engine.num_free_blocks() == free_before
+    engine.run(lambda group: EOS)
+    engine.assert_empty()
+
+
 def test_a_block_that_is_copied_from_is_not_copied_into_in_the_same_step() -> None:
     """A step's copies run in no particular order; here a preemption frees the source of one of them."""
     engine = engine_with_kv(num_blocks=4, max_num_seqs=4)

@@ -11,13 +11,6 @@ from vllm.sequence import SequenceStatus
 
 
 class TestTransitions:
-    def test_an_illegal_transition_names_both_states(self) -> None:
-        """A waiting sequence cannot be BLOCKED."""
-        engine = SurgicalEngine()
-        group = engine.add()
-        with pytest.raises(IllegalTransition, match="r cannot go from WAITING to BLOCKED"):
-            engine.scheduler.block(engine.scheduler.branch_for(group), "children")
-
     def test_a_spawn_without_a_block_table_is_refused(self) -> None:
         """Upstream's fork would return silently, and the child would have no KV."""
         engine = SurgicalEngine()

@@ -1,73 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens that children sampled and contributed are counted in completions and in the usage of responses and streams."""
+"""Tokens that children sampled and contributed are counted in the usage of responses and streams."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
 from mytests.served_outputs import completion, output
-from mytests.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.results import TreeTokens
 from sequence_hooks.serving.trees import TreeStream, add_trees
-from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.entrypoints.openai.protocol import CompletionResponse, CompletionResponseChoice, UsageInfo
 from vllm.outputs import CompletionOutput
-from vllm.sampling_params import RequestOutputKind
 
-NESTED = dataclasses.replace(HOOKS, max_child_depth=2)
 TREE = TreeTokens(sampled_below=5, merged=3, inserted=1)
 """The counts of a completion of 10 tokens, of which it has sampled 6."""
 
 DETAILS = {"sampled_tokens": 11, "merged_tokens": 3, "inserted_tokens": 1}
-
-
-class TestTrees:
-    @pytest.mark.parametrize(
-        ("strategy", "expected"),
-        [
-            ("concatenate", TreeTokens(sampled_below=7, merged=5, inserted=1)),
-            ("none", TreeTokens(sampled_below=7, merged=0, inserted=0)),
-        ],
-    )
-    def test_what_children_sample_counts_merged_or_not(self, strategy: Any, expected: TreeTokens) -> None:
-        """Their EOS tokens, which are not merged, count, too; the separator is inserted."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_merge_strategy=strategy))
-        engine.add()
-        engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CDE"))
-        assert finished(engine).tree_tokens == expected
-        engine.assert_empty()
-
-    def test_children_of_children_count_once(self) -> None:
-        """What a child got from its own children is merged again, but was sampled once."""
-        engine = SurgicalEngine(NESTED)
-        engine.add()
-        engine.run(plan(r="!z", r_child_0="!B", r_child_0_child_0="CD"))
-        assert finished(engine).text == "CDBz"
-        assert finished(engine).tree_tokens == TreeTokens(sampled_below=6, merged=4, inserted=0)
-        engine.assert_empty()
-
-    def test_without_a_hook_there_is_nothing_to_count(self) -> None:
-        """The count is None, not zeros."""
-        engine = SurgicalEngine(HOOKS)
-        engine.add()
-        engine.run(plan(r="abc"))
-        assert finished(engine).tree_tokens is None
-
-    @pytest.mark.parametrize("asked", [True, False])
-    def test_a_running_tree_is_counted_for_who_asks(self, asked: bool) -> None:
-        """Other requests are spared the walk over the tree."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        extra_args = {COUNT_TREE: True} if asked else None
-        engine.add(output_kind=RequestOutputKind.DELTA, extra_args=extra_args)
-        for _ in range(5):
-            engine.step(plan(r="!abcdefg", r_child_0="ABCDEFGH"))
-        (told,) = engine.outputs["r"].outputs
-        assert not engine.outputs["r"].finished
-        assert told.tree_tokens == (TreeTokens(sampled_below=4, merged=0, inserted=0) if asked else None)
 
 
 def of_tree(index: int, num_tokens: int, tree: TreeTokens | None) -> CompletionOutput:

@@ -72,9 +72,20 @@ class TestPlan:
         injected = planned("overlap")
         assert injected.take_runs(3) == (Run(6, 7, 0), Run(11, 12, -2), Run(14, 15, -6))
         assert injected.take_runs(3) == ()
-        consecutive = InjectedKV(0, 9, Positions(), glue=[3, 4, 6])
+        positions = Positions()
+        positions.put(8, 7)
+        consecutive = InjectedKV(5, 10, positions, glue=[3, 4, 7, 8, 9])
         assert consecutive.take_runs(2) == (Run(3, 5, 0),)
-        assert consecutive.glue == [6]
+        assert consecutive.glue == [7, 8, 9]
+        assert consecutive.take_runs(3) == (Run(7, 8, 0), Run(8, 10, -1))
+
+    def test_positions_go_on_from_where_they_were_put(self) -> None:
+        """The latest run that begins at or before an index gives its position."""
+        positions = Positions()
+        positions.put(5, 5)
+        positions.put(8, 6)
+        positions.put(10, 4)
+        assert [positions.of(index) for index in (0, 7, 8, 9, 10, 30)] == [0, 7, 6, 7, 4, 24]
 
     def test_copies_are_taken_once(self) -> None:
         """Then they count as made."""

@@ -51,7 +51,7 @@ KV_TRAPS = (
         "injected-blocks-are-found",
         "Another request finds a block in the prefix cache that its tokens did not compute.",
         (Edit(f"{INJECTING}.share_no_injected_blocks", "", "return"),),
-        surgical("mytests/v1/test_injection.py::TestPrefixCache::test_an_injected_block_is_found_by_nobody"),
+        surgical("mytests/v1/test_injection.py::TestPrefixCache::test_an_injected_block_is_not_in_it"),
     ),
     undoing(
         "part of a prompt may be scheduled",

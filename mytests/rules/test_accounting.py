@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What merged tokens count for: lengths, stops, logprobs."""
+"""What merged tokens count for: lengths, stops, logprobs, and the counts of a tree."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 
 from mytests.rules.engine import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks.results import TreeTokens
+from sequence_hooks.serving.usage import COUNT_TREE
+from vllm.sampling_params import RequestOutputKind
+
+NESTED = dataclasses.replace(HOOKS, max_child_depth=2)
 
 
 def told(engine: SurgicalEngine) -> tuple[Any, Any]:
@@ -99,4 +104,52 @@ class TestAccounting:
         engine.add(max_tokens=7)
         engine.run(plan(r="!.a!.b" + "z" * 9, r_child_0="AAAA", r_child_1="BB"))
         assert finished(engine).text == "AAAAaBBbz"
+        engine.assert_empty()
+
+
+class TestTreeTokens:
+    @pytest.mark.parametrize(
+        ("strategy", "expected"),
+        [
+            ("concatenate", TreeTokens(sampled_below=7, merged=5, inserted=1)),
+            ("none", TreeTokens(sampled_below=7, merged=0, inserted=0)),
+        ],
+    )
+    def test_what_children_sample_counts_merged_or_not(self, strategy: Any, expected: TreeTokens) -> None:
+        """Their EOS tokens, which are not merged, count, too; the separator is inserted."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_merge_strategy=strategy))
+        engine.add()
+        engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CDE"))
+        assert finished(engine).tree_tokens == expected
+        engine.assert_empty()
+
+    def test_children_of_children_count_once(self) -> None:
+        """What a child got from its own children is merged again, but was sampled once."""
+        engine = SurgicalEngine(NESTED)
+        engine.add()
+        engine.run(plan(r="!z", r_child_0="!B", r_child_0_child_0="CD"))
+        assert finished(engine).text == "CDBz"
+        assert finished(engine).tree_tokens == TreeTokens(sampled_below=6, merged=4, inserted=0)
+        engine.assert_empty()
+
+    def test_without_a_hook_there_is_nothing_to_count(self) -> None:
+        """The count is None, not zeros."""
+        engine = SurgicalEngine(HOOKS)
+        engine.add()
+        engine.run(plan(r="abc"))
+        assert finished(engine).tree_tokens is None
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("asked", [True, False])
+    def test_a_running_tree_is_counted_for_who_asks(self, asked: bool) -> None:
+        """Other requests are spared the walk over the tree."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        extra_args = {COUNT_TREE: True} if asked else None
+        engine.add(output_kind=RequestOutputKind.DELTA, extra_args=extra_args)
+        script = plan(r="!abcdefg", r_child_0="ABCDEFGH")
+        engine.run_until(lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 4, script)
+        (told,) = engine.outputs["r"].outputs
+        assert not engine.outputs["r"].finished
+        assert told.tree_tokens == (TreeTokens(sampled_below=4, merged=0, inserted=0) if asked else None)
+        engine.run(script)
         engine.assert_empty()

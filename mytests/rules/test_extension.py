@@ -121,12 +121,12 @@ class TestHandlers:
 
 
 def test_a_promise_spawns_several_children() -> None:
-    """Each child has its own prefix and its own number, in the order of the prefixes."""
+    """Each has its own prefix and number, in the order of the prefixes; so their results stand, whoever ended first."""
     hooks = hooks_with(children_per_promise=2, child_prefix_token_ids=((11,), (12, 13)))
     prompts: Prompts = {}
     engine = SurgicalEngine(hooks, prompts=prompts)
     engine.add()
-    engine.run(plan(r="!.z", r_child_0="A", r_child_1="B"))
+    engine.run(plan(r="!.z", r_child_0="AAAA", r_child_1="B"))
     assert [prompts[f"r_child_{k}"][-2:] for k in (0, 1)] == [[PROMISE, 11], [12, 13]]
-    assert finished(engine).text == "A\nBz"
+    assert finished(engine).text == "AAAA\nBz"
     engine.assert_empty()

@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import finished, plan
+from mytests.rules.engine import cached, finished, plan
 from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
 
@@ -166,4 +166,32 @@ class TestEnds:
         engine.add(prompt="prompt")
         engine.run(plan(r="!!.z", r_child_0="ABC", r_child_1="DEFGH"))
         assert (finished(engine).text, finished(engine).finish_reason) == ("ABC\nDEF", "length")
+        engine.assert_empty()
+
+
+class TestPrefixCache:
+    @pytest.mark.parametrize("is_finished", [False, True])
+    def test_an_injected_block_is_found_by_nobody(self, is_finished: bool) -> None:
+        """A request with the same tokens finds only the blocks before the injection."""
+        engine = engine_with_kv(prefix_caching=True)
+        engine.add(prompt="promptprompt")
+        script = plan(r="!!.zzzz!y" + "z" * 30, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="I" * 9, s="a")
+        engine.run_until(lambda: engine.num_sampled("r") > 25, script)
+        text = "".join(map(chr, engine.outputs["r"].outputs[0].token_ids))
+        if is_finished:
+            engine.run(script)
+        request = engine.add("s", prompt="promptprompt" + text)
+        assert cached(engine, request) == 12
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_nor_is_one_that_begins_with_the_injection(self) -> None:
+        """Here the promise is the first token of a new block, which no request finds."""
+        engine = engine_with_kv(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
+        engine.add(prompt="promptpr")
+        engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
+        text = "".join(map(chr, finished(engine).token_ids))
+        request = engine.add("s", prompt="promptpr" + text)
+        assert cached(engine, request) == 8
+        engine.run(plan(s="a"))
         engine.assert_empty()

@@ -24,13 +24,15 @@ NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
 
 class TestStopWinsOverAHook:
-    @pytest.mark.parametrize("params", [{"stop_token_ids": [PROMISE]}, {"max_tokens": 2}])
-    def test_a_promise_that_ends_its_sequence_spawns_nothing(self, params: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        ("params", "reason"), [({"stop_token_ids": [PROMISE]}, "stop"), ({"max_tokens": 2}, "length")]
+    )
+    def test_a_promise_that_ends_its_sequence_spawns_nothing(self, params: dict[str, Any], reason: str) -> None:
         """This holds whatever ended the sequence."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(**params)
         engine.run(plan(r="a!"))
-        assert finished(engine).children == ()
+        assert (finished(engine).children, finished(engine).finish_reason) == ((), reason)
         engine.assert_empty()
 
     def test_a_sync_that_ends_its_sequence_joins_at_its_end(self) -> None:
@@ -57,11 +59,12 @@ class TestTheEndsOfAChild:
     def test_its_result_is_what_it_sampled_before_its_end(
         self, params: dict[str, Any], script: str, reason: str, text: str
     ) -> None:
-        """Its parent goes on, whatever ended the child."""
+        """Its parent goes on, whatever ended the child; neither an EOS nor a stop token is merged."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add(**params)
         engine.run(plan(r="!.z", r_child_0=script))
         assert (finished(engine).text, finished(engine).children[0].finish_reason) == (text, reason)
+        assert list(finished(engine).token_ids[: 2 + len(text)]) == [PROMISE, SYNC, *ids(text)]
         engine.assert_empty()
 
     def test_a_child_may_fill_the_models_length(self) -> None:
@@ -84,13 +87,14 @@ class TestTheEndsOfAChild:
 
     @pytest.mark.parametrize("depth", [0, 1, 2, 3])
     def test_a_promise_spawns_down_to_max_child_depth(self, depth: int) -> None:
-        """Each level joins the one below it."""
+        """Each level joins the one below it; the last promise is an ordinary token of the output."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=depth))
         engine.add()
         names = ["r" + "_child_0" * level for level in range(5)]
         engine.run(plan(**{name: f"{level}!.{level}" for level, name in enumerate(names)}))
         numbers = "".join(map(str, range(depth + 1)))
         assert finished(engine).text == numbers + numbers[::-1]
+        assert list(finished(engine).token_ids).count(PROMISE) == depth + 1
         engine.assert_empty()
 
 

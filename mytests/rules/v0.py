@@ -41,3 +41,8 @@ def injected(engine: SurgicalEngine) -> list[SlotCopy]:
     """All that such an engine has injected."""
     assert isinstance(engine.model, PretendedKV)
     return engine.model.copies
+
+
+def cached(engine: SurgicalEngine, request: Any) -> int:
+    """The number of tokens of a request, which has just been added, that the prefix cache has."""
+    return engine.scheduler.block_manager.get_num_cached_tokens(request.first_seq)

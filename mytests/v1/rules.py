@@ -26,3 +26,9 @@ def checking_reads(special_kwargs: SpecialKwargs, **fields: Any) -> SurgicalEngi
 def injected(engine: SurgicalEngine) -> list[SlotCopy]:
     """All that it has injected."""
     return engine.worker.injected
+
+
+def cached(engine: SurgicalEngine, request: Any) -> int:
+    """The number of tokens of a request, which has just been added, that the prefix cache has."""
+    found: int = engine.scheduler._get_local_prefix_cache_hit(request)[1]
+    return found

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fork and a join compute and share on V1, to the token and the block."""
-
-import dataclasses
+"""What forks share on V1, to the block; `mytests/rules/test_forks.py` says what they compute."""
 
 import pytest
 
-from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.v1.surgical import HOOKS, SurgicalEngine, finished, plan
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 MODES = [(False, "v1"), (True, "v1"), (True, "v2")]
@@ -16,40 +14,6 @@ def mode(request: pytest.FixtureRequest) -> tuple[bool, str]:
     """Whether steps overlap, and which of upstream's model runners the worker behaves like."""
     mode: tuple[bool, str] = request.param
     return mode
-
-
-def computed(engine: SurgicalEngine, script: dict[str, str]) -> dict[str, list[int]]:
-    """How many tokens each sequence computes in each of its steps, to the end."""
-    counts: dict[str, list[int]] = {}
-    while engine.has_unfinished():
-        for each in engine.step(plan(**script)):
-            counts.setdefault(each.request_id, []).append(each.num_tokens)
-    return counts
-
-
-@pytest.mark.parametrize("prefix", [(), (4, 4, 4)])
-@pytest.mark.parametrize("length", [3, 4, 21])
-def test_a_spawn_computes_the_promise_and_the_prefix(
-    mode: tuple[bool, str], length: int, prefix: tuple[int, ...]
-) -> None:
-    """Whatever the length of the context; its parent, which goes on, computes a token a step."""
-    hooks = dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=prefix)
-    engine = SurgicalEngine(hooks, is_async=mode[0], runner=mode[1])
-    engine.add(prompt="p" * length)
-    counts = computed(engine, {"r": "a!bcdefgh", "r_child_0": "BC"})
-    assert counts["r_child_0"][:3] == [1 + len(prefix), 1, 1]
-    assert counts["r"][:5] == [length, 1, 1, 1, 1]
-    engine.assert_empty()
-
-
-def test_a_resume_computes_what_was_merged_and_one_token(mode: tuple[bool, str]) -> None:
-    """The last token that the parent sampled has no KV yet; all before it has stayed."""
-    engine = SurgicalEngine(HOOKS, is_async=mode[0], runner=mode[1])
-    engine.add(prompt="p" * 21)
-    counts = computed(engine, {"r": "a!bc", "r_child_0": "BCDEFG"})
-    assert finished(engine).joins[0].num_prefill == len("BCDEFG") + 1
-    assert len("BCDEFG") + 1 in counts["r"][2:4]
-    engine.assert_empty()
 
 
 def test_full_blocks_are_shared_and_the_last_one_is_copied(mode: tuple[bool, str]) -> None:

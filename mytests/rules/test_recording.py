@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine records of its run: the events of a fork and its join, and that nothing else changes."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.rules.recorded import ends, engine_recorded_to, only, recorded
+from sequence_hooks.trace import events
+from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.reader import read
+
+INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
+TREE: dict[str, Any] = {"r": "a!b!.z", "r_child_0": "AB", "r_child_1": "CDEF"}
+
+
+class TestEvents:
+    def test_a_fork_and_its_join(self, tmp_path: Path) -> None:
+        """Besides the steps these are all events, in order."""
+        recording = recorded(tmp_path / "run.jsonl", **TREE)
+        others = [type(event).__name__ for event in recording.events if not isinstance(event, events.Step)]
+        spawns, joined = ["Spawned", "Spawned", "Blocked"], ["Finished", "Finished", "Joined", "Finished"]
+        assert others == ["Stream", "Arrived", *spawns, *joined]
+
+    def test_a_request_arrives(self, tmp_path: Path) -> None:
+        """With the length of its prompt."""
+        (event,) = only(recorded(tmp_path / "run.jsonl", **TREE), events.Arrived)
+        assert (event.sequence, event.num_prompt_tokens) == ("r", 6)
+
+    def test_a_child_is_spawned_from_its_parent(self, tmp_path: Path) -> None:
+        """It starts after the promise, with the parent's context as its prompt."""
+        first, second = only(recorded(tmp_path / "run.jsonl", **TREE), events.Spawned)
+        assert (first.sequence, first.parent, first.position, first.num_prompt_tokens) == ("r_child_0", "r", 2, 8)
+        assert (second.sequence, second.parent, second.position, second.num_prompt_tokens) == ("r_child_1", "r", 4, 10)
+
+    def test_a_join_counts_tokens(self, tmp_path: Path) -> None:
+        """Six tokens and a separator are merged; these and the sync token are prefilled."""
+        (join,) = only(recorded(tmp_path / "run.jsonl", **TREE), events.Joined)
+        assert (join.children, join.num_merged, join.num_prefill, join.num_cut) == (["r_child_0", "r_child_1"], 7, 8, 0)
+        assert join.num_injected == 0
+
+    def test_a_join_counts_what_came_with_its_kv(self, tmp_path: Path) -> None:
+        """All merged tokens but the separator and the last one are injected."""
+        recording = recorded(tmp_path / "run.jsonl", INJECT, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
+        (join,) = only(recording, events.Joined)
+        assert (join.num_merged, join.num_injected, join.num_prefill) == (11, 9, 3)
+
+    def test_a_step_has_its_tokens(self, tmp_path: Path) -> None:
+        """A child prefills what it does not share; a join prefills what it merged, and the token before."""
+        steps = only(recorded(tmp_path / "run.jsonl", **TREE), events.Step)
+        prefills = [chunk for step in steps for chunk in step.prefill]
+        assert prefills == [("r", 6), ("r_child_0", 1), ("r_child_1", 1), ("r", 8)]
+        assert {name for step in steps for name in step.decode} == set(TREE)
+
+    def test_a_sequence_alone_decodes_a_token_a_step(self, tmp_path: Path) -> None:
+        """After its prompt; the last step has none."""
+        first, *steps, last = only(recorded(tmp_path / "run.jsonl", r="ab"), events.Step)
+        assert (first.prefill, first.decode) == ([("r", 6)], [])
+        assert {(tuple(step.prefill), tuple(step.decode)) for step in steps} == {((), ("r",))}
+        assert (last.prefill, last.decode, last.num_used_blocks) == ([], [], 0)
+
+    def test_a_step_counts_blocks_and_sequences(self, tmp_path: Path) -> None:
+        """A child shares all full blocks of its parent; each has its own copy of the last one."""
+        recording = recorded(tmp_path / "run.jsonl", prompt="p" * 9, r="!.z", r_child_0="AB")
+        steps = only(recording, events.Step)
+        step = next(step for step in steps if step.num_blocked)
+        assert (step.num_used_blocks, step.num_unshared_blocks, step.num_blocked, step.num_waiting) == (4, 6, 1, 0)
+
+
+class TestEnds:
+    def test_with_text(self, tmp_path: Path) -> None:
+        """The text includes merged tokens."""
+        found = only(recorded(tmp_path / "run.jsonl", **TREE), events.Finished)
+        assert {event.sequence: (event.reason, event.text, event.num_output_tokens) for event in found} == {
+            "r": ("stopped", "abAB\nCDEFz", 14),
+            "r_child_0": ("stopped", "AB", 3),
+            "r_child_1": ("stopped", "CDEF", 5),
+        }
+
+    def test_by_length(self, tmp_path: Path) -> None:
+        """The sequence reached a limit."""
+        engine = engine_recorded_to(tmp_path / "run.jsonl")
+        engine.add(max_tokens=2)
+        engine.run({})
+        engine.assert_empty()
+        assert ends(read(tmp_path / "run.jsonl")) == {"r": "length_capped"}
+
+    def test_by_an_abort(self, tmp_path: Path) -> None:
+        """An abort ends the whole tree, each sequence once, and nothing runs afterwards."""
+        engine = engine_recorded_to(tmp_path / "run.jsonl")
+        engine.add()
+        engine.step({"r": PROMISE})
+        engine.step({"r": SYNC})
+        engine.abort("r")
+        engine.assert_empty()
+        recording = read(tmp_path / "run.jsonl")
+        assert ends(recording) == {"r": "aborted", "r_child_0": "aborted"}
+        assert len(only(recording, events.Finished)) == 2
+        last = recording.events[-1]
+        assert isinstance(last, events.Step) and (last.decode, last.num_used_blocks) == ([], 0)
+
+    def test_with_a_join(self, tmp_path: Path) -> None:
+        """The parent stopped before its child did, and ends when it is joined."""
+        recording = recorded(tmp_path / "run.jsonl", r="!", r_child_0="ABC")
+        assert ends(recording) == {"r": "stopped", "r_child_0": "stopped"}
+        assert [event.text for event in only(recording, events.Finished, sequence="r")] == ["ABC"]
+        assert only(recording, events.Joined)[0].num_prefill == 0
+
+
+def test_a_picture_is_drawn_of_it(tmp_path: Path) -> None:
+    """A lane for each sequence, with arrows for the spawns and merges; the parent waits in between."""
+    picture = picture_of(recorded(tmp_path / "run.jsonl", **TREE))
+    assert [(lane.request_id, lane.depth) for lane in picture.lanes] == [("r", 0), ("r_child_0", 1), ("r_child_1", 1)]
+    assert sorted(arrow.kind for arrow in picture.arrows) == ["merge", "merge", "spawn", "spawn"]
+    states = [bar.state for bar in picture.lanes[0].bars]
+    assert "blocked" in states and states.index("prefill") < states.index("blocked") < len(states) - 1
+
+
+def test_the_run_is_the_same(tmp_path: Path) -> None:
+    """Steps, blocks and tokens are those of an engine that is not observed."""
+    runs = []
+    for engine in (SurgicalEngine(SYNC_HOOKS), engine_recorded_to(tmp_path / "run.jsonl")):
+        engine.add()
+        steps = [(engine.step(plan(**TREE)), list(map(engine.blocks_of, engine.statuses()))) for _ in range(12)]
+        engine.run(plan(**TREE))
+        runs.append((steps, finished(engine).token_ids))
+        engine.assert_empty()
+    assert runs[0] == runs[1]
