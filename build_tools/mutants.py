@@ -32,6 +32,8 @@ def make_workspace(folder: Path) -> None:
         else:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
+    # An interpreter takes no notice of a folder in its path that is not there when it starts.
+    (folder / "mutants" / "examples").mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(configuration((ROOT / "pyproject.toml").read_text()))
 
 
