@@ -140,7 +140,7 @@ lock: setup ## renew requirements/constraints-*.txt
 	    --output-file requirements/constraints-$$target.txt || exit 1; \
 	done
 
-mutate: setup ## mutation score of the modules that hold the rules, or of MODULE='sequence_hooks.kv.plan.*'
+mutate: setup ## mutation score of the modules that hold the rules, or of MODULE='sequence_hooks.tree.injection.*'
 	@$(if $(MODULE),,rm -rf mutants)
 	@$(BIN)/mutmut run $(if $(MODULE),'$(MODULE)')
 	@$(BIN)/mutmut results | tee build/mutants-fork.txt

@@ -65,10 +65,13 @@ class TestPyproject:
 TRACKED = {
     *("LICENSE", "MANIFEST.in", "NOTICE", "README.md", "pyproject.toml", "setup.py"),
     *("build_tools/dist.py", "requirements/cpu.txt", "docs/install.md"),
-    *(f"sequence_hooks/{name}" for name in ("LICENSE", "README.md", "pyproject.toml", "rules.py", "trace/page.css")),
+    *(
+        f"sequence_hooks/{name}"
+        for name in ("LICENSE", "README.md", "pyproject.toml", "tree/rules.py", "trace/page.css")
+    ),
     "vllm/outputs.py",
 }
-BOTH = ("sequence_hooks/rules.py", "sequence_hooks/trace/page.css")
+BOTH = ("sequence_hooks/tree/rules.py", "sequence_hooks/trace/page.css")
 OF_UPSTREAM = ("vllm/_upstream/__init__.py", "vllm/_upstream/_C.abi3.so")
 SOURCES = [name for name in sorted(TRACKED) if not name.startswith("docs/")]
 

@@ -15,7 +15,7 @@ from mytests.faults.places import edited, function_in, parted
 from mytests.faults.planting import planted
 from mytests.faults.report import SURVIVES, merged, page, summary, write
 from mytests.faults.running import Row
-from sequence_hooks.merge import num_tokens
+from sequence_hooks.tree.merge import num_tokens
 
 ROOT = Path(__file__).parent.parent
 TABLE = (ROOT / "docs/internals/plugin.md").read_text().split("## Traps in upstream")[1].split("## ")[0]
@@ -88,7 +88,7 @@ def test_every_trap_has_a_fault_or_a_reason() -> None:
 
 
 class TestPlanting:
-    FAULT = Fault("none", (Edit("sequence_hooks.merge:num_tokens", "", "return -1"),), "It counts wrongly.", ())
+    FAULT = Fault("none", (Edit("sequence_hooks.tree.merge:num_tokens", "", "return -1"),), "It counts wrongly.", ())
 
     def test_it_is_there_wherever_the_function_was_imported(self) -> None:
         """And afterwards it is gone."""
@@ -99,8 +99,8 @@ class TestPlanting:
     @pytest.mark.parametrize(
         ("edit", "reason"),
         [
-            (Edit("sequence_hooks.merge:no_such_function", "", "pass"), "0 functions have this name"),
-            (Edit("sequence_hooks.merge:num_tokens", "no such text", "pass"), "has 0 times 'no such text'"),
+            (Edit("sequence_hooks.tree.merge:no_such_function", "", "pass"), "0 functions have this name"),
+            (Edit("sequence_hooks.tree.merge:num_tokens", "no such text", "pass"), "has 0 times 'no such text'"),
         ],
     )
     def test_what_is_not_there_is_told(self, edit: Edit, reason: str) -> None:

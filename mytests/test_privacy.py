@@ -5,8 +5,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequence_hooks.branch import Branch
 from sequence_hooks.limits import Limits
+from sequence_hooks.tree.branch import Branch
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(path for top in ("sequence_hooks", "vllm") for path in (ROOT / top).rglob("*.py"))
@@ -68,7 +68,7 @@ def test_a_trees_state_is_written_by_its_owners_alone() -> None:
     """A `Branch` by its own methods and by the `DependencyManager`."""
     limits = Limits(True, 1, 1, None)
     fields = set(vars(Branch(None, limits, None, None)))  # type: ignore[type-var]
-    owners = {ROOT / "sequence_hooks" / name for name in ("branch.py", "tree.py")}
+    owners = {ROOT / "sequence_hooks" / "tree" / name for name in ("branch.py", "manager.py")}
     writes = {
         (str(path.relative_to(ROOT)), ast.unparse(node))
         for path, tree in OURS.items()

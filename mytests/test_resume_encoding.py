@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mytests.surgical import CharTokenizer
-from sequence_hooks import resuming
+from sequence_hooks.tree import resume
 from vllm.engine.resume import ResumeRoom, ids_of
 from vllm.lora.request import LoRARequest
 
@@ -21,7 +21,7 @@ ROOM = 20
 def threads_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process forked from one that has encoded a text, as mutmut's are, has none of its threads."""
     with ThreadPoolExecutor(1) as encoder:
-        monkeypatch.setattr(resuming, "_encoder", encoder)
+        monkeypatch.setattr(resume, "_encoder", encoder)
         yield
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
-from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.tree.integrity import IntegrityError
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
 

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
-from sequence_hooks.stats import HookStats
+from sequence_hooks.tree.stats import HookStats
 
 
 def stats_of(strategy: str = "concatenate", abort: str | None = None) -> HookStats:

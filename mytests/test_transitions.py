@@ -4,7 +4,7 @@
 import pytest
 
 from mytests.surgical import PROMISE, SurgicalEngine
-from sequence_hooks.rules import ChildPlan, Effects
+from sequence_hooks.tree.rules import ChildPlan, Effects
 from vllm.core.shared_blocks import last_copy_into_each
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus

@@ -11,7 +11,7 @@
 - `trace`: recorded runs and the traces drawn from them, ``python -m sequence_hooks.trace``;
 - `integrity`: checks that trees, queues and blocks add up.
 
-An engine's sequence is a `sequence_hooks.sequence.HookedSequence`.
+An engine's sequence is a `sequence_hooks.tree.sequence.HookedSequence`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens, Waiting
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.transcript import output_of, tell_final_order, tokens_of, waiting_of
+from sequence_hooks.tree.transcript import output_of, tell_final_order, tokens_of, waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequence_hooks.branch import Branch
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import PromiseHandler, TokenHandler
 from sequence_hooks.limits import Limits
-from sequence_hooks.merge import Finished
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.rules import ChildPlan, Merge, Room, join
-from sequence_hooks.sequence import Outcome
-from sequence_hooks.transcript import finished
-from sequence_hooks.tree import DependencyManager
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.manager import DependencyManager
+from sequence_hooks.tree.merge import Finished
+from sequence_hooks.tree.rules import ChildPlan, Merge, Room, join
+from sequence_hooks.tree.sequence import Outcome
+from sequence_hooks.tree.transcript import finished
 
 PROMISE, SYNC, EOS = 1, 2, 3
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.integrity import IntegrityError, Pool, check_queues
+from sequence_hooks.tree.integrity import IntegrityError, Pool, check_queues
 
 
 def pool(**changes: Any) -> Pool:

@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 
 from sequence_hooks.choices import BlockedKVPolicy, PositionRule
-from sequence_hooks.kv.plan import Context, InjectedKV, KVCopy, Positions, Source, num_computed_alike, plan_injection
 from sequence_hooks.kv.pressure import Costs, Holding, choose, cuts_indivisible
 from sequence_hooks.kv.transfer import Run, slots_of
-from sequence_hooks.merge import Span
+from sequence_hooks.tree.injection import (
+    Context,
+    InjectedKV,
+    KVCopy,
+    Positions,
+    Source,
+    num_computed_alike,
+    plan_injection,
+)
+from sequence_hooks.tree.merge import Span
 
 PARENT = Context(num_tokens=7, num_computed=6, injected=None)
 """``p p p p P P S``: two promises, and a sync token whose KV is not computed yet."""

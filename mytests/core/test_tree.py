@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, plan
-from sequence_hooks.branch import Branch
-from sequence_hooks.integrity import IntegrityError
-from sequence_hooks.kv.plan import InjectedKV, Positions
 from sequence_hooks.results import Join, Segment
-from sequence_hooks.rules import ready
-from sequence_hooks.transcript import output_of, tokens_of
-from sequence_hooks.tree import IllegalStep
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.injection import InjectedKV, Positions
+from sequence_hooks.tree.integrity import IntegrityError
+from sequence_hooks.tree.manager import IllegalStep
+from sequence_hooks.tree.rules import ready
+from sequence_hooks.tree.transcript import output_of, tokens_of
 
 
 def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:

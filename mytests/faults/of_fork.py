@@ -22,7 +22,7 @@ def fuzzed_on_both(name: str) -> tuple[Net, ...]:
 FORK = (
     Fault(
         "merged-backwards",
-        (Edit("sequence_hooks.rules:join", "merge(children, ", "merge(children[::-1], "),),
+        (Edit("sequence_hooks.tree.rules:join", "merge(children, ", "merge(children[::-1], "),),
         "A parent gets its children's results in the wrong order.",
         surgical(
             "mytests/rules/test_contexts.py::TestContexts::test_each_child_of_a_handler_has_its_own",
@@ -33,7 +33,7 @@ FORK = (
     ),
     Fault(
         "seeds-at-random",
-        (Edit("sequence_hooks.sampling:derive_seed", "", "import secrets\nreturn secrets.randbits(62)"),),
+        (Edit("sequence_hooks.tree.child_params:derive_seed", "", "import secrets\nreturn secrets.randbits(62)"),),
         "A seeded request gets another tree each time.",
         surgical("mytests/test_sampling.py", "mytests/v1/test_params.py") + fuzzed_on_both("seeds-at-random"),
         BOTH,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from sequence_hooks.branch import Branch
 from sequence_hooks.results import Origin
-from sequence_hooks.transcript import N
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.transcript import N
 
 NUM_RECENT = 20
 """How many trees that have ended are shown."""

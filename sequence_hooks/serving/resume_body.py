@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sequence_hooks.resuming import Given
 from sequence_hooks.shown import shortened_error
+from sequence_hooks.tree.resume import Given
 
 _BYTES_AROUND = 4096
 """Bytes of a body for everything but what is appended."""

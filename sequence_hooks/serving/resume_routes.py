@@ -9,8 +9,8 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from sequence_hooks.results import Waiting
-from sequence_hooks.resuming import Given
 from sequence_hooks.serving.resume_body import BodyTooLong, InvalidBody, read_body, schema
+from sequence_hooks.tree.resume import Given
 
 
 class Resumable(Protocol):

@@ -4,17 +4,15 @@
 Times are seconds of the machine's monotonic clock. A sequence is named by its request id.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from sequence_hooks.choices import ChildContext
 from sequence_hooks.kv.pressure import Means
+from sequence_hooks.tree.sequence import Until
 
 FORMAT_VERSION = 3
-
-Until = Literal["children", "caller"]
-"""What a BLOCKED sequence waits for: its children alone, or also a caller."""
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="type", tag="run"):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.choices import ChildContext
-from sequence_hooks.sequence import Outcome
+from sequence_hooks.tree.sequence import Outcome
 
 LEDGER = "sequence_hooks"
 """The request id of the output that carries a step's events; no request has it."""

@@ -2,7 +2,7 @@
 """``sync_resume="manual"`` on V1: which sequences wait for their callers, and how they go on."""
 
 from sequence_hooks.results import Waiting
-from sequence_hooks.resuming import Given, encode_in_thread, longest_token
+from sequence_hooks.tree.resume import Given, encode_in_thread, longest_token
 from sequence_hooks.v1.frontend import resuming
 from sequence_hooks.v1.frontend.narrator import Narrator
 from vllm.v1.engine import EngineCoreRequest

@@ -11,8 +11,8 @@ from starlette.datastructures import State
 from sequence_hooks.live.routes import add_live_routes
 from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
-from sequence_hooks.resuming import Given
 from sequence_hooks.serving.resume_routes import add_resume_routes
+from sequence_hooks.tree.resume import Given
 from sequence_hooks.v1 import resuming
 from sequence_hooks.v1.frontend import live
 from vllm.entrypoints.serve.utils.api_utils import validate_json_request

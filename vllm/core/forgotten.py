@@ -5,7 +5,7 @@ A tree lives as long as its request. If each child kept its whole context, a req
 many copies of its own context.
 """
 
-from sequence_hooks.transcript import output_of
+from sequence_hooks.tree.transcript import output_of
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import forget_context
 from vllm.sequence import Sequence

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from sequence_hooks.integrity import IntegrityError, check_queues
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import SILENT, Observer
 from sequence_hooks.trace.steps import Counts
+from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.group_queue import GroupQueue
 from vllm.core.run_notes import RunNotes
 from vllm.core.scheduler import Scheduler

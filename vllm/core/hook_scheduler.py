@@ -21,15 +21,15 @@ from itertools import chain
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.integrity import IntegrityError
-from sequence_hooks.kv.plan import InjectedKV
 from sequence_hooks.limits import limits_of
 from sequence_hooks.live.trees import NUM_RECENT
-from sequence_hooks.rules import Effects, ready
-from sequence_hooks.trace.events import Until
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
-from sequence_hooks.tree import DependencyManager
+from sequence_hooks.tree.injection import InjectedKV
+from sequence_hooks.tree.integrity import IntegrityError
+from sequence_hooks.tree.manager import DependencyManager
+from sequence_hooks.tree.rules import Effects, ready
+from sequence_hooks.tree.sequence import Until
 from vllm.core.forgotten import forget_joined
 from vllm.core.hooked_sequence import (
     Merges,

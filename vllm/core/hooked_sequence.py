@@ -8,11 +8,11 @@ A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refer
 from collections.abc import Sequence as Ids
 from typing import Any, Protocol
 
-from sequence_hooks.branch import Branch
-from sequence_hooks.kv.plan import InjectedKV, num_computed_alike
 from sequence_hooks.results import Transcript
-from sequence_hooks.rules import Merge
-from sequence_hooks.sequence import Outcome
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.injection import InjectedKV, num_computed_alike
+from sequence_hooks.tree.rules import Merge
+from sequence_hooks.tree.sequence import Outcome
 from vllm.core.sequence_data import output_ids, prompt_ids
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
@@ -31,7 +31,7 @@ _STATUSES: dict[Outcome, SequenceStatus] = {
 
 
 class V0Sequence:
-    """The one sequence of a sequence group; a `sequence_hooks.transcript.Narrated`."""
+    """The one sequence of a sequence group; a `sequence_hooks.tree.transcript.Narrated`."""
 
     def __init__(self, group: SequenceGroup) -> None:
         self.group = group
@@ -98,7 +98,7 @@ class Merges(Protocol):
     """Appends the results of a join to a parent."""
 
     def merge(self, branch: V0Branch) -> Merge:
-        """Append what `sequence_hooks.rules.join` returns for ``branch`` to its sequence, and return it."""
+        """Append what `sequence_hooks.tree.rules.join` returns for ``branch`` to its sequence, and return it."""
 
     def assemble(self, branch: V0Branch) -> None:
         """Put the results of detached children into the output of a request whose tree has ended."""

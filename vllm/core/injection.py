@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected KV on V0: the slots that a plan of `sequence_hooks.kv.plan` refers to, and what the worker is told."""
+"""Injected KV on V0: the slots that a plan of `sequence_hooks.tree.injection` names, and what the worker is told."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from sequence_hooks.choices import PositionRule
-from sequence_hooks.kv.plan import Context, InjectedKV, KVCopy, plan_injection
 from sequence_hooks.kv.transfer import SlotCopy
-from sequence_hooks.rules import Merge
+from sequence_hooks.tree.injection import Context, InjectedKV, KVCopy, plan_injection
+from sequence_hooks.tree.rules import Merge
 from vllm.core.hooked_metadata import HookedMetadata
 from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.core.kept_children import KeptChildren

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from sequence_hooks.kv.plan import Source
+from sequence_hooks.tree.injection import Source
 from vllm.core.forgotten import forget_joined
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.shared_blocks import SharedBlocks

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from sequence_hooks.integrity import Pool
 from sequence_hooks.kv.transfer import slots_of
+from sequence_hooks.tree.integrity import Pool
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
 from vllm.core.hooked_sequence import num_alike
 from vllm.sequence import Sequence, SequenceStatus

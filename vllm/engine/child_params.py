@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sequence_hooks.sampling import derive_seed, reconcile
+from sequence_hooks.tree.child_params import derive_seed, reconcile
 from vllm.core.hooked_sequence import V0Branch
 from vllm.engine.child_overrides import check_one_child, sampling_fields
 from vllm.sampling_params import _MAX_TEMP, SamplingParams

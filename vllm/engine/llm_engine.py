@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
-from sequence_hooks.transcript import waiting_of
+from sequence_hooks.tree.transcript import waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.config import VllmConfig

@@ -4,7 +4,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sequence_hooks.resuming import Given, checked_ids, encode_in_thread
+from sequence_hooks.tree.resume import Given, checked_ids, encode_in_thread
 from vllm.lora.request import LoRARequest
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 

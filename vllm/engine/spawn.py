@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a child: its context, its sequence, its sequence group."""
 
-from sequence_hooks.rules import ChildPlan
+from sequence_hooks.tree.rules import ChildPlan
 from vllm.core.hooked_sequence import V0Branch, V0Sequence
 from vllm.core.sequence_data import continued
 from vllm.sampling_params import SamplingParams

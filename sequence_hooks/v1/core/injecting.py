@@ -20,9 +20,9 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from sequence_hooks.choices import BlockedKVPolicy
-from sequence_hooks.kv.plan import InjectedKV
 from sequence_hooks.kv.transfer import Run, SlotCopy, slots_of
 from sequence_hooks.trace.observer import Observer
+from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.v1.core.blocking import BlockingScheduler
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.pressure import Pressure

@@ -3,7 +3,7 @@
 
 from collections.abc import Collection
 
-from sequence_hooks.integrity import IntegrityError, Pool, check_queues, report_queues
+from sequence_hooks.tree.integrity import IntegrityError, Pool, check_queues, report_queues
 from sequence_hooks.v1.core.forks import Forks
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.releases.installed import ReleaseScheduler

@@ -8,9 +8,9 @@ kept                                   +1             +1      upstream frees the
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from sequence_hooks.kv.plan import Source
 from sequence_hooks.kv.pressure import Holding
 from sequence_hooks.kv.transfer import slots_of
+from sequence_hooks.tree.injection import Source
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.assembly import Assembly
-from sequence_hooks.merge import Span
-from sequence_hooks.rules import ChildPlan, Merge
+from sequence_hooks.tree.assembly import Assembly
+from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.rules import ChildPlan, Merge
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.events import (
     EVENTS,

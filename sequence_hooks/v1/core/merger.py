@@ -4,11 +4,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.assembly import Assembler, Assembly
-from sequence_hooks.hook_log import HookLog
-from sequence_hooks.resuming import checked_ids
-from sequence_hooks.rules import Merge, Room, join
-from sequence_hooks.transcript import finished
+from sequence_hooks.tree.assembly import Assembler, Assembly
+from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.resume import checked_ids
+from sequence_hooks.tree.rules import Merge, Room, join
+from sequence_hooks.tree.transcript import finished
 from sequence_hooks.v1.core.sequence import V1Branch
 
 

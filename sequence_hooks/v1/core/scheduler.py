@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.integrity import IntegrityError
-from sequence_hooks.resuming import nobody_waits
+from sequence_hooks.tree.integrity import IntegrityError
+from sequence_hooks.tree.resume import nobody_waits
 from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.sequence import params_of

@@ -4,8 +4,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from sequence_hooks.branch import Branch
-from sequence_hooks.sequence import Outcome
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.v1.core.texts import Stop, TokenTexts
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
@@ -52,7 +52,7 @@ class TokenView(Sequence[int]):
 
 
 class V1Sequence:
-    """The sequence of one request; a `sequence_hooks.transcript.Narrated`.
+    """The sequence of one request; a `sequence_hooks.tree.transcript.Narrated`.
 
     After a join, upstream's request counts everything before it as prompt. This is where its own prompt ends.
 

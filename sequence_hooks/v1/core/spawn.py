@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the request of a child."""
 
-from sequence_hooks.rules import ChildPlan
+from sequence_hooks.tree.rules import ChildPlan
 from sequence_hooks.v1.core.requests import make_like
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.multimodal.inputs import PlaceholderRange

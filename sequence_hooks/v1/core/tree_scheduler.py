@@ -14,11 +14,11 @@ its children, that of `InjectingScheduler`.
 from collections.abc import Callable
 from typing import Any
 
-from sequence_hooks.kv.plan import Context, InjectedKV, plan_injection
-from sequence_hooks.rules import Merge, ready
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
-from sequence_hooks.tree import DependencyManager
+from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
+from sequence_hooks.tree.manager import DependencyManager
+from sequence_hooks.tree.rules import Merge, ready
 from sequence_hooks.triggers import Fired
 from sequence_hooks.v1.core.decider import Decided
 from sequence_hooks.v1.core.forks import check_kv_groups

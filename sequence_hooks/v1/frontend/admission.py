@@ -4,8 +4,8 @@
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.ids import check_request_id
 from sequence_hooks.limits import limits_of
+from sequence_hooks.tree.ids import check_request_id
 from sequence_hooks.v1.events import LEDGER, RESUME
 from sequence_hooks.v1.worker.earlier import EARLIER
 from vllm.exceptions import VLLMValidationError

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from logging import Logger
 
 import vllm.outputs as upstream
-from sequence_hooks.hook_log import HookLog
-from sequence_hooks.told_once import ToldOnce
+from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.told_once import ToldOnce
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.frontend.state import TreeState

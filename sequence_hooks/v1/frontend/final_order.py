@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.assembly import segments_of
-from sequence_hooks.merge import Span
 from sequence_hooks.results import Transcript
+from sequence_hooks.tree.assembly import segments_of
+from sequence_hooks.tree.merge import Span
 from sequence_hooks.v1.events import SpanTold
 from sequence_hooks.v1.frontend.narration import NUM_SEEN, Narration
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay

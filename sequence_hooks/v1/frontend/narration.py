@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sequence_hooks.sequence import Outcome
+from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.v1.events import Ended, Texts
 from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
@@ -78,7 +78,7 @@ class _Told(IncrementalDetokenizer):
 
 
 class Narration:
-    """One sequence of a tree, as its caller is told about it; a `sequence_hooks.transcript.Narrated`."""
+    """One sequence of a tree, as its caller is told about it; a `sequence_hooks.tree.transcript.Narrated`."""
 
     num_computed_tokens = 0
     """Not known here."""

@@ -13,8 +13,8 @@ from sequence_hooks.limits import limits_of
 from sequence_hooks.live.trees import NUM_RECENT
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.stats import HookStats
-from sequence_hooks.transcript import waiting_of
+from sequence_hooks.tree.stats import HookStats
+from sequence_hooks.tree.transcript import waiting_of
 from sequence_hooks.v1.events import (
     EVENTS,
     FIGURES,

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays what the engine did to trees, so that the front end has the same ones.
 
-A `DependencyManager` of its own keeps the trees, and `sequence_hooks.transcript` tells of them as on every engine.
+A `DependencyManager` of its own keeps the trees, and `sequence_hooks.tree.transcript` tells of them as on every engine.
 """
 
 from collections.abc import Iterator
 from functools import singledispatchmethod
 from typing import Any
 
-from sequence_hooks.branch import Branch
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import SyncHandler
-from sequence_hooks.ids import child_id
 from sequence_hooks.limits import Limits
-from sequence_hooks.merge import Span
-from sequence_hooks.rules import ChildPlan, Merge, segments
-from sequence_hooks.tree import DependencyManager
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.ids import child_id
+from sequence_hooks.tree.manager import DependencyManager
+from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.rules import ChildPlan, Merge, segments
 from sequence_hooks.v1.events import Aborted, Assembled, Blocked, Ended, Joined, SpanTold, Spawned, Told
 from sequence_hooks.v1.frontend.narration import Narration
 

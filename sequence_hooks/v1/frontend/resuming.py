@@ -8,7 +8,7 @@ sequence waits, so that upstream sends it to the same engine where there are sev
 from typing import Any
 
 from sequence_hooks.results import Waiting
-from sequence_hooks.resuming import Given, checked_ids, encode_within, nobody_waits
+from sequence_hooks.tree.resume import Given, checked_ids, encode_within, nobody_waits
 from sequence_hooks.v1.events import RESUME
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.replay import FrontBranch

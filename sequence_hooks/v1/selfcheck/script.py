@@ -9,7 +9,7 @@ from sys import maxsize
 from typing import Any
 
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler, concatenate
-from sequence_hooks.ids import root_id
+from sequence_hooks.tree.ids import root_id
 from sequence_hooks.triggers import Fired, Triggers
 
 GO_ON = Actions()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.integrity import IntegrityError
+from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.selfcheck.prompts import Prompts

@@ -3,9 +3,9 @@
 
 from collections.abc import Sequence as Ids
 
-from sequence_hooks.assembly import segments_of
-from sequence_hooks.merge import Span
 from sequence_hooks.results import Transcript
+from sequence_hooks.tree.assembly import segments_of
+from sequence_hooks.tree.merge import Span
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.output_processor.merged_text import append_tokens
@@ -23,7 +23,7 @@ def orders_of(root: V0Branch, spans: Ids[Span], detokenizer: Detokenizer | None)
     """The output of a request whose tree has ended: as it was sampled, and assembled.
 
     Args:
-        spans: What `sequence_hooks.assembly` has put together.
+        spans: What `sequence_hooks.tree.assembly` has put together.
         detokenizer: None if the request has no text.
     """
     tokenizer = None if detokenizer is None else detokenizer.get_tokenizer_for_seq(root.sequence.seq)

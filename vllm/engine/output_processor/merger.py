@@ -3,11 +3,11 @@
 
 from collections.abc import Sequence as Ids
 
-from sequence_hooks.assembly import Assembler
-from sequence_hooks.hook_log import HookLog
-from sequence_hooks.merge import Span
-from sequence_hooks.rules import Merge, Room, join
-from sequence_hooks.transcript import finished
+from sequence_hooks.tree.assembly import Assembler
+from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.rules import Merge, Room, join
+from sequence_hooks.tree.transcript import finished
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.child_params import params_after_join

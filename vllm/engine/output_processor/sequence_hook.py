@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.handlers import TokenEvent
-from sequence_hooks.hook_log import HookLog
 from sequence_hooks.plugins import FAULTS
-from sequence_hooks.resuming import checked_ids, encode_within, nobody_waits
-from sequence_hooks.rules import Decision, Refusal, Standing, apply, decide
-from sequence_hooks.sampling import combined
 from sequence_hooks.shown import shortened
+from sequence_hooks.tree.child_params import combined
+from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.resume import checked_ids, encode_within, nobody_waits
+from sequence_hooks.tree.rules import Decision, Refusal, Standing, apply, decide
 from sequence_hooks.triggers import Fired, Triggers
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler

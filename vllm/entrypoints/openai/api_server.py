@@ -12,8 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from sequence_hooks.live.routes import add_live_routes
 from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
-from sequence_hooks.resuming import Given, longest_token
 from sequence_hooks.serving.resume_routes import add_resume_routes
+from sequence_hooks.tree.resume import Given, longest_token
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import api_server as upstream
 from vllm.entrypoints.openai.bodies import answer_briefly, json_error

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merging: the token ids that a parent gets from its finished children.
 
-Only token ids are merged here. Their text and logprobs are derived from these spans by `sequence_hooks.transcript`
+Only token ids are merged here. Their text and logprobs are derived from these spans by `sequence_hooks.tree.transcript`
 and by each engine.
 """
 

@@ -20,7 +20,7 @@ The life of a tree, from its first promise to its last join (time runs downwards
 A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and then
 finishes with the outcome it had. A child may spawn children of its own, up to ``max_child_depth``.
 
-`sequence_hooks.tree` keeps the state between these steps. Each engine only has to make,
+`sequence_hooks.tree.manager` keeps the state between these steps. Each engine only has to make,
 queue and compute sequences, and to append what a join returns.
 """
 
@@ -28,15 +28,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.actions import plain_actions
-from sequence_hooks.branch import Branch, S
 from sequence_hooks.choices import ChildContext
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
-from sequence_hooks.ids import child_id
 from sequence_hooks.limits import Limits
-from sequence_hooks.merge import Encode, Finished, Span, cut_to, inserted, merge, num_tokens
 from sequence_hooks.plugins import FAULTS
 from sequence_hooks.results import Segment
-from sequence_hooks.trace.events import Until
+from sequence_hooks.tree.branch import Branch, S
+from sequence_hooks.tree.ids import child_id
+from sequence_hooks.tree.merge import Encode, Finished, Span, cut_to, inserted, merge, num_tokens
+from sequence_hooks.tree.sequence import Until
 
 
 @dataclass(frozen=True)

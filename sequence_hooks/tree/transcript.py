@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from sequence_hooks.branch import Branch
-from sequence_hooks.merge import Finished
 from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens, Waiting
-from sequence_hooks.sequence import HookedSequence
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.merge import Finished
+from sequence_hooks.tree.sequence import HookedSequence
 
 
 class Narrated(HookedSequence, Protocol):
@@ -41,7 +41,7 @@ def output_of(child: Branch[N]) -> ChildOutput:
 
 
 def finished(children: Iterable[Branch[N]]) -> list[Finished]:
-    """Finished ``children`` as the values that `sequence_hooks.rules.join` takes."""
+    """Finished ``children`` as the values that `sequence_hooks.tree.rules.join` takes."""
     found = []
     for child in children:
         assert child.origin is not None

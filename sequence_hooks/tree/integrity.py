@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sequence_hooks.branch import Branch
+    from sequence_hooks.tree.branch import Branch
 
 
 class IntegrityError(RuntimeError):

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from sequence_hooks.choices import PositionRule
 from sequence_hooks.kv.transfer import Run
-from sequence_hooks.merge import Span, num_tokens
+from sequence_hooks.tree.merge import Span, num_tokens
 
 
 class Positions:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from sequence_hooks.branch import Branch
-from sequence_hooks.merge import Encode, Span, merge
 from sequence_hooks.results import Segment
-from sequence_hooks.transcript import N, finished
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.merge import Encode, Span, merge
+from sequence_hooks.tree.transcript import N, finished
 
 
 class Cell(NamedTuple):

@@ -2,8 +2,8 @@
 """The trees of an engine's requests: which sequence waits for which, and what happened to each.
 
 `DependencyManager` owns all trees of one scheduler; a `Branch` is one sequence in one of them. An engine makes, queues
-and frees sequences, and tells the manager what happened to them. `sequence_hooks.rules` says what has to happen next,
-and draws the life of a tree. Only the manager and its branches write a tree's state.
+and frees sequences, and tells the manager what happened to them. `sequence_hooks.tree.rules` says what has to happen
+next, and draws the life of a tree. Only the manager and its branches write a tree's state.
 """
 
 import time
@@ -11,16 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic
 
-from sequence_hooks.branch import Branch, Origin, Phase, S
-from sequence_hooks.integrity import IntegrityError, faults_of
 from sequence_hooks.limits import Limits
 from sequence_hooks.results import Join
-from sequence_hooks.stats import HookStats
-from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned, Until
+from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned
 from sequence_hooks.trace.observer import SILENT, Observer
+from sequence_hooks.tree.branch import Branch, Origin, Phase, S
+from sequence_hooks.tree.integrity import IntegrityError, faults_of
+from sequence_hooks.tree.sequence import Until
+from sequence_hooks.tree.stats import HookStats
 
 if TYPE_CHECKING:
-    from sequence_hooks.rules import ChildPlan, Merge
+    from sequence_hooks.tree.rules import ChildPlan, Merge
 
 
 class IllegalStep(RuntimeError):
@@ -120,7 +121,7 @@ class DependencyManager(Generic[S]):
         One that only waited for detached children before it finishes is joined with nothing, and has no `Join`.
 
         Args:
-            merge: What `sequence_hooks.rules.join` returned.
+            merge: What `sequence_hooks.tree.rules.join` returned.
             num_prefill: Tokens to compute before the next one can be sampled; 0 if it ends with the join.
             num_injected: How many of the merged tokens came with their KV.
         """

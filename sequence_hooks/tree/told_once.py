@@ -4,7 +4,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sequence_hooks.ids import root_id
+from sequence_hooks.tree.ids import root_id
 
 _MOST = 4096
 

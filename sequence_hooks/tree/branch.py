@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sequence of a tree. Only its own methods and `sequence_hooks.tree.DependencyManager` write its state."""
+"""One sequence of a tree. Only its own methods and `sequence_hooks.tree.manager.DependencyManager` write its state."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +10,10 @@ from sequence_hooks.choices import ChildContext
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.limits import Limits
 from sequence_hooks.results import ChildOutput, Join, Segment
-from sequence_hooks.sequence import HookedSequence, Outcome
+from sequence_hooks.tree.sequence import HookedSequence, Outcome
 
 if TYPE_CHECKING:
-    from sequence_hooks.kv.plan import InjectedKV
+    from sequence_hooks.tree.injection import InjectedKV
 
 S = TypeVar("S", bound=HookedSequence)
 

@@ -8,6 +8,9 @@ Outcome = Literal["stopped", "length", "failed"]
 """How a sequence ended. "stopped": by EOS, a stop token or a stop string. "length": by a length limit. "failed": it was
 aborted or could never fit."""
 
+Until = Literal["children", "caller"]
+"""What a BLOCKED sequence waits for: its children alone, or also a caller."""
+
 
 class HookedSequence(Protocol):
     """One sequence of an engine. The rules only read it; the engine makes, queues, computes and frees it."""

@@ -4,8 +4,8 @@
 from logging import Logger
 
 from sequence_hooks.plugins import told
-from sequence_hooks.rules import Merge, Refusal
-from sequence_hooks.told_once import ToldOnce
+from sequence_hooks.tree.rules import Merge, Refusal
+from sequence_hooks.tree.told_once import ToldOnce
 
 
 class HookLog:
