@@ -6,7 +6,7 @@ python -m build_tools.configuration_page
 
 from pathlib import Path
 
-from sequence_hooks.field_docs import FieldDoc, field_docs
+from sequence_hooks.config.docs import FieldDoc, field_docs
 
 PAGE = Path("docs/configuration.md")
 HEAD = """\

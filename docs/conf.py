@@ -35,7 +35,7 @@ default_role = "py:obj"
 # There is no network during a build, so the names of other packages have no pages to link to.
 nitpick_ignore_regex = [("py:.*", r"(?!sequence_hooks\b).*")]
 # A type variable, which says that a class method returns an object of its class.
-nitpick_ignore = [("py:class", "sequence_hooks.config.K")]
+nitpick_ignore = [("py:class", "sequence_hooks.config.special_kwargs.K")]
 
 html_theme = "furo"
 html_title = project

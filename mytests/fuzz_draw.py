@@ -16,7 +16,7 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST
 from mytests.fuzz_triggers import TEXTS
-from sequence_hooks.choices import ChildContext
+from sequence_hooks.config.choices import ChildContext
 
 MOST_FEATURES = 4
 """The maximum number of features in one request's parameters."""

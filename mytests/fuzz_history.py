@@ -15,7 +15,7 @@ from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.choices import BlockedKVPolicy, BlockOn, ChildContext
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext
 
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}

@@ -15,7 +15,7 @@ import torch
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tokens import Model
 from mytests.fuzz_tree import Node
-from sequence_hooks.choices import PositionRule
+from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.results import ChildOutput, Join
 
 

@@ -172,7 +172,7 @@ def told_by(path: Path) -> list[str]:
     told = []
     for node in ast.walk(ast.parse(path.read_text())):
         message = node.args[0] if isinstance(node, ast.Call) and ast.unparse(node.func) in TELLING else None
-        if path.name == "idle.py" and isinstance(node, ast.Return):
+        if path.name == "inert.py" and isinstance(node, ast.Return):
             message = node.value
         constants = [each.value for each in ast.walk(message or ast.Pass()) if isinstance(each, ast.Constant)]
         if any(isinstance(constant, str) for constant in constants):

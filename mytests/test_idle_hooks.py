@@ -8,7 +8,7 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 
 from mytests.surgical import PROMISE, SYNC, SurgicalEngine, finished, plan
-from sequence_hooks.idle import idle_warning
+from sequence_hooks.config.inert import idle_warning
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
 

@@ -7,7 +7,7 @@ import pytest
 
 from mytests.injection_runs import run_and_check
 from mytests.shared_injection import TIGHT, everybody, random_requests
-from sequence_hooks.choices import BlockOn
+from sequence_hooks.config.choices import BlockOn
 
 pytestmark = pytest.mark.model
 

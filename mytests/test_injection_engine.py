@@ -19,7 +19,7 @@ from mytests.fuzz_tree import tree_of
 from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
 from mytests.tiers import pairs
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
-from sequence_hooks.choices import BlockOn, PositionRule
+from sequence_hooks.config.choices import BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 

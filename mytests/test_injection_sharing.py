@@ -14,7 +14,7 @@ from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_c
 from mytests.shared_injection import AMPLE, TIGHT, everybody, random_requests
 from mytests.tiers import pairs
 from mytests.which import IS_V1
-from sequence_hooks.choices import BlockedKVPolicy, BlockOn, PositionRule
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 

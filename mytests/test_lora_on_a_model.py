@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_adapters import lora_request, with_adapter
 from mytests.fuzz_model import model_folder
-from sequence_hooks.choices import BlockOn
+from sequence_hooks.config.choices import BlockOn
 from vllm import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]

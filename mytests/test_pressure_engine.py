@@ -10,7 +10,7 @@ import pytest
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
 from mytests.tiers import names
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 
 pytestmark = pytest.mark.model
 

@@ -5,7 +5,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequence_hooks.limits import Limits
+from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
 
 ROOT = Path(__file__).parent.parent

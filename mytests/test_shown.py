@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.shown import shortened, shortened_error
+from sequence_hooks.config.messages import shortened, shortened_error
 
 
 class Unshowable:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from mytests.pretended_kv import PretendedKV
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.config import SpecialKwargs
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")

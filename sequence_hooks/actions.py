@@ -5,8 +5,8 @@ import operator
 from itertools import islice
 from typing import Any
 
+from sequence_hooks.config.messages import shortened
 from sequence_hooks.handlers import Actions, Spawn
-from sequence_hooks.shown import shortened
 
 
 def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args, runtime_checkable
 
-from sequence_hooks.checks import check_choice, check_overrides
-from sequence_hooks.choices import ChildContext
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.plugins import FAULTS, load, told
+from sequence_hooks.config.checks import check_choice, check_overrides
+from sequence_hooks.config.choices import ChildContext
+from sequence_hooks.config.messages import FAULTS, shortened, told
+from sequence_hooks.config.qualified_names import load
+from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.shown import shortened
-from sequence_hooks.tokens import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.handlers import TokenHandler, make_handlers
-from sequence_hooks.shown import shortened
-from sequence_hooks.tokens import Tokenizer
 
 
 class Decoder(Tokenizer, Protocol):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.bench_pressure.workload import MAX_CHILDREN, MAX_MODEL_LEN, PROMISE, SYNC, Request
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs

@@ -89,7 +89,7 @@ class Observed(ABC):
         """Add a request that samples what ``script`` says.
 
         Args:
-            limits: Of its tree, see `sequence_hooks.limits.Limits`.
+            limits: Of its tree, see `sequence_hooks.config.limits.Limits`.
         """
         self._add(request_id, prompt, self._scripted(script, max_tokens, limits))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import PromiseHandler, TokenHandler
-from sequence_hooks.limits import Limits
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.manager import DependencyManager

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 
 JOIN = f"{__name__}.join"
 HANDLER = f"{__name__}.make"

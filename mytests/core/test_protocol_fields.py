@@ -10,10 +10,10 @@ import pytest
 
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.presets import PROTOCOLS, fields_of, one_token_tags
+from sequence_hooks.config.tokens import needs_tokenizer, with_token_ids
 from sequence_hooks.handlers import Actions, Spawn, make_handlers
 from sequence_hooks.protocols.tags import text_since
-from sequence_hooks.published import PROTOCOLS, fields_of, one_token_tags
-from sequence_hooks.tokens import needs_tokenizer, with_token_ids
 
 
 class Tagged(Tokenizer):

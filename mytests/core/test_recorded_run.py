@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged, plan
-from sequence_hooks.choices import ChildContext
+from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.observer import SILENT

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, num_sampled, speaking
 from mytests.rules.spoken import TOKENIZER
-from sequence_hooks.tokens import with_token_ids
+from sequence_hooks.config.tokens import with_token_ids
 
 
 class Notation:

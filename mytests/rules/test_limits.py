@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mytests.rules.engine import EOS, HOOKS, PROMISE, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
-from sequence_hooks import near_names
-from sequence_hooks.limits import Limits, limits_of
+from sequence_hooks.config import misspellings
+from sequence_hooks.config.limits import Limits, limits_of
 
 DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
 
@@ -136,7 +136,7 @@ class TestLimits:
             compared.append(name)
             return 0.0
 
-        monkeypatch.setattr(near_names, "_likeness", likeness)
+        monkeypatch.setattr(misspellings, "_likeness", likeness)
         names = ["max_children" * 1000, *(f"max_{number}" for number in range(100_000))]
         limits_of(DEEP, dict.fromkeys(names, 1))
         assert 0 < len(compared) < 5000

@@ -22,7 +22,7 @@ from mytests.rules.notations import (
     THREADWEAVER,
 )
 from mytests.rules.tagged import Notation
-from sequence_hooks.published import PROTOCOLS
+from sequence_hooks.config.presets import PROTOCOLS
 
 MAX_STEPS = 1500
 

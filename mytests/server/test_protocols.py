@@ -10,7 +10,7 @@ from mytests.server.published import PLAYS, Play, save_model
 from mytests.server.served import FRONT_ENDS, Server, hook_server
 from mytests.tiers import names
 from mytests.which import IS_V1
-from sequence_hooks.published import PROTOCOLS
+from sequence_hooks.config.presets import PROTOCOLS
 
 pytestmark = pytest.mark.model
 

@@ -27,7 +27,7 @@ from mytests.training.engines import (
     random_history,
 )
 from mytests.training.models import WAYS
-from sequence_hooks.choices import BlockOn, ChildContext
+from sequence_hooks.config.choices import BlockOn, ChildContext
 from sequence_hooks.training import Merge, Moving, TreeBatch, TreeRows, lay_out, pack, token_trees
 from vllm import SamplingParams
 

@@ -13,7 +13,7 @@ from forkjoin_task import EOS, Mode, is_correct
 from mytests.sure import sure_prompts
 from mytests.tiers import full, names
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
-from sequence_hooks.choices import PositionRule
+from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.v1 import engine_args
 from sequence_hooks.v1.resuming import resume_sequence_async, sequences_awaiting_resume
 from vllm import envs

@@ -21,7 +21,7 @@ from mytests.tiers import full
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from mytests.v1.vision_model import NUM_IMAGE_TOKENS, image, save_model
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.choices import BlockedKVPolicy, BlockOn
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn
 from vllm import RequestOutput, SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]

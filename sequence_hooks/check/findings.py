@@ -7,12 +7,11 @@ from typing import Any
 
 from sequence_hooks.check.files import ModelFiles
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.inert import idle_warning
+from sequence_hooks.config.messages import shortened, told
+from sequence_hooks.config.presets import fields_of
+from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.handlers import make_handlers
-from sequence_hooks.idle import idle_warning
-from sequence_hooks.plugins import told
-from sequence_hooks.published import fields_of
-from sequence_hooks.shown import shortened
-from sequence_hooks.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.triggers import Triggers
 
 

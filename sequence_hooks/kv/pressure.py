@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 
 Means = Literal["swap", "discard"]
 """How KV is given up: copied to swap space, or discarded and recomputed later."""

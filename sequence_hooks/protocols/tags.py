@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.tokens import single_token
+from sequence_hooks.config.tokens import single_token
 from sequence_hooks.triggers import Decoder
 
 _FIRST_READ = 256

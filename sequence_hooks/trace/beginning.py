@@ -2,7 +2,7 @@
 """Starts the recording of a run that `SpecialKwargs.record_to` asks for."""
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.shown import shortened, shortened_error
+from sequence_hooks.config.messages import shortened, shortened_error
 from sequence_hooks.trace import recorder
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.choices import ChildContext
+from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.kv.pressure import Means
 from sequence_hooks.tree.sequence import Until
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from sequence_hooks.choices import ChildContext
+from sequence_hooks.config.choices import ChildContext
+from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.limits import Limits
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 

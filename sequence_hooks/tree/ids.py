@@ -3,7 +3,7 @@
 
 import re
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 
 _CHILD = "_child_"
 MOST_CHARACTERS = 1000

@@ -23,7 +23,7 @@ from itertools import groupby
 from sys import maxsize
 from typing import NamedTuple
 
-from sequence_hooks.choices import PositionRule
+from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.tree.merge import Span, num_tokens
 

@@ -3,7 +3,7 @@
 
 from logging import Logger
 
-from sequence_hooks.plugins import told
+from sequence_hooks.config.messages import told
 from sequence_hooks.tree.rules import Merge, Refusal
 from sequence_hooks.tree.told_once import ToldOnce
 

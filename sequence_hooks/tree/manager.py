@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic
 
-from sequence_hooks.limits import Limits
+from sequence_hooks.config.limits import Limits
 from sequence_hooks.results import Join
 from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned
 from sequence_hooks.trace.observer import SILENT, Observer

@@ -11,10 +11,9 @@ from functools import cache
 from itertools import groupby, islice
 
 from sequence_hooks.actions import as_token_id
+from sequence_hooks.config.messages import FAULTS, shortened, told
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
-from sequence_hooks.plugins import FAULTS, told
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.shown import shortened
 
 _MOST_PIECES = 1_000_000
 """The maximum number of pieces that one join function may return; no model's context has room for more."""

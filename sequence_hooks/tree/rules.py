@@ -28,10 +28,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.actions import plain_actions
-from sequence_hooks.choices import ChildContext
+from sequence_hooks.config.choices import ChildContext
+from sequence_hooks.config.limits import Limits
+from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
-from sequence_hooks.limits import Limits
-from sequence_hooks.plugins import FAULTS
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.ids import child_id

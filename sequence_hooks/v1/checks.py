@@ -4,11 +4,11 @@
 from functools import partial
 from typing import Any
 
-from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.idle import idle_warning
-from sequence_hooks.plugins import FAULTS, told
-from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.config.checks import refuse
+from sequence_hooks.config.inert import idle_warning
+from sequence_hooks.config.messages import FAULTS, told
+from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.processes import check_processes, starts_cores

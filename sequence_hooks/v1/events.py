@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.choices import ChildContext
+from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.tree.sequence import Outcome
 
 LEDGER = "sequence_hooks"

@@ -5,7 +5,7 @@ import argparse
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.field_docs import help_text
+from sequence_hooks.config.docs import help_text
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields
 
 

@@ -2,8 +2,8 @@
 """What depends on an engine's processes: servers, which tell of trees, and cores, which grow them."""
 
 import vllm.envs
-from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.checks import refuse
 from vllm.config import VllmConfig
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.published import fields_of
+from sequence_hooks.config.presets import fields_of
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 

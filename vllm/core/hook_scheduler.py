@@ -21,7 +21,7 @@ from itertools import chain
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.limits import limits_of
+from sequence_hooks.config.limits import limits_of
 from sequence_hooks.live.trees import NUM_RECENT
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder

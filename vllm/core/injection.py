@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from sequence_hooks.choices import PositionRule
+from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.tree.injection import Context, InjectedKV, KVCopy, plan_injection
 from sequence_hooks.tree.rules import Merge

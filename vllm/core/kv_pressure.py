@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from math import ceil
 
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 from sequence_hooks.kv.pressure import Costs, Holding, Means, Option, choose, cuts_indivisible
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.trace.events import GaveUp

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.hook_queues import HookQueues
 from vllm.core.kept_children import KeptChildren

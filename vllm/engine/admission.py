@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.limits import limits_of
+from sequence_hooks.config.limits import limits_of
 from sequence_hooks.tree.ids import check_request_id
 from vllm.engine.child_params import inherit
 from vllm.engine.request_checks import ModelFacts, check_prompt, check_request

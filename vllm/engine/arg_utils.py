@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sequence_hooks.field_docs import help_text
+from sequence_hooks.config.docs import help_text
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import arg_utils as upstream
 from vllm.config import ModelConfig, SpecialKwargs, VllmConfig

@@ -3,9 +3,9 @@
 
 import torch
 
-from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.plugins import told
+from sequence_hooks.config.checks import refuse
+from sequence_hooks.config.messages import told
 from vllm.config import VllmConfig
 from vllm.engine.child_overrides import params_of
 from vllm.engine.guard import guard_processors

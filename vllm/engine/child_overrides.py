@@ -5,10 +5,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sequence_hooks.checks import refuse
 from sequence_hooks.config import SpecialKwargs as AnyEngines
-from sequence_hooks.plugins import FAULTS, load, told
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.checks import refuse
+from sequence_hooks.config.messages import FAULTS, shortened, told
+from sequence_hooks.config.qualified_names import load
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, check_types
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 

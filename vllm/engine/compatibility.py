@@ -4,9 +4,9 @@
 from typing import TYPE_CHECKING
 
 import vllm.envs as envs
-from sequence_hooks.idle import idle_warning
-from sequence_hooks.shown import shortened
-from sequence_hooks.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.config.inert import idle_warning
+from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from sequence_hooks.trace.beginning import begin_recording
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler

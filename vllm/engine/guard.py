@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.plugins import FAULTS, told
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import FAULTS, shortened, told
 from vllm.sampling_params import SamplingParams
 
 _WANTED = 1e4

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sequence_hooks.plugins import told
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened, told
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which workers copy KV from slot to slot, and the error if none can."""
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 
 _HOOK_WORKERS = {
     "vllm.worker.cpu_worker.CPUWorker": "vllm.worker.hook_cpu_worker.HookCPUWorker",

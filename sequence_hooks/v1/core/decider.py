@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import TokenEvent
-from sequence_hooks.plugins import FAULTS
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.rules import Decision, Effects, Refusal, Standing, apply, decide

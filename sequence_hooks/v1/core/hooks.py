@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.field_checks import BUILT_IN_MERGES
-from sequence_hooks.limits import Limits, limits_of
-from sequence_hooks.tokens import check_vocabulary, with_token_ids
+from sequence_hooks.config.field_checks import BUILT_IN_MERGES
+from sequence_hooks.config.limits import Limits, limits_of
+from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.told_once import ToldOnce
 from sequence_hooks.v1.core.decider import Decider

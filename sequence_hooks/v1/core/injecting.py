@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
 
-from sequence_hooks.choices import BlockedKVPolicy
+from sequence_hooks.config.choices import BlockedKVPolicy
 from sequence_hooks.kv.transfer import Run, SlotCopy, slots_of
 from sequence_hooks.trace.observer import Observer
 from sequence_hooks.tree.injection import InjectedKV

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 from sequence_hooks.tree.child_params import derive_seed, reconcile
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.worker.earlier import with_earlier

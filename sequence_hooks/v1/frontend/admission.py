@@ -4,7 +4,7 @@
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.limits import limits_of
+from sequence_hooks.config.limits import limits_of
 from sequence_hooks.tree.ids import check_request_id
 from sequence_hooks.v1.events import LEDGER, RESUME
 from sequence_hooks.v1.worker.earlier import EARLIER

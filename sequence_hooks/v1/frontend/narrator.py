@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.limits import limits_of
+from sequence_hooks.config.limits import limits_of
 from sequence_hooks.live.trees import NUM_RECENT
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.usage import COUNT_TREE

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from sequence_hooks.limits import Limits
+from sequence_hooks.config.limits import Limits
 from sequence_hooks.results import ChildDelta, Transcript
 from sequence_hooks.tree.transcript import output_of, tell_final_order, tokens_of, waiting_of
 from sequence_hooks.v1.frontend.final_order import as_sampled

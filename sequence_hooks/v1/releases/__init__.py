@@ -15,7 +15,7 @@ for all releases, and no other code asks for a version:
 
 import os
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 
 MODULES = {"0.28": "v0_28", "0.29": "v0_29", "0.30": "v0_29", "0.31": "v0_31", "0.32": "v0_32", "0.33": "v0_33"}
 """The module of each tested release, by the first two numbers of its version; the newest one comes last."""

@@ -4,7 +4,7 @@
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 
-from sequence_hooks.plugins import told
+from sequence_hooks.config.messages import told
 from sequence_hooks.results import ChildOutput, Join
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.selfcheck.findings import Finding

@@ -4,9 +4,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sequence_hooks.config.messages import FAULTS, shortened
 from sequence_hooks.handlers import TokenEvent
-from sequence_hooks.plugins import FAULTS
-from sequence_hooks.shown import shortened
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.resume import checked_ids, encode_within, nobody_waits

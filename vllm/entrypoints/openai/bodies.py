@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 
 _MOST_ERRORS = 8
 _MOST_CHARACTERS = 1000

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from sequence_hooks.shown import shortened_error
+from sequence_hooks.config.messages import shortened_error
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
 from vllm.entrypoints.openai.bodies import brief_text

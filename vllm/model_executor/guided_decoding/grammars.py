@@ -18,8 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from sequence_hooks.plugins import told
-from sequence_hooks.shown import one_line, shortened
+from sequence_hooks.config.messages import one_line, shortened, told
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 

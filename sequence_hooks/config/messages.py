@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an error shows a value given by a client or an operator, whatever its size."""
+"""How an error shows a value or another error, given by a client, an operator or their code, whatever its size."""
 
+import asyncio
 import reprlib
+
+FAULTS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""Errors of user-defined code that cost no more than its own work. An operator's Ctrl-C still ends the engine."""
 
 _MOST = 80
 """The maximum number of characters of a shown value."""
@@ -44,6 +48,16 @@ def shortened_error(error: BaseException) -> str:
 def one_line(text: str) -> str:
     """A message without line breaks, in at most 240 characters."""
     return _cut(" ".join(text[: 6 * _MOST].split()), 3 * _MOST)
+
+
+def told(error: BaseException) -> str:
+    """``error`` as one short line, even if its class raises in ``__str__``."""
+    name = type(error).__name__
+    try:
+        text = shortened_error(error)
+    except FAULTS:
+        return name
+    return f"{name}: {text}" if text else name
 
 
 def _cut(text: str, most: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 
 
 def refuse(owner: object, name: str, way_out: str) -> NoReturn:

@@ -1,25 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-defined code, given by qualified name: it is resolved when hooks are configured, not when they fire."""
 
-import asyncio
 import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from sequence_hooks.shown import shortened, shortened_error
-
-FAULTS = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
-"""Errors of user-defined code that cost no more than its own work. An operator's Ctrl-C still ends the engine."""
-
-
-def told(error: BaseException) -> str:
-    """``error`` as one short line, even if its class raises in ``__str__``."""
-    name = type(error).__name__
-    try:
-        text = shortened_error(error)
-    except FAULTS:
-        return name
-    return f"{name}: {text}" if text else name
+from sequence_hooks.config.messages import shortened, shortened_error
 
 
 def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
 
 PROTOCOLS = ("apr", "hpd", "multiverse", "npr", "padoc", "parallel_r1", "pasta", "threadweaver")
 """Each has a module of this name in `sequence_hooks.protocols`, with its ``FIELDS``."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects hooks that can never do anything as configured, so that their operator does not wait for forks in vain."""
 
-from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.special_kwargs import SpecialKwargs
 
 
 def idle_warning(special_kwargs: SpecialKwargs) -> str | None:

@@ -5,9 +5,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sequence_hooks.config import K, SpecialKwargs
-from sequence_hooks.published import one_token_tags
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.presets import one_token_tags
+from sequence_hooks.config.special_kwargs import K, SpecialKwargs
 
 
 class Tokenizer(Protocol):

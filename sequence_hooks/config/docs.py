@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import get_args
 
-from sequence_hooks import choices
-from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config import choices
+from sequence_hooks.config.special_kwargs import SpecialKwargs
 
 
 @dataclass(frozen=True)

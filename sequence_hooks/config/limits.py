@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
-from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.near_names import near_name
-from sequence_hooks.shown import shortened
+from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.misspellings import near_name
+from sequence_hooks.config.special_kwargs import SpecialKwargs
 
 _LEAST = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
 _MOST_NAMES = 100

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sequence_hooks.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
-from sequence_hooks.field_checks import check_fields, frozen_fields
-from sequence_hooks.published import with_protocol
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
+from sequence_hooks.config.field_checks import check_fields, frozen_fields
+from sequence_hooks.config.presets import with_protocol
 
 K = TypeVar("K", bound="SpecialKwargs")
 

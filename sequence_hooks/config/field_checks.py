@@ -5,7 +5,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from sequence_hooks.checks import (
+from sequence_hooks.config.checks import (
     check_at_least,
     check_choice,
     check_encodable,
@@ -16,8 +16,8 @@ from sequence_hooks.checks import (
     check_text,
     refuse,
 )
-from sequence_hooks.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
-from sequence_hooks.plugins import load
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
+from sequence_hooks.config.qualified_names import load
 
 BUILT_IN_MERGES = ("concatenate", "kv_inject", "none")
 
