@@ -10,9 +10,11 @@ import pytest
 
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.presets import PROTOCOLS, fields_of, one_token_tags
+from sequence_hooks.config.presets import ONE_TOKEN, PROTOCOLS, fields_of, one_token_tags
 from sequence_hooks.config.tokens import needs_tokenizer, with_token_ids
 from sequence_hooks.handlers import Actions, Spawn, make_handlers
+from sequence_hooks.protocols import multiverse, npr
+from sequence_hooks.protocols.fan_out import Tags
 from sequence_hooks.protocols.tags import text_since
 
 
@@ -151,6 +153,13 @@ def test_the_last_tag_is_found_however_far_back_it_is(length: int) -> None:
     context = [ord(character) for character in f"<a>x<a>{'y' * length}"]
     assert text_since("<a>", context, Tagged()) == "y" * length
     assert text_since("<b>", context, Tagged()) is None
+
+
+@pytest.mark.parametrize(("protocol", "tags"), [("multiverse", multiverse.TAGS), ("npr", npr.TAGS)])
+def test_the_tags_of_a_handler_are_one_token_each(protocol: str, tags: Tags) -> None:
+    """Its fields name them as the handler does, which is asked where the block of plans closes."""
+    assert set(tags.all) < set(ONE_TOKEN[protocol])
+    assert list(fields_of(protocol)["handlers"]) == [tags.closes_plans]
 
 
 def test_every_protocol_has_fields_of_its_own() -> None:

@@ -1,14 +1,69 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published notations by name: the fields of `SpecialKwargs` that each of them stands for."""
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config.messages import shortened
 
-PROTOCOLS = ("apr", "hpd", "multiverse", "npr", "padoc", "parallel_r1", "pasta", "threadweaver")
-"""Each has a module of this name in `sequence_hooks.protocols`, with its ``FIELDS``."""
+FIELDS: dict[str, dict[str, Any]] = {
+    "apr": {
+        "handlers": {"<End Calling Sub Searches>": "sequence_hooks.protocols.apr.handler"},
+        "trigger_by": "text",
+    },
+    "hpd": {
+        "promise_token": "<FORK>",
+        "block_on": "never",
+        "child_context": "before_trigger",
+        "child_prefix": "<CHILD>",
+        "child_stop": "<|im_end|>",
+        "child_merge_strategy": "sequence_hooks.protocols.hpd.join",
+        "max_children": 64,
+    },
+    "multiverse": {
+        "handlers": {"</Goal>": "sequence_hooks.protocols.multiverse.handler"},
+        "child_merge_strategy": "kv_inject",
+        "position_rule": "overlap",
+        "max_child_depth": 5,
+    },
+    "npr": {
+        "handlers": {"</guideline>": "sequence_hooks.protocols.npr.handler"},
+        "child_merge_strategy": "kv_inject",
+        "position_rule": "overlap",
+    },
+    "padoc": {"promise_token": "[fork]", "block_on": "never", "max_children": 255, "merge_separator": ""},
+    "parallel_r1": {
+        "promise_token": "<Parallel>",
+        "block_on": "promise",
+        "children_per_promise": 2,
+        "child_prefix": "<Path>",
+        "child_stop": "</Path>",
+        "child_sampling_params": {"temperature": 1.0},
+        "child_merge_strategy": "sequence_hooks.protocols.parallel_r1.join",
+    },
+    "pasta": {
+        "handlers": {"/>": "sequence_hooks.protocols.pasta.handler"},
+        "sync_token": "<sync/>",
+        "block_on": "sync",
+        "trigger_by": "text",
+    },
+    "threadweaver": {
+        "handlers": {"</Outlines>": "sequence_hooks.protocols.threadweaver.handler"},
+        "trigger_by": "text",
+    },
+}
+"""The fields that each notation stands for, by its name, which is that of its module in `sequence_hooks.protocols`."""
+
+ONE_TOKEN: dict[str, tuple[str, ...]] = {
+    "hpd": ("<FORK>", "<CHILD>", "<|im_end|>"),
+    "multiverse": ("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>", "<Conclusion>"),
+    "npr": ("<guideline>", "<plan>", "</guideline>", "<step>", "</step>", "<takeaway>"),
+    "padoc": ("[fork]",),
+    "parallel_r1": ("<Parallel>", "</Parallel>", "<Path>", "</Path>", "<Summary>", "</Summary>"),
+}
+"""The tags that have to be one token each."""
+
+PROTOCOLS = tuple(FIELDS)
 
 _INSTEAD = {
     "promise_token": "promise_token_id",
@@ -26,9 +81,7 @@ def fields_of(protocol: str) -> dict[str, Any]:
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"special_kwargs: protocol is {shortened(protocol)}; use one of {', '.join(PROTOCOLS)}")
-    # By name, since a protocol's module needs the handlers, and these the configuration.
-    fields: Mapping[str, Any] = importlib.import_module(f"sequence_hooks.protocols.{protocol}").FIELDS
-    return dict(fields)
+    return dict(FIELDS[protocol])
 
 
 def one_token_tags(special_kwargs: Any) -> list[str]:
@@ -37,8 +90,7 @@ def one_token_tags(special_kwargs: Any) -> list[str]:
         return []
     fields = fields_of(special_kwargs.protocol)
     replaced = [value for name, value in fields.items() if getattr(special_kwargs, name) != value]
-    module = importlib.import_module(f"sequence_hooks.protocols.{special_kwargs.protocol}")
-    return [tag for tag in getattr(module, "ONE_TOKEN", ()) if tag not in replaced]
+    return [tag for tag in ONE_TOKEN.get(special_kwargs.protocol, ()) if tag not in replaced]
 
 
 def with_protocol(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published notations for parallel decoding, each as fields of `SpecialKwargs`: ``{"protocol": "npr"}``.
+"""The handlers and join functions of published notations for parallel decoding: ``{"protocol": "npr"}``.
 
-A module's docstring says where a notation is defined, what was read there, and what could not be confirmed. Its
-``FIELDS`` are used for the fields that a user does not give, and the tags in its ``ONE_TOKEN`` have to be one token
-each; see `sequence_hooks.config.presets`.
+A module's docstring says where a notation is defined, what was read there, and what could not be confirmed; the fields
+that a notation stands for are configuration, in `sequence_hooks.config.presets`. A notation uses the public interface
+of `sequence_hooks.handlers`, as a user-defined handler does, and must not know trees or engines.
 """

@@ -26,17 +26,12 @@ Not confirmed: whether the published tokenizer puts one or two BOS tokens before
 import ast
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.triggers import Decoder
 
-FIELDS: dict[str, Any] = {
-    "handlers": {"<End Calling Sub Searches>": f"{__name__}.handler"},
-    "trigger_by": "text",
-}
 _CALLS = "<Calling Sub Searches>"
 _CALL = re.compile(r"<Start Sub Search.*Moving to Node #(\S+)")
 _STATE = re.compile(r"Moving to Node #(\S+)\nCurrent State: (\S+?:\[[^\]]*\]), Operations: (\[.*\])")

@@ -17,21 +17,9 @@ Not confirmed: the source of its vLLM fork, and the limits of its admission.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
-
-FIELDS: dict[str, Any] = {
-    "promise_token": "<FORK>",
-    "block_on": "never",
-    "child_context": "before_trigger",
-    "child_prefix": "<CHILD>",
-    "child_stop": "<|im_end|>",
-    "child_merge_strategy": f"{__name__}.join",
-    "max_children": 64,
-}
-ONE_TOKEN = ("<FORK>", "<CHILD>", "<|im_end|>")
 
 
 def join(children: Sequence[ChildOutput]) -> Merged:

@@ -16,19 +16,10 @@ samples, and `max_tree_tokens` all of them.
 Not confirmed: the tokenizer of the published checkpoint.
 """
 
-from typing import Any
-
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.triggers import Decoder
 
 TAGS = Tags("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>")
-ONE_TOKEN = (*TAGS.all, "<Conclusion>")
-FIELDS: dict[str, Any] = {
-    "handlers": {TAGS.closes_plans: f"{__name__}.handler"},
-    "child_merge_strategy": "kv_inject",
-    "position_rule": "overlap",
-    "max_child_depth": 5,
-}
 
 
 def handler(tokenizer: Decoder) -> FanOut:

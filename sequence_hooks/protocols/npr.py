@@ -22,18 +22,10 @@ Here it differs:
 Not confirmed: the ids of the tokens, and a sample of the training data with its white space.
 """
 
-from typing import Any
-
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.triggers import Decoder
 
 TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>")
-ONE_TOKEN = (*TAGS.all, "<takeaway>")
-FIELDS: dict[str, Any] = {
-    "handlers": {TAGS.closes_plans: f"{__name__}.handler"},
-    "child_merge_strategy": "kv_inject",
-    "position_rule": "overlap",
-}
 
 
 def handler(tokenizer: Decoder) -> FanOut:

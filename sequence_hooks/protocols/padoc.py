@@ -12,8 +12,3 @@ Not confirmed: the fork token's text (``[fork]`` is that of the README's diagram
 is another), whether a branch begins with tokens of its own, what ends it, and how its output is put together: here as
 `sequence_hooks.protocols.hpd` does.
 """
-
-from typing import Any
-
-FIELDS: dict[str, Any] = {"promise_token": "[fork]", "block_on": "never", "max_children": 255, "merge_separator": ""}
-ONE_TOKEN = ("[fork]",)

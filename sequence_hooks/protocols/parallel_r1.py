@@ -16,21 +16,9 @@ Not confirmed: which of its checkpoints are public.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
-
-FIELDS: dict[str, Any] = {
-    "promise_token": "<Parallel>",
-    "block_on": "promise",
-    "children_per_promise": 2,
-    "child_prefix": "<Path>",
-    "child_stop": "</Path>",
-    "child_sampling_params": {"temperature": 1.0},
-    "child_merge_strategy": f"{__name__}.join",
-}
-ONE_TOKEN = ("<Parallel>", "</Parallel>", "<Path>", "</Path>", "<Summary>", "</Summary>")
 
 
 def join(children: Sequence[ChildOutput]) -> Merged:

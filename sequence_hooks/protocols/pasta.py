@@ -15,7 +15,6 @@ positions follow its promise, and merged chunks those before them.
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
@@ -23,12 +22,6 @@ from sequence_hooks.protocols.tags import ending_with, text_since
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.triggers import Decoder
 
-FIELDS: dict[str, Any] = {
-    "handlers": {"/>": f"{__name__}.handler"},
-    "sync_token": "<sync/>",
-    "block_on": "sync",
-    "trigger_by": "text",
-}
 _PROMISE = re.compile(r"promise\b[^<>]*/>")
 
 

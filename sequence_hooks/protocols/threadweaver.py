@@ -22,7 +22,6 @@ it.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Merged, Piece
@@ -31,7 +30,6 @@ from sequence_hooks.results import ChildOutput
 from sequence_hooks.triggers import Decoder
 
 TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>")
-FIELDS: dict[str, Any] = {"handlers": {TAGS.closes_plans: f"{__name__}.handler"}, "trigger_by": "text"}
 
 
 class Threads(FanOut):
