@@ -18,7 +18,8 @@ from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import PositionRule
-from sequence_hooks.handlers import Merged, PrefixOf, PromiseHandler
+from sequence_hooks.handlers import Merged, PrefixOf
+from sequence_hooks.handlers.builtin import PromiseHandler
 from sequence_hooks.results import ChildOutput
 from vllm import RequestOutput
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.handlers import SyncHandler
+from sequence_hooks.handlers.builtin import SyncHandler
 from vllm.engine.admission import admit
 from vllm.engine.request_checks import MOST_SAMPLES, ModelFacts, check_prompt, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams

@@ -8,7 +8,8 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers import PromiseHandler, TokenHandler
+from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.handlers.builtin import PromiseHandler
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.manager import DependencyManager

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.actions import as_token_id, plain_actions
 from sequence_hooks.handlers import Actions, Spawn
+from sequence_hooks.handlers.actions import as_token_id, plain_actions
 
 
 class Own(Spawn):

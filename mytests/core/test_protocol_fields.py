@@ -12,7 +12,8 @@ from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.presets import ONE_TOKEN, PROTOCOLS, fields_of, one_token_tags
 from sequence_hooks.config.tokens import needs_tokenizer, with_token_ids
-from sequence_hooks.handlers import Actions, Spawn, make_handlers
+from sequence_hooks.handlers import Actions, Spawn
+from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.protocols import multiverse, npr
 from sequence_hooks.protocols.fan_out import Tags
 from sequence_hooks.protocols.tags import text_since

@@ -9,7 +9,8 @@ import pytest
 import sequence_hooks.tree.merge as merge_module
 from mytests.core.plain import HOOKS, LIMITS, PROMISE, SYNC, child, encode, handler
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers import Actions, Merged, Spawn, SyncHandler, TokenEvent
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from sequence_hooks.handlers.builtin import SyncHandler
 from sequence_hooks.results import ChildOutput, Segment
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import Decision, Effects, Refusal, Room, Standing, apply, decide, join

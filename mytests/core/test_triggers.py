@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mytests.core.plain import handler
 from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.triggers import Fired, Triggers
+from sequence_hooks.handlers.triggers import Fired, Triggers
 
 TEXTS = ["a", "<", "</", "/", "go", "g", "o", ">", "o>", "go>", "</go>", ">b", " </go", "é", "\ufffd", "wait>", "<wait"]
 """What each token of `Cuts` decodes to, by its id."""

@@ -8,7 +8,8 @@ import pytest
 
 from mytests.rules.engine import HOOKS, PROMISE, Prompts, SpecialKwargs, SurgicalEngine, finished, ids, plan
 from mytests.rules.handlers import FORK, Prefixed, Seeing, hooks_with, own
-from sequence_hooks.handlers import PromiseHandler, SyncHandler, TokenEvent, TokenHandler
+from sequence_hooks.handlers import TokenEvent, TokenHandler
+from sequence_hooks.handlers.builtin import PromiseHandler, SyncHandler
 from vllm.sampling_params import SamplingParams
 
 

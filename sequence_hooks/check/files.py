@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sequence_hooks.triggers import Decoder
+from sequence_hooks.handlers.triggers import Decoder
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import shortened, told
 from sequence_hooks.config.presets import fields_of
 from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
-from sequence_hooks.handlers import make_handlers
-from sequence_hooks.triggers import Triggers
+from sequence_hooks.handlers.builtin import make_handlers
+from sequence_hooks.handlers.triggers import Triggers
 
 
 @dataclass(frozen=True)

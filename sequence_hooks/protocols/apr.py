@@ -29,8 +29,8 @@ from collections.abc import Sequence
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
+from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.triggers import Decoder
 
 _CALLS = "<Calling Sub Searches>"
 _CALL = re.compile(r"<Start Sub Search.*Moving to Node #(\S+)")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
+from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import ending_with, text_since
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.triggers import Decoder
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ samples, and `max_tree_tokens` all of them.
 Not confirmed: the tokenizer of the published checkpoint.
 """
 
+from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
-from sequence_hooks.triggers import Decoder
 
 TAGS = Tags("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>")
 

@@ -22,8 +22,8 @@ Here it differs:
 Not confirmed: the ids of the tokens, and a sample of the training data with its white space.
 """
 
+from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
-from sequence_hooks.triggers import Decoder
 
 TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>")
 

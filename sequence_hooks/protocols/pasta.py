@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
+from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import ending_with, text_since
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.triggers import Decoder
 
 _PROMISE = re.compile(r"promise\b[^<>]*/>")
 

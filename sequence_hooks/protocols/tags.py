@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sequence_hooks.config.tokens import single_token
-from sequence_hooks.triggers import Decoder
+from sequence_hooks.handlers.triggers import Decoder
 
 _FIRST_READ = 256
 """Tokens that are decoded at first to find the last occurrence of a tag."""

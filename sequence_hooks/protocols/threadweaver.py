@@ -25,9 +25,9 @@ from collections.abc import Sequence
 
 from sequence_hooks.config.tokens import ids_of
 from sequence_hooks.handlers import Merged, Piece
+from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.results import ChildOutput
-from sequence_hooks.triggers import Decoder
 
 TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>")
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby, islice
 
-from sequence_hooks.actions import as_token_id
 from sequence_hooks.config.messages import FAULTS, shortened, told
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
+from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.results import ChildOutput
 
 _MOST_PIECES = 1_000_000

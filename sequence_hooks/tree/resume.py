@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
-from sequence_hooks.actions import as_token_id
 from sequence_hooks.config.messages import shortened, shortened_error
+from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.tree.merge import inserted
 
 Given = str | Iterable[int] | None

@@ -27,11 +27,11 @@ queue and compute sequences, and to append what a join returns.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.actions import plain_actions
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
+from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.ids import child_id

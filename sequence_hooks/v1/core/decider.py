@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import TokenEvent
+from sequence_hooks.handlers.triggers import Fired, Triggers
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.rules import Decision, Effects, Refusal, Standing, apply, decide
-from sequence_hooks.triggers import Fired, Triggers
 from sequence_hooks.v1.core.params import Completion, child_params, inherit
 from sequence_hooks.v1.core.sequence import V1Branch
 from sequence_hooks.v1.core.spawn import make_child

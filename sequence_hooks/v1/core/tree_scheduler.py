@@ -14,12 +14,12 @@ its children, that of `InjectingScheduler`.
 from collections.abc import Callable
 from typing import Any
 
+from sequence_hooks.handlers.triggers import Fired
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.rules import Merge, ready
-from sequence_hooks.triggers import Fired
 from sequence_hooks.v1.core.decider import Decided
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of

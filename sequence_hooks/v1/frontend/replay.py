@@ -10,7 +10,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers import SyncHandler
+from sequence_hooks.handlers.builtin import SyncHandler
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager

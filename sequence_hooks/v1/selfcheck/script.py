@@ -8,9 +8,10 @@ from itertools import count
 from sys import maxsize
 from typing import Any
 
-from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler, concatenate
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler
+from sequence_hooks.handlers.builtin import concatenate
+from sequence_hooks.handlers.triggers import Fired, Triggers
 from sequence_hooks.tree.ids import root_id
-from sequence_hooks.triggers import Fired, Triggers
 
 GO_ON = Actions()
 JOIN = Actions(block=True)

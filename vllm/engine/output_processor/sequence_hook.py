@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from sequence_hooks.config.messages import FAULTS, shortened
 from sequence_hooks.handlers import TokenEvent
+from sequence_hooks.handlers.triggers import Fired, Triggers
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.resume import checked_ids, encode_within, nobody_waits
 from sequence_hooks.tree.rules import Decision, Refusal, Standing, apply, decide
-from sequence_hooks.triggers import Fired, Triggers
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, branch_of

@@ -1,111 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hook token does: its handler is asked when the token is sampled, and when its children have finished.
+"""The handlers of promise and sync, and how an engine gets all of its handlers, user-defined ones included."""
 
-Promise and sync have handlers with this interface; user-defined handlers are named in
-`SpecialKwargs.handlers`. No other module knows which token is which.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, get_args, runtime_checkable
+from collections.abc import Sequence
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.checks import check_choice, check_overrides
-from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.config.messages import FAULTS, shortened, told
 from sequence_hooks.config.qualified_names import load
 from sequence_hooks.config.tokens import Tokenizer
+from sequence_hooks.handlers import Actions, JoinFunction, Merged, Piece, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.results import ChildOutput
-
-
-@dataclass(frozen=True)
-class PrefixOf:
-    """The tokens that a child's context has after its parent's, with the KV that the child has of them."""
-
-    child: ChildOutput
-
-
-Piece = int | str | ChildOutput | PrefixOf
-"""A token id; a text, to be tokenized without special tokens; a child, which stands for its result's tokens; or what
-its context begins with after its parent's."""
-
-Merged = str | Sequence[Piece]
-JoinFunction = Callable[[Sequence[ChildOutput]], Merged]
-"""Turns finished children, in spawn order, into what is appended to their parent."""
-
-
-@dataclass(frozen=True)
-class TokenEvent:
-    """A hook token that was sampled, and that the engine has not acted on yet."""
-
-    token_id: int
-    request_id: str
-    """The id of the sequence that sampled it: the request's own, or a child's."""
-
-    prompt_token_ids: Sequence[int]
-    output_token_ids: Sequence[int]
-    """The tokens before this one, including merged ones, and those that begin the trigger if it has several tokens."""
-
-    depth: int
-    """0 for a request's own sequence, 1 for its children, and so on."""
-
-    num_unfinished_children: int
-    num_trigger_tokens: int = 1
-    """The tokens that contain the trigger, this one included."""
-
-
-@dataclass(frozen=True)
-class Spawn:
-    """One child to spawn."""
-
-    prefix_token_ids: tuple[int, ...] = ()
-    """Tokens of its context that follow those of its parent; without its parent's trigger, it needs one at least."""
-
-    sampling_params: Any = None
-    """Used instead of its parent's: a complete ``SamplingParams`` of the engine, or a mapping of some of its fields,
-    which take precedence over those of `SpecialKwargs.child_sampling_params`."""
-
-    context: ChildContext = "parent"
-    """What its context begins with, see `SpecialKwargs.child_context`."""
-
-    is_detached: bool = False
-    """Whether its parent neither waits for it nor sees it. Its result replaces the trigger in the request's output, and
-    is in no sequence's context; only the end of the request waits for it."""
-
-    def __post_init__(self) -> None:
-        check_overrides(self, "sampling_params")
-        check_choice(self, "context", get_args(ChildContext))
-
-
-@dataclass(frozen=True)
-class Actions:
-    """What the engine does once the token is processed, unless the token ended its sequence. Default: nothing."""
-
-    spawn: tuple[Spawn, ...] = ()
-    """In spawn order. If they exceed ``max_child_depth`` or ``max_children``, the token is an ordinary one."""
-
-    block: bool = False
-    """Whether the sequence is BLOCKED until its children have finished."""
-
-    await_resume: bool = False
-    """Whether it is also BLOCKED until a caller resumes it."""
-
-
-@runtime_checkable
-class TokenHandler(Protocol):
-    """Decides what one token does, and joins the children that it spawned. It changes nothing itself.
-
-    If either method raises, the error is logged, and only this token or these children are lost.
-    """
-
-    def on_token(self, event: TokenEvent) -> Actions:
-        """The actions for the handler's token, which was just sampled."""
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        """What to append to the parent of ``children``, which this handler spawned; finished, in spawn order.
-
-        For detached children: what replaces the trigger that spawned them in the output.
-        """
 
 
 class PromiseHandler:

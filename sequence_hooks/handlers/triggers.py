@@ -17,7 +17,8 @@ from typing import Protocol
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.messages import shortened
 from sequence_hooks.config.tokens import Tokenizer
-from sequence_hooks.handlers import TokenHandler, make_handlers
+from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.handlers.builtin import make_handlers
 
 
 class Decoder(Tokenizer, Protocol):
