@@ -25,7 +25,8 @@ IMPORT_ALL = """
 import importlib, pkgutil, sys, sequence_hooks
 for module in pkgutil.walk_packages(sequence_hooks.__path__, "sequence_hooks.", onerror=lambda name: None):
     # The plug-in is for environments with vLLM, training for those with torch, a terminal's pictures are an extra.
-    if not module.name.startswith(("sequence_hooks.v1", "sequence_hooks.training", "sequence_hooks.live.terminal")):
+    others = "sequence_hooks.v1", "sequence_hooks.training", "sequence_hooks.serving.live.terminal"
+    if not module.name.startswith(others):
         importlib.import_module(module.name)
 engines = {"vllm", "torch", "transformers"} & set(sys.modules)
 assert not engines, f"importing sequence_hooks imports {engines}"

@@ -53,9 +53,14 @@ def _marked(environment: str, *files: str) -> str:
 
 
 _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
-_OF_NOTATIONS = ("sequence_hooks/protocols/*", "sequence_hooks/serving/*", "*/server/published.py")
+_OF_NOTATIONS = (
+    "sequence_hooks/config/presets.py",
+    "sequence_hooks/protocols/*",
+    "sequence_hooks/serving/*",
+    "*/server/published.py",
+)
 _OF_BENCHES = ("benchmarks/*",)
-_OF_WORKERS = ("sequence_hooks/kv/*", "*worker/*")
+_OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection.py", "*worker/*")
 _OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
 _NOTATIONS = "mytests/server/test_protocols.py"

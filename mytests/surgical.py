@@ -19,8 +19,8 @@ from mytests.scripts import plan as plan
 from mytests.stepped import SteppedEngine
 from mytests.stepped import finished as finished
 from sequence_hooks.kv.step_costs import StepCosts
-from sequence_hooks.live.trees import LiveRequests, Tree
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.tree.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from mytests.characters import CharTokenizer
 from mytests.core.living import ROOT
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine
-from sequence_hooks.live.trees import LiveRequest, LiveRequests, LiveSequence
+from sequence_hooks.serving.live.trees import LiveRequest, LiveRequests, LiveSequence
 from vllm.config import SpecialKwargs
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.llm_engine import LLMEngine

@@ -9,7 +9,7 @@ COMMANDS = {
     "check": ("sequence_hooks.check", "what a model's files say about a configuration, in seconds"),
     "selfcheck": ("sequence_hooks.selfcheck", "whether your engine computes with hooks what it computes without"),
     "trace": ("sequence_hooks.trace", "pictures of a recorded run"),
-    "watch": ("sequence_hooks.live.watch", "what runs on a server at this moment, in a terminal"),
+    "watch": ("sequence_hooks.serving.live.watch", "what runs on a server at this moment, in a terminal"),
 }
 
 

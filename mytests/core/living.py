@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from sequence_hooks.live.trees import LiveSequence, Tokens
+from sequence_hooks.serving.live.trees import LiveSequence, Tokens
 
 ROOT = LiveSequence(
     *("r", None, 0, False, "blocked", "children", 3.0, 4, None, 1.0, None),

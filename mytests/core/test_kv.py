@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.config.choices import BlockedKVPolicy, PositionRule
-from sequence_hooks.kv.pressure import Costs, Holding, choose, cuts_indivisible
+from sequence_hooks.kv.eviction import Costs, Holding, choose, cuts_indivisible
 from sequence_hooks.kv.transfer import Run, slots_of
 from sequence_hooks.tree.injection import (
     Context,

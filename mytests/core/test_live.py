@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from mytests.core.living import CHILD, ROOT
-from sequence_hooks.live import terminal, watch
-from sequence_hooks.live.page import live_page
-from sequence_hooks.live.routes import _plain
-from sequence_hooks.live.trees import LiveSequence
+from sequence_hooks.serving.live import terminal, watch
+from sequence_hooks.serving.live.page import live_page
+from sequence_hooks.serving.live.routes import _plain
+from sequence_hooks.serving.live.trees import LiveSequence
 
 
 class Decoding:
@@ -195,11 +195,11 @@ def test_without_its_libraries_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A client's environment need not have them."""
-    monkeypatch.setitem(sys.modules, "sequence_hooks.live.terminal", None)
-    monkeypatch.delitem(sys.modules, "sequence_hooks.live.watch")
+    monkeypatch.setitem(sys.modules, "sequence_hooks.serving.live.terminal", None)
+    monkeypatch.delitem(sys.modules, "sequence_hooks.serving.live.watch")
     monkeypatch.setattr("sys.argv", ["watch", "http://server"])
     with pytest.raises(SystemExit):
-        runpy.run_module("sequence_hooks.live.watch", run_name="__main__")
+        runpy.run_module("sequence_hooks.serving.live.watch", run_name="__main__")
     assert "pip install 'vllm-sequence-hooks[watch]'" in capsys.readouterr().err
 
 

@@ -4,7 +4,7 @@
 import dataclasses
 
 from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, ids, plan
-from sequence_hooks.live.trees import LiveRequests, LiveSequence, Tokens, Tree
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
 MANUAL = dataclasses.replace(LIVE, sync_resume="manual")

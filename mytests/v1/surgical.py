@@ -26,8 +26,8 @@ from mytests.v1.scripts import num_sampled as num_sampled
 from mytests.v1.scripts import plan as plan
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.live.trees import LiveRequests, Tree
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.config.choices import ChildContext
-from sequence_hooks.kv.pressure import Means
+from sequence_hooks.kv.eviction import Means
 from sequence_hooks.tree.sequence import Until
 
 FORMAT_VERSION = 3

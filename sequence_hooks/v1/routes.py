@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.datastructures import State
 
-from sequence_hooks.live.routes import add_live_routes
-from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.routes import add_live_routes
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.serving.resume_routes import add_resume_routes
 from sequence_hooks.tree.resume import Given
 from sequence_hooks.v1 import resuming

@@ -22,7 +22,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
-from sequence_hooks.live.trees import NUM_RECENT
+from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.injection import InjectedKV

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out what `sequence_hooks.kv.pressure` chooses, and estimates how much KV one more sequence needs.
+"""Carries out what `sequence_hooks.kv.eviction` chooses, and estimates how much KV one more sequence needs.
 
 BLOCKED parents give up KV before running groups are preempted.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from sequence_hooks.config.choices import BlockedKVPolicy
-from sequence_hooks.kv.pressure import Costs, Holding, Means, Option, choose, cuts_indivisible
+from sequence_hooks.kv.eviction import Costs, Holding, Means, Option, choose, cuts_indivisible
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.trace.events import GaveUp
 from sequence_hooks.trace.observer import SILENT, Observer

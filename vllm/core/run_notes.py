@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable
 
-from sequence_hooks.kv.pressure import Means
+from sequence_hooks.kv.eviction import Means
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import Observer
 from sequence_hooks.trace.steps import Counts, StepNotes

@@ -148,7 +148,7 @@ class SharedBlocks:
     #     free_last(2)  tttttttttttttttttttttt                   what it shares costs nothing to keep
     #
     # The tokens that lose their slots are recomputed. Nothing shared is ever freed here: others need it, and no block
-    # would be gained. Whether injected KV may be cut is for `sequence_hooks.kv.pressure` to say.
+    # would be gained. Whether injected KV may be cut is for `sequence_hooks.kv.eviction` to say.
     def free_last(self, seq: Sequence, num_blocks: int) -> int:
         """Free the last ``num_blocks`` blocks of ``seq``, which it alone holds.
 

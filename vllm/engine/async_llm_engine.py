@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
 from vllm.engine.hooked import has_hooks

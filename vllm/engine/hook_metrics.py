@@ -7,7 +7,7 @@ Import this where upstream imports its own metrics: prometheus_client reads its 
 import time
 from collections.abc import Mapping, Sequence
 
-from sequence_hooks.metrics import COUNTERS, Growth, HookMetrics
+from sequence_hooks.serving.metrics import COUNTERS, Growth, HookMetrics
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.metrics import local_interval_elapsed
 from vllm.engine.metrics_types import StatLoggerBase, Stats, SupportsMetricsInfo

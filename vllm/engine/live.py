@@ -4,19 +4,19 @@
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from sequence_hooks.live.trees import LiveRequests, Tree, alone, summaries, tree_of
+from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import branch_of
 
 
 def live_requests(schedulers: Iterable[HookScheduler], limit: int, num_tokens: int) -> LiveRequests:
-    """See `sequence_hooks.live.routes.Watched`."""
+    """See `sequence_hooks.serving.live.routes.Watched`."""
     schedulers = list(schedulers)
     return summaries(_running(schedulers, num_tokens), _recent(schedulers, num_tokens), limit)
 
 
 def live_tree(schedulers: Iterable[HookScheduler], request_id: str, num_tokens: int) -> Tree:
-    """See `sequence_hooks.live.routes.Watched`."""
+    """See `sequence_hooks.serving.live.routes.Watched`."""
     schedulers = list(schedulers)
     found = chain(_running(schedulers, num_tokens), _recent(schedulers, num_tokens))
     return next((tree for tree in found if tree[0].request_id == request_id), ())

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence as Ids
 from typing import TYPE_CHECKING, Any
 
-from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.tree.transcript import waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
@@ -107,11 +107,11 @@ class LLMEngine(upstream.LLMEngine):
         return [waiting_of(branch, index_of(branch, self.seq_id_to_seq_group)) for branch in waiting]
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        """See `sequence_hooks.live.routes.Watched`."""
+        """See `sequence_hooks.serving.live.routes.Watched`."""
         return live_requests(self.scheduler, limit, num_tokens)
 
     def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
-        """See `sequence_hooks.live.routes.Watched`."""
+        """See `sequence_hooks.serving.live.routes.Watched`."""
         return live_tree(self.scheduler, request_id, num_tokens)
 
     def is_waiting_for_callers(self, virtual_engine: int = 0) -> bool:

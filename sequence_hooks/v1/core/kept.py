@@ -8,7 +8,7 @@ kept                                   +1             +1      upstream frees the
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from sequence_hooks.kv.pressure import Holding
+from sequence_hooks.kv.eviction import Holding
 from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.v1.core.sequence import V1Branch, num_written

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sequence_hooks.config.choices import BlockedKVPolicy
-from sequence_hooks.kv.pressure import Costs, Holding, Means, choose
+from sequence_hooks.kv.eviction import Costs, Holding, Means, choose
 from sequence_hooks.trace.events import GaveUp
 from sequence_hooks.trace.observer import Observer
 from sequence_hooks.v1.core.forks import Forks

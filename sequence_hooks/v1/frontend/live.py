@@ -4,20 +4,20 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from sequence_hooks.live.trees import LiveRequests, Tree, alone, summaries, tree_of
+from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
 from sequence_hooks.v1.frontend.narrator import Narrator
 from sequence_hooks.v1.frontend.state import TreeState, name_of
 from vllm.v1.engine.output_processor import RequestState
 
 
 def live_requests(narrator: Narrator, limit: int, num_tokens: int) -> LiveRequests:
-    """See `sequence_hooks.live.routes.Watched`."""
+    """See `sequence_hooks.serving.live.routes.Watched`."""
     running = (_tree_of(state, num_tokens) for state in narrator.request_states.values())
     return summaries(running, _recent(narrator, num_tokens), limit)
 
 
 def live_tree(narrator: Narrator, request_id: str, num_tokens: int) -> Tree:
-    """See `sequence_hooks.live.routes.Watched`."""
+    """See `sequence_hooks.serving.live.routes.Watched`."""
     named = (state for state in narrator.request_states.values() if name_of(state) == request_id)
     found = chain((_tree_of(state, num_tokens) for state in named), _recent(narrator, num_tokens))
     return next((tree for tree in found if tree[0].request_id == request_id), ())

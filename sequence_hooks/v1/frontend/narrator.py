@@ -10,8 +10,8 @@ import msgspec
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
-from sequence_hooks.live.trees import NUM_RECENT
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.tree.stats import HookStats
 from sequence_hooks.tree.transcript import waiting_of

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from sequence_hooks.metrics import COUNTERS, Growth, HookMetrics
+from sequence_hooks.serving.metrics import COUNTERS, Growth, HookMetrics
 from sequence_hooks.v1.events import Figures
 from sequence_hooks.v1.frontend.narrator import Narrator
 from vllm.config import VllmConfig

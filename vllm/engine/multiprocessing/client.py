@@ -6,8 +6,8 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import client as upstream
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult

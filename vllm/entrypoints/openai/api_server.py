@@ -9,9 +9,9 @@ import uvloop
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 
-from sequence_hooks.live.routes import add_live_routes
-from sequence_hooks.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.results import Waiting
+from sequence_hooks.serving.live.routes import add_live_routes
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.serving.resume_routes import add_resume_routes
 from sequence_hooks.tree.resume import Given, longest_token
 from vllm._overlay import fall_back_to

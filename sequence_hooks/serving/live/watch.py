@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="print one frame")
     arguments = parser.parse_args()
     try:
-        from sequence_hooks.live.terminal import watch
+        from sequence_hooks.serving.live.terminal import watch
     except ImportError as error:
         parser.error(f"{error}: pip install 'vllm-sequence-hooks[watch]', which has rich and httpx")
     watch(arguments.url, arguments.api_key, None if arguments.once else arguments.every)

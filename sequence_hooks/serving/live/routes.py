@@ -10,8 +10,8 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any, Protocol
 
-from sequence_hooks.live.page import live_page
-from sequence_hooks.live.trees import LiveRequests, LiveSequence, Tokens
+from sequence_hooks.serving.live.page import live_page
+from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens
 
 MOST_REQUESTS, MOST_TOKENS = 1000, 200_000
 
