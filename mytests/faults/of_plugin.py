@@ -63,7 +63,7 @@ FUZZED = (
     ),
     Fault(
         "penalties-across-a-join",
-        (Edit("sequence_hooks.v1.worker.earlier:with_earlier", "", "return"),),
+        (Edit("sequence_hooks.v1.prior_output:with_earlier", "", "return"),),
         "Penalties forget what a sequence has sampled before its join.",
         surgical("mytests/v1/test_earlier.py") + fuzzed("penalties-across-a-join"),
     ),

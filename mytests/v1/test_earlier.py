@@ -14,8 +14,8 @@ from mytests.characters import PROMISE, SYNC
 from mytests.v1.configuration import base_config
 from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.sequence import params_of
+from sequence_hooks.v1.prior_output import earlier_of, with_earlier
 from sequence_hooks.v1.worker.attach import attach
-from sequence_hooks.v1.worker.earlier import earlier_of, with_earlier
 from sequence_hooks.v1.worker.rows import EarlierTokens
 from sequence_hooks.v1.worker.slots import EarlierCounts
 from vllm.sampling_params import SamplingParams

@@ -8,7 +8,9 @@
     logits = model(batch.input_ids, position_ids=batch.position_ids, attention_mask=additive_mask(batch)).logits
     gather_logprobs(logits, batch)                       equals batch.logprobs
 
-It needs torch, but neither vLLM nor transformers. ``docs/training.md`` explains it.
+It owns the layout of finished trees in rows, and the masks and positions that go with it. It needs torch, and must
+import neither vLLM nor the trees of an engine: a tree comes as the values of `sequence_hooks.results`, or as text.
+``docs/training.md`` explains it.
 """
 
 from sequence_hooks.training.batch import IGNORED, NO_SEQUENCE, TreeBatch, gather_logprobs

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence hooks for an unmodified, current vLLM (V1). Only this package of `sequence_hooks` imports vLLM.
 
-``core`` runs in the engine's process: it decides what hook tokens do. ``frontend`` runs where requests come in: it
-tells their callers what happened. ``plugin`` is what upstream loads.
+``core`` runs in the engine's process and carries out what hook tokens do, ``frontend`` runs where requests come in and
+tells their callers what happened, and ``worker`` runs beside the model; ``plugin`` is what upstream loads. It must not
+decide what a hook means, which is for `sequence_hooks.tree` to say, and no other package imports it.
 """
 
 from typing import TYPE_CHECKING, Any

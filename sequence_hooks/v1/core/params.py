@@ -12,7 +12,7 @@ import msgspec
 from sequence_hooks.config.messages import shortened
 from sequence_hooks.tree.child_params import derive_seed, reconcile
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
-from sequence_hooks.v1.worker.earlier import with_earlier
+from sequence_hooks.v1.prior_output import with_earlier
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 

@@ -7,7 +7,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.tree.ids import check_request_id
 from sequence_hooks.v1.events import LEDGER, RESUME
-from sequence_hooks.v1.worker.earlier import EARLIER
+from sequence_hooks.v1.prior_output import EARLIER
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.v1.worker.earlier import earlier_of, has_penalties, straddling
+from sequence_hooks.v1.prior_output import earlier_of, has_penalties, straddling
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
