@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence hooks: what a sampled token can do besides being text. This package depends on no engine.
 
-`rules` says what happens to a tree, from its first promise to its last join, and `tree` keeps its state. Around them:
+`tree.rules` says what happens to a tree, from its first promise to its last join. Each room imports only those that
+stand below it, which an import-linter contract in pyproject.toml states:
 
-- `config`, `tokens`, `limits`, `checks`: which tokens are hooks, and which settings are refused;
-- `handlers`, `actions`, `plugins`: what a hook token does, built-in or user-defined;
-- `merge`, `transcript`, `results`: what a parent gets from its children, and what a caller is told;
-- `kv`: what an injection of KV copies and prefills, and which sequence gives up KV under pressure;
-- `serving`: what an OpenAI server's responses say about trees;
+- `v1`: the plug-in, the only part that imports an engine;
+- `serving`, `client`: what a server says about trees, and what its client reads; `check`: whether a configuration and a
+  model fit; `training`: finished trees as training data; `protocols`: the handlers of published notations;
 - `trace`: recorded runs and the traces drawn from them, ``python -m sequence_hooks.trace``;
-- `integrity`: checks that trees, queues and blocks add up.
+- `tree`: the trees, their rules, and what a caller learns of them;
+- `handlers`: what a hook token does, built-in or user-defined; `kv`: slots, keys, and which sequence gives up KV;
+- `config`: which tokens are hooks, and which settings are refused; `results`: the values that a caller gets.
 
 An engine's sequence is a `sequence_hooks.tree.sequence.HookedSequence`.
 """
