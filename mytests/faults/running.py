@@ -100,7 +100,7 @@ def run_sound(faults: Iterable[Fault], engine: Engine) -> list[Row]:
                 is_sound = outcome["failed"] is None and outcome["ran"] > 0
                 if net.plants:
                     caught_by = net.node if is_sound else None
-                    rows.append(_row(engine, fault, net, outcome | {"failed": caught_by}))
+                    rows.append(_row(engine, fault, net, {**outcome, "failed": caught_by}))
                 elif not is_sound:
                     failing.append(outcome["failed"] or f"{net.node} (no test of it ran)")
     if failing:
