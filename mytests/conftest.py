@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded by pytest before any test module imports vllm."""
 
+import importlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,19 @@ settings.register_profile(
     "at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors]
 )
 settings.load_profile("at any speed")
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """It gets what vLLM logs, too, whose records go to a handler of its own once its loggers are configured."""
+    if IS_V1:
+        from mytests.v1.configuration import base_config
+
+        base_config()
+    else:
+        importlib.import_module("vllm.logger")
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    return caplog
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hooks that can never do anything, as they are configured: a warning at start-up, and what it says is so."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -11,13 +10,6 @@ from mytests.surgical import PROMISE, SYNC, SurgicalEngine, finished, plan
 from sequence_hooks.config.inert import idle_warning
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
-
-
-@pytest.fixture(autouse=True)
-def propagated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's own handler takes its records; pytest's is asked here."""
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-
 
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
 NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}

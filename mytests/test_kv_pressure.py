@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Too little KV: who gives up what, who waits, and that no sequence waits forever, on a KV cache that checks reads."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -57,7 +56,6 @@ class TestPolicies:
 
     def test_swap_without_swap_space_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
         """The warning is logged when the engine starts."""
-        logging.getLogger("vllm").propagate = True
         engine_with_kv(policy="swap")
         assert "blocked_kv_policy is 'swap', and there is no swap space" in caplog.text
 

@@ -4,7 +4,6 @@
 import dataclasses
 import errno
 import gc
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,6 @@ class TestRecorder:
 
     def test_a_full_disk_ends_the_recording_and_not_the_engine(self, caplog: pytest.LogCaptureFixture) -> None:
         """The end of the recording is logged."""
-        logging.getLogger("vllm").propagate = True
         hooks = dataclasses.replace(HOOKS, record_to="/dev/full")
         engine = SurgicalEngine(hooks, scheduler_cls=TickingScheduler)
         engine.add()
