@@ -13,7 +13,7 @@ from sequence_hooks.handlers.builtin import PromiseHandler
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.merge import Finished
+from sequence_hooks.tree.merge import FinishedChild
 from sequence_hooks.tree.rules import ChildPlan, Merge, Room, join
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.transcript import finished
@@ -100,9 +100,9 @@ def output(name: str, result: Sequence[int], **fields: Any) -> ChildOutput:
     return ChildOutput(request_id=name, token_ids=tuple(result), result_token_ids=tuple(result), **{**given, **fields})
 
 
-def child(name: str, result: Sequence[int], spawned_by: TokenHandler) -> Finished:
+def child(name: str, result: Sequence[int], spawned_by: TokenHandler) -> FinishedChild:
     """The same, as a join sees it."""
-    return Finished(output(name, result), spawned_by, range(len(result)))
+    return FinishedChild(output(name, result), spawned_by, range(len(result)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
     trees = Trees(recorder)
     recorder.note(events.Stream, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
-    root = trees.plant(PlainSequence(output_token_ids=[1]), LIMITS)
+    root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
     only = child_of(trees, root, handler(), [20, 3])
     trees.block(root, "children")
     counts = {"num_used_blocks": 1, "num_unshared_blocks": 2, "num_blocked": 1, "num_waiting": 0}
@@ -70,7 +70,7 @@ def test_a_name_that_cannot_be_written_ends_the_recording(run: Path) -> None:
 def test_two_requests_may_have_one_id() -> None:
     """The end of one leaves the other's tree."""
     trees = Trees()
-    first, second = (trees.plant(PlainSequence("r", output_token_ids=[3]), LIMITS) for _ in range(2))
+    first, second = (trees.add_root(PlainSequence("r", output_token_ids=[3]), LIMITS) for _ in range(2))
     end(trees, first)
     assert list(trees.branches) == [second]
 
@@ -89,7 +89,7 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     trees = Trees(recorder)
     recorder.note(events.Stream, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
-    root = trees.plant(PlainSequence(output_token_ids=[1, 3]), LIMITS)
+    root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
     contexts: list[ChildContext] = ["before_trigger", "none"]
     for number, context in enumerate(contexts):
         planned = dataclasses.replace(plan(number, handler()), context=context, is_detached=True)

@@ -20,7 +20,7 @@ from sequence_hooks.tree.transcript import output_of, tokens_of
 def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
     """Trees with one root."""
     trees = Trees(clock=count(100.0, 2.5).__next__)
-    return trees, trees.plant(PlainSequence(**fields), LIMITS)
+    return trees, trees.add_root(PlainSequence(**fields), LIMITS)
 
 
 def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
@@ -278,7 +278,7 @@ class TestIntegrity:
     def test_the_finished_are_not_looked_at(self) -> None:
         """Nobody would join them."""
         trees, root = planted()
-        trees.look_at(root)
+        trees.recheck(root)
         root.phase, root.ended_as = "finished", "stopped"
         with pytest.raises(IntegrityError, match=r"\['r'\] have finished, and are still to be looked at"):
             trees.check_integrity()

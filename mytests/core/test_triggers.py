@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mytests.core.plain import handler
 from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.handlers.triggers import Fired, Triggers
+from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 
 TEXTS = ["a", "<", "</", "/", "go", "g", "o", ">", "o>", "go>", "</go>", ">b", " </go", "é", "\ufffd", "wait>", "<wait"]
 """What each token of `Cuts` decodes to, by its id."""
@@ -41,11 +41,11 @@ def triggers() -> Triggers:
     return Triggers(by_key, Cuts())
 
 
-def fired(*texts: str, num_before: int = 0) -> Fired | None:
+def fired(*texts: str, num_before: int = 0) -> TriggerMatch | None:
     """What the last of these tokens fires; the first ``num_before`` were not sampled."""
     *context, token_id = (TEXTS.index(text) for text in texts)
     made = triggers()
-    return made.fired(token_id, context, len(context) - num_before) if token_id in made.candidates else None
+    return made.match(token_id, context, len(context) - num_before) if token_id in made.candidates else None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def fired(*texts: str, num_before: int = 0) -> Fired | None:
 )
 def test_a_text_fires_however_it_is_cut(texts: list[str], num_tokens: int) -> None:
     """At the token that completes it, whatever else that token has; all tokens with a part of it are counted."""
-    assert fired(*texts) == Fired(GO, num_tokens)
+    assert fired(*texts) == TriggerMatch(GO, num_tokens)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_nothing_else_fires(texts: list[str]) -> None:
 @pytest.mark.parametrize("num_before", [1, 2, 3])
 def test_what_was_not_sampled_in_a_row_is_no_part_of_it(num_before: int) -> None:
     """A text that begins before the latest join, or in the prompt, does not fire."""
-    assert fired("a", "</", "go", ">", num_before=num_before) == (Fired(GO, 3) if num_before == 1 else None)
+    assert fired("a", "</", "go", ">", num_before=num_before) == (TriggerMatch(GO, 3) if num_before == 1 else None)
 
 
 def test_a_token_by_id_goes_first() -> None:
     """It is its own trigger, whatever its text."""
-    assert fired("a") == Fired(BY_ID, 1)
+    assert fired("a") == TriggerMatch(BY_ID, 1)
 
 
 def test_of_two_texts_the_longer_fires() -> None:
@@ -90,7 +90,7 @@ def test_of_two_texts_the_longer_fires() -> None:
     longer = handler()
     made = Triggers({">": GO, "</go>": longer}, Cuts())
     context = [TEXTS.index(text) for text in ("</", "go")]
-    assert made.fired(TEXTS.index(">"), context, 2) == Fired(longer, 3)
+    assert made.match(TEXTS.index(">"), context, 2) == TriggerMatch(longer, 3)
 
 
 def test_only_some_tokens_are_looked_at() -> None:
@@ -117,6 +117,6 @@ def test_every_occurrence_fires_once(token_ids: list[int], data: Any) -> None:
     made, num_fired = Triggers({"</go>": GO, "<wait>": WAIT}, Cuts()), 0
     for index in range(start, len(token_ids)):
         if token_ids[index] in made.candidates:
-            num_fired += made.fired(token_ids[index], token_ids[:index], index - start) is not None
+            num_fired += made.match(token_ids[index], token_ids[:index], index - start) is not None
     sampled = "".join(TEXTS[token_id] for token_id in token_ids[start:])
     assert num_fired == len(re.findall("</go>|<wait>", sampled))

@@ -28,7 +28,7 @@ class Decoder(Tokenizer, Protocol):
 
 
 @dataclass(frozen=True)
-class Fired:
+class TriggerMatch:
     """A hook that a token has fired."""
 
     handler: TokenHandler
@@ -55,7 +55,7 @@ class Triggers:
         """The configured hooks; raises a `ValueError` if a handler cannot be made, or a text never be sampled."""
         return cls(make_handlers(special_kwargs, tokenizer), tokenizer)
 
-    def fired(self, token_id: int, context: Sequence[int], num_sampled: int) -> Fired | None:
+    def match(self, token_id: int, context: Sequence[int], num_sampled: int) -> TriggerMatch | None:
         """The hook that a token fires, if any; of several that it completes, the one that ends first.
 
         Args:
@@ -65,8 +65,8 @@ class Triggers:
         """
         handler = self.by_id.get(token_id)
         if handler is not None:
-            return Fired(handler, 1)
-        return self._texts.fired(token_id, context, num_sampled) if token_id in self._texts.candidates else None
+            return TriggerMatch(handler, 1)
+        return self._texts.match(token_id, context, num_sampled) if token_id in self._texts.candidates else None
 
 
 class _Texts:
@@ -85,7 +85,7 @@ class _Texts:
                 _check_spelling(text, vocabulary)
             self.candidates = _tokens_with({text[-1] for text in handlers}, vocabulary)
 
-    def fired(self, token_id: int, context: Sequence[int], num_sampled: int) -> Fired | None:
+    def match(self, token_id: int, context: Sequence[int], num_sampled: int) -> TriggerMatch | None:
         num_before = min(len(context), self._num_read)
         window = [*context[len(context) - num_before :], token_id]
         # Tokens before what was sampled are decoded with it, since a token's text may depend on the one before.
@@ -99,7 +99,7 @@ class _Texts:
         if not found:
             return None
         _, _, start, trigger = min(found)
-        return Fired(self._handlers[trigger], self._num_tokens_from(window, start))
+        return TriggerMatch(self._handlers[trigger], self._num_tokens_from(window, start))
 
     def _num_tokens_from(self, window: Sequence[int], start: int) -> int:
         """How many of the last tokens contain the text from ``start`` on."""

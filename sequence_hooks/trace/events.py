@@ -10,7 +10,7 @@ import msgspec
 
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.kv.eviction import Means
-from sequence_hooks.tree.sequence import Until
+from sequence_hooks.tree.sequence import WaitsFor
 
 FORMAT_VERSION = 3
 
@@ -89,7 +89,7 @@ class Blocked(Event, frozen=True):
     """A sequence is set aside until its children have finished, or a caller resumes it."""
 
     sequence: str
-    until: Until
+    until: WaitsFor
 
 
 class Joined(Event, frozen=True):

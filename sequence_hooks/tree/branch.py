@@ -197,7 +197,7 @@ class Branch(Generic[S]):
             yield branch
             left += reversed(branch.children)
 
-    def adopt(self, child: "Branch[S]") -> None:
+    def add_child(self, child: "Branch[S]") -> None:
         """Add a child that was spawned just now."""
         self.children.append(child)
         if child.is_detached:

@@ -17,7 +17,7 @@ from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned
 from sequence_hooks.trace.observer import SILENT, Observer
 from sequence_hooks.tree.branch import Branch, Origin, Phase, S
 from sequence_hooks.tree.integrity import IntegrityError, faults_of
-from sequence_hooks.tree.sequence import Until
+from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.stats import HookStats
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class DependencyManager(Generic[S]):
         self._unsettled: dict[Branch[S], None] = {}
         """Branches to check before the next step, in order."""
 
-    def plant(self, sequence: S, limits: Limits) -> Branch[S]:
+    def add_root(self, sequence: S, limits: Limits) -> Branch[S]:
         """Make a request's own sequence, or that of one of its samples, the root of a tree."""
         root: Branch[S] = Branch(sequence, limits, None, None)
         self._roots[root] = None
@@ -62,7 +62,7 @@ class DependencyManager(Generic[S]):
         child = Branch(sequence, parent.limits, parent, _origin(plan))
         if parent.injected is not None and plan.num_shared:
             child.inject(parent.injected.for_child())
-        parent.adopt(child)
+        parent.add_child(child)
         self.stats.num_spawned += 1
         self._observer.note(
             Spawned,
@@ -76,7 +76,7 @@ class DependencyManager(Generic[S]):
         )
         return child
 
-    def block(self, branch: Branch[S], until: Until) -> None:
+    def block(self, branch: Branch[S], until: WaitsFor) -> None:
         """Let a branch wait for its children, and also for a caller if ``until`` says so."""
         self._require(branch, "live", "block")
         branch.awaits_resume = until == "caller"
@@ -87,7 +87,7 @@ class DependencyManager(Generic[S]):
         if not branch.awaits_resume:
             raise IllegalStep(f"{branch.request_id} does not wait for a caller")
         branch.awaits_resume, branch.resumed_with = False, token_ids
-        self.look_at(branch)
+        self.recheck(branch)
 
     def end(self, branch: Branch[S], ending: range | None = None) -> bool:
         """Record that a sequence has ended: for good, or except for the results of its unjoined children.
@@ -164,7 +164,7 @@ class DependencyManager(Generic[S]):
         children = [branch.request_id for branch in root.subtree() if branch.is_detached]
         self._observer.note(Assembled, sequence=root.request_id, children=children)
 
-    def look_at(self, branch: Branch[S]) -> None:
+    def recheck(self, branch: Branch[S]) -> None:
         """Have `take_unsettled` return ``branch``, once."""
         self._unsettled[branch] = None
 
@@ -180,7 +180,7 @@ class DependencyManager(Generic[S]):
 
     @property
     def roots(self) -> Iterator[Branch[S]]:
-        """The roots of all trees that have not ended, in the order in which they were planted."""
+        """The roots of all trees that have not ended, in the order in which they began."""
         return iter(self._roots)
 
     @property
@@ -212,10 +212,10 @@ class DependencyManager(Generic[S]):
         ]
         return "\n".join(["trees:", *lines])
 
-    def _set_aside(self, branch: Branch[S], until: Until) -> None:
+    def _set_aside(self, branch: Branch[S], until: WaitsFor) -> None:
         branch.phase, branch.blocked_since, branch.blocked_time = "blocked", self._clock(), time.time()
         self._observer.note(Blocked, sequence=branch.request_id, until=until)
-        self.look_at(branch)
+        self.recheck(branch)
 
     def _finish(self, branch: Branch[S]) -> None:
         branch.phase = "finished"
@@ -224,7 +224,7 @@ class DependencyManager(Generic[S]):
             self._roots.pop(branch, None)
             self._recent.append(branch)
         elif branch.parent.phase != "finished":
-            self.look_at(branch.parent)
+            self.recheck(branch.parent)
 
     def _require(self, branch: Branch[S], phase: Phase, step: str) -> None:
         if branch.phase != phase:

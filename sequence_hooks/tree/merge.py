@@ -23,7 +23,7 @@ Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedChild:
     """A child that has finished, as its parent's join sees it."""
 
     output: ChildOutput
@@ -67,7 +67,7 @@ def cut_to(spans: Sequence[Span], room: int) -> list[Span]:
     return kept
 
 
-def merge(children: Sequence[Finished], encode: Encode, vocab_size: int | None) -> tuple[list[Span], str | None]:
+def merge(children: Sequence[FinishedChild], encode: Encode, vocab_size: int | None) -> tuple[list[Span], str | None]:
     """The results of ``children``, in spawn order, joined by the handlers that spawned them.
 
     A handler whose join raises, or returns something that is not a result, contributes nothing.
@@ -105,7 +105,9 @@ def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
     return Span(token_ids)
 
 
-def _to_spans(merged: Merged, children: Mapping[str, Finished], encode: Encode, vocab_size: int | None) -> list[Span]:
+def _to_spans(
+    merged: Merged, children: Mapping[str, FinishedChild], encode: Encode, vocab_size: int | None
+) -> list[Span]:
     pieces: list[Piece] = [merged] if isinstance(merged, str) else list(islice(merged, _MOST_PIECES + 1))
     if len(pieces) > _MOST_PIECES:
         raise ValueError(f"a join function returns more than {_MOST_PIECES} pieces")
@@ -118,7 +120,7 @@ def _to_spans(merged: Merged, children: Mapping[str, Finished], encode: Encode, 
     return spans
 
 
-def _to_span(piece: Piece, children: Mapping[str, Finished], encode: Encode, vocab_size: int | None) -> Span:
+def _to_span(piece: Piece, children: Mapping[str, FinishedChild], encode: Encode, vocab_size: int | None) -> Span:
     if isinstance(piece, ChildOutput):
         child = children[piece.request_id]
         return Span(child.output.result_token_ids, piece.request_id, child.positions)

@@ -35,8 +35,8 @@ from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.ids import child_id
-from sequence_hooks.tree.merge import Encode, Finished, Span, cut_to, inserted, merge, num_tokens
-from sequence_hooks.tree.sequence import Until
+from sequence_hooks.tree.merge import Encode, FinishedChild, Span, cut_to, inserted, merge, num_tokens
+from sequence_hooks.tree.sequence import WaitsFor
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Effects:
     """What the engine has to do to carry out a decision, once its token is processed."""
 
     children: tuple[ChildPlan, ...]
-    blocks_until: Until | None
+    blocks_until: WaitsFor | None
     """What the parent waits for; None if it goes on."""
 
 
@@ -211,7 +211,7 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
 
 
 def join(
-    children: Sequence[Finished], given: Sequence[int], room: Room, encode: Encode, vocab_size: int | None
+    children: Sequence[FinishedChild], given: Sequence[int], room: Room, encode: Encode, vocab_size: int | None
 ) -> Merge:
     """What to append to a parent for its finished ``children``: their results in spawn order, cut to the room left.
 

@@ -8,7 +8,7 @@ Outcome = Literal["stopped", "length", "failed"]
 """How a sequence ended. "stopped": by EOS, a stop token or a stop string. "length": by a length limit. "failed": it was
 aborted or could never fit."""
 
-Until = Literal["children", "caller"]
+WaitsFor = Literal["children", "caller"]
 """What a BLOCKED sequence waits for: its children alone, or also a caller."""
 
 

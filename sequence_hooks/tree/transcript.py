@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens, Waiting
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.merge import Finished
+from sequence_hooks.tree.merge import FinishedChild
 from sequence_hooks.tree.sequence import HookedSequence
 
 
@@ -40,12 +40,12 @@ def output_of(child: Branch[N]) -> ChildOutput:
     return child.output(_narrate)
 
 
-def finished(children: Iterable[Branch[N]]) -> list[Finished]:
+def finished(children: Iterable[Branch[N]]) -> list[FinishedChild]:
     """Finished ``children`` as the values that `sequence_hooks.tree.rules.join` takes."""
     found = []
     for child in children:
         assert child.origin is not None
-        found.append(Finished(output_of(child), child.origin.handler, child.result_positions))
+        found.append(FinishedChild(output_of(child), child.origin.handler, child.result_positions))
     return found
 
 

@@ -29,7 +29,7 @@ from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.rules import Effects, ready
-from sequence_hooks.tree.sequence import Until
+from sequence_hooks.tree.sequence import WaitsFor
 from vllm.core.forgotten import forget_joined
 from vllm.core.hooked_sequence import (
     Merges,
@@ -80,7 +80,7 @@ class HookScheduler(InjectingScheduler):
         branch = branch_of(group)
         if branch is None:
             limits = limits_of(self._special_kwargs, group.sampling_params.extra_args)
-            branch = self.trees.plant(V0Sequence(group), limits)
+            branch = self.trees.add_root(V0Sequence(group), limits)
             attach(branch)
         return branch
 
@@ -106,7 +106,7 @@ class HookScheduler(InjectingScheduler):
                 alone.append(sequence.group)
         self.waiting.extendleft(reversed(alone))
 
-    def block(self, branch: V0Branch, until: Until) -> None:
+    def block(self, branch: V0Branch, until: WaitsFor) -> None:
         """Set a running parent aside until its children have finished, or also until a caller resumes it."""
         self._move(branch.sequence.group, SequenceStatus.BLOCKED)
         self.trees.block(branch, until)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import TokenEvent
-from sequence_hooks.handlers.triggers import Fired, Triggers
+from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.rules import Decision, Effects, Refusal, Standing, apply, decide
@@ -52,7 +52,7 @@ class Decider:
         self._grammars = grammars
         self._log = log
 
-    def decide(self, token_id: int, fired: Fired, branch: V1Branch) -> Decided | None:
+    def decide(self, token_id: int, match: TriggerMatch, branch: V1Branch) -> Decided | None:
         """What to do about a hook token that is not yet in the output; None if it counts as an ordinary one."""
         sequence = branch.sequence
         event = TokenEvent(
@@ -62,9 +62,9 @@ class Decider:
             tuple(sequence.output_token_ids),
             branch.depth,
             branch.num_unfinished_children,
-            fired.num_tokens,
+            match.num_tokens,
         )
-        decision = decide(fired.handler, event, self._standing(branch))
+        decision = decide(match.handler, event, self._standing(branch))
         if isinstance(decision, Refusal):
             self._log.refused(branch.request_id, token_id, decision)
             return None

@@ -14,7 +14,7 @@ its children, that of `InjectingScheduler`.
 from collections.abc import Callable
 from typing import Any
 
-from sequence_hooks.handlers.triggers import Fired
+from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
@@ -69,11 +69,11 @@ class TreeScheduler(RecordingScheduler):
         """In place of upstream's `_update_request_with_output`."""
         branch = self._branches.get(request.request_id)
         token_id = new_token_ids[-1]
-        fired = self._fired(token_id, request, branch) if token_id in self._candidates else None
-        if branch is None and fired is None:
+        match = self._match(token_id, request, branch) if token_id in self._candidates else None
+        if branch is None and match is None:
             return self._append(request, new_token_ids, is_stale)
-        branch = self._plant(request) if branch is None else branch
-        decided = self.hooks.decider.decide(token_id, fired, branch) if fired and branch.limits.hooks else None
+        branch = self._add_root(request) if branch is None else branch
+        decided = self.hooks.decider.decide(token_id, match, branch) if match and branch.limits.hooks else None
         if branch.phase == "finished":
             # Its own handler has aborted it, so it has no blocks that upstream could enter into its prefix cache.
             request.num_computed_tokens = 0
@@ -95,13 +95,13 @@ class TreeScheduler(RecordingScheduler):
         freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
         return freed
 
-    def _fired(self, token_id: int, request: Request, branch: V1Branch | None) -> Fired | None:
+    def _match(self, token_id: int, request: Request, branch: V1Branch | None) -> TriggerMatch | None:
         """The hook that a token which comes next in a request's context fires, if any."""
         num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
-        return self._triggers.fired(token_id, request.all_token_ids, num_sampled)
+        return self._triggers.match(token_id, request.all_token_ids, num_sampled)
 
-    def _plant(self, request: Request) -> V1Branch:
-        branch = self.trees.plant(self.hooks.sequence_of(request), self.hooks.limits_of(request))
+    def _add_root(self, request: Request) -> V1Branch:
+        branch = self.trees.add_root(self.hooks.sequence_of(request), self.hooks.limits_of(request))
         self._branches[request.request_id] = branch
         return branch
 

@@ -242,12 +242,12 @@ class Narrator(OutputProcessor):
             request_id = getattr(event, "parent", event.request_id)
             state = self.request_states.get(request_id)
             if type(state) is TreelessState:
-                self._plant(state)
+                self._add_root(state)
             branch = self._replay.branch_of(request_id)
             if isinstance(event, Ended) and branch is not None and branch.phase == "live":
                 branch.sequence.detokenizer.end_with(event)
 
-    def _plant(self, state: RequestState) -> None:
+    def _add_root(self, state: RequestState) -> None:
         state.__class__ = TreeState
         assert isinstance(state, TreeState)
         assert state.detokenizer is not None and state.logprobs_processor is not None
@@ -256,7 +256,7 @@ class Narrator(OutputProcessor):
         prompt = state.prompt_token_ids or []
         root = Narration(name_of(state), state.request_id, prompt, None, detokenizer, state.logprobs_processor)
         root.stats = state.stats
-        state.branch, state.merged, state.assembled = self._replay.plant(root, state.limits), [], None
+        state.branch, state.merged, state.assembled = self._replay.add_root(root, state.limits), [], None
         self._states[state.branch] = state
 
     def _finish_request(self, req_state: RequestState) -> None:

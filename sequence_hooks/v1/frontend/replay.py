@@ -60,9 +60,9 @@ class Replay:
         """Whether any unfinished request has a tree."""
         return bool(self._branches)
 
-    def plant(self, root: Narration, limits: Limits) -> FrontBranch:
+    def add_root(self, root: Narration, limits: Limits) -> FrontBranch:
         """Make a request's own sequence the root of a tree."""
-        branch = self._branches[root.engine_id] = self.trees.plant(root, limits)
+        branch = self._branches[root.engine_id] = self.trees.add_root(root, limits)
         return branch
 
     def forget(self, root: FrontBranch) -> None:

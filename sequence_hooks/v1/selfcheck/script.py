@@ -10,7 +10,7 @@ from typing import Any
 
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.builtin import concatenate
-from sequence_hooks.handlers.triggers import Fired, Triggers
+from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.ids import root_id
 
 GO_ON = Actions()
@@ -79,8 +79,8 @@ class EveryToken(Triggers):
         self._handler = handler
         self.candidates = _Everything()
 
-    def fired(self, token_id: int, context: Sequence[int], num_sampled: int) -> Fired:
-        return Fired(self._handler, 1)
+    def match(self, token_id: int, context: Sequence[int], num_sampled: int) -> TriggerMatch:
+        return TriggerMatch(self._handler, 1)
 
 
 class _Everything(AbstractSet[int]):

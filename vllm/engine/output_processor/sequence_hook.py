@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.config.messages import FAULTS, shortened
 from sequence_hooks.handlers import TokenEvent
-from sequence_hooks.handlers.triggers import Fired, Triggers
+from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.resume import checked_ids, encode_within, nobody_waits
@@ -98,12 +98,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         """
         token_id = outputs[0].samples[0].output_token
         # With asynchronous processing, the token was appended before the next step was scheduled.
-        fired = self._fired(sequence_group, token_id, int(is_async))
+        match = self._match(sequence_group, token_id, int(is_async))
         spawning = None
-        if fired is not None:
+        if match is not None:
             hooked = self._scheduler_of(sequence_group).branch_for(sequence_group)
             if hooked.limits.hooks:
-                spawning = self._decide(fired, token_id, hooked, int(is_async))
+                spawning = self._decide(match, token_id, hooked, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         if is_async:
             note_processed(sequence_group.first_seq)
@@ -157,16 +157,16 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             raise nobody_waits(request_id, waiting)
         return waiting[request_id]
 
-    def _fired(self, group: SequenceGroup, token_id: int, num_appended: int) -> Fired | None:
+    def _match(self, group: SequenceGroup, token_id: int, num_appended: int) -> TriggerMatch | None:
         """The hook that a token fires, if any; ``num_appended`` is 1 if it is in the output already, else 0."""
         if token_id not in self.triggers.candidates:
             return None
         branch, seq = branch_of(group), group.first_seq
         num_sampled = seq.get_output_len() if branch is None else branch.num_sampled_last
         token_ids = seq.get_token_ids()
-        return self.triggers.fired(token_id, token_ids[: len(token_ids) - num_appended], num_sampled - num_appended)
+        return self.triggers.match(token_id, token_ids[: len(token_ids) - num_appended], num_sampled - num_appended)
 
-    def _decide(self, fired: Fired, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:
+    def _decide(self, match: TriggerMatch, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:
         """What to do about a hook token; None if it counts as an ordinary one.
 
         ``num_appended`` is 1 if the token is in the output already, else 0.
@@ -180,9 +180,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             seq.get_output_token_ids()[:num_before],
             branch.depth,
             branch.num_unfinished_children,
-            fired.num_tokens,
+            match.num_tokens,
         )
-        decision = decide(fired.handler, event, self._standing(branch, num_before))
+        decision = decide(match.handler, event, self._standing(branch, num_before))
         if isinstance(decision, Refusal):
             self._log.refused(branch.request_id, token_id, decision)
             return None
