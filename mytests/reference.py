@@ -32,7 +32,7 @@ class Reference:
         children = list(getattr(branch_of(group), "children", ()))
         for position, token in enumerate(fed):
             out.append(token)
-            while children and children[0].origin is not None and children[0].origin.position == len(out):
+            while children and children[0].spec is not None and children[0].spec.position == len(out):
                 child = children.pop(0)
                 # What it comes to is in no context.
                 pending += [] if child.is_detached else [child]

@@ -4,7 +4,7 @@
 import pytest
 
 from mytests.surgical import PROMISE, SurgicalEngine
-from sequence_hooks.tree.rules import ChildPlan, Effects
+from sequence_hooks.tree.rules import Decision
 from vllm.core.shared_blocks import last_copy_into_each
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
@@ -18,11 +18,11 @@ class TestTransitions:
         engine.step({"r": PROMISE})
         branch = engine.scheduler.branch_for(parent)
         child = branch.children[0]
-        assert child.origin is not None
-        plan = ChildPlan("r_child_1", 1, (), 1, child.origin.handler, num_shared=3)
+        assert child.spec is not None and child.handler is not None
+        decision = Decision(PROMISE, child.handler, ((child.spec, None),), None)
         engine.scheduler.block_manager.free(parent.first_seq)
         with pytest.raises(IllegalTransition, match="r spawns without a block table"):
-            engine.scheduler.spawn(branch, Effects((plan,), None), [child.sequence])
+            engine.scheduler.spawn(branch, decision, [child.sequence])
         assert branch.children == [child]
 
     def test_a_blocked_sequence_is_not_finished(self) -> None:

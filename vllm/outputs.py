@@ -194,13 +194,13 @@ def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBa
 def _delta_of(child: V0Branch, index: int) -> ChildDelta:
     """What a child's sequence has gained since its last delta. ``index`` is that of its tree's completion."""
     seq, params = child.sequence.seq, child.sequence.sampling_params
-    assert child.parent is not None and child.origin is not None
+    assert child.parent is not None and child.spec is not None
     token_ids = seq.get_output_token_ids_to_return(delta=True)
     return ChildDelta(
         request_id=child.request_id,
         parent_id=child.parent.request_id,
         index=index,
-        spawn_position=child.origin.position,
+        spawn_position=child.spec.position,
         text=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
         token_ids=(token_ids,) if isinstance(token_ids, int) else tuple(token_ids),
         finish_reason=child.sequence.finish_reason,

@@ -10,13 +10,11 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.builtin import PromiseHandler
-from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.merge import FinishedChild
-from sequence_hooks.tree.rules import ChildPlan, Merge, Room, join
+from sequence_hooks.tree.rules import Merge, join
 from sequence_hooks.tree.sequence import Outcome
-from sequence_hooks.tree.transcript import finished
 
 PROMISE, SYNC, EOS = 1, 2, 3
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
@@ -56,17 +54,27 @@ def handler() -> TokenHandler:
     return PromiseHandler(HOOKS)
 
 
-def plan(number: int, spawned_by: TokenHandler, prefix: tuple[int, ...] = (), parent: str = "r") -> ChildPlan:
-    """A child spawned by a parent's first token."""
-    return ChildPlan(f"{parent}_child_{number}", number, prefix, 1, spawned_by, num_shared=3)
+def spec(number: int = 0, parent: str = "r", **fields: Any) -> ChildSpec:
+    """A child that a parent's first token spawns."""
+    given: dict[str, Any] = {"request_id": f"{parent}_child_{number}", "parent_id": parent, "number": number}
+    given |= {"position": 1, "num_trigger_tokens": 1, "num_shared": 3, "prefix_token_ids": ()}
+    return ChildSpec(**{**given, "context": "parent", "is_detached": False, **fields})
 
 
 def child_of(
-    trees: Trees, parent: Branch[PlainSequence], spawned_by: TokenHandler, output: Sequence[int] = ()
+    trees: Trees,
+    parent: Branch[PlainSequence],
+    spawned_by: TokenHandler,
+    output: Sequence[int] = (),
+    **fields: Any,
 ) -> Branch[PlainSequence]:
-    """A child that is added to its tree, with this output so far."""
-    planned = plan(len(parent.children), spawned_by, parent=parent.request_id)
-    return trees.spawn(parent, planned, PlainSequence(planned.request_id, output_token_ids=list(output)))
+    """A child that is added to its tree, with this output so far.
+
+    Args:
+        fields: Of its `ChildSpec`.
+    """
+    spawned = spec(len(parent.children), parent.request_id, **fields)
+    return trees.spawn(parent, spawned, spawned_by, PlainSequence(spawned.request_id, output_token_ids=list(output)))
 
 
 def end(trees: Trees, branch: Branch[PlainSequence], outcome: Outcome = "stopped") -> bool:
@@ -76,12 +84,11 @@ def end(trees: Trees, branch: Branch[PlainSequence], outcome: Outcome = "stopped
     return trees.end(branch, range(length - 1, length) if outcome == "stopped" else range(0))
 
 
-def merged(branch: Branch[PlainSequence], room: int = 100) -> Merge:
+def merged(branch: Branch[PlainSequence], room: int = 100, vocab_size: int | None = None) -> Merge:
     """Do what an engine does at a join: append what the rules return."""
     sequence = branch.sequence
-    num_output = len(sequence.output_token_ids)
-    where = Room(num_output, len(sequence.prompt_token_ids) + num_output, room)
-    merge = join(finished(branch.unjoined), branch.resumed_with, where, encode, None)
+    num_context = len(sequence.prompt_token_ids) + len(sequence.output_token_ids)
+    merge = join(branch, num_context + room, encode, vocab_size)
     for span in merge.spans:
         sequence.output_token_ids += span.token_ids
     return merge
@@ -90,19 +97,6 @@ def merged(branch: Branch[PlainSequence], room: int = 100) -> Merge:
 def encode(text: str) -> list[int]:
     """A token per character."""
     return [ord(character) for character in text]
-
-
-def output(name: str, result: Sequence[int], **fields: Any) -> ChildOutput:
-    """A finished child whose result is all of its output."""
-    given = {"spawn_position": 1, "prefix_token_ids": (), "text": "", "finish_reason": "stop", "failed": False}
-    given |= {"children": (), "segments": (), "joins": (), "spawn_time": 0.0, "finished_time": 0.0}
-    given |= {"num_shared": 3, "is_detached": False, "logprobs": None}
-    return ChildOutput(request_id=name, token_ids=tuple(result), result_token_ids=tuple(result), **{**given, **fields})
-
-
-def child(name: str, result: Sequence[int], spawned_by: TokenHandler) -> FinishedChild:
-    """The same, as a join sees it."""
-    return FinishedChild(output(name, result), spawned_by, range(len(result)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -59,6 +60,13 @@ def test_any_other_child_becomes_a_plain_one(spawn: Spawn) -> None:
     """It keeps its prefix and its sampling parameters."""
     plain = spawned(spawn)
     assert (type(plain), plain) == (Spawn, Spawn((3, 4), {"max_tokens": 3}))
+
+
+def test_parameters_are_copied_unless_they_are_a_dict() -> None:
+    """So that a handler's own mapping is not read once its token is decided."""
+    given = MappingProxyType({"max_tokens": 3})
+    params = spawned(Spawn((3,), given)).sampling_params
+    assert (type(params), params) == (dict, {"max_tokens": 3})
 
 
 @pytest.mark.parametrize(("most", "num_read"), [(-1, 1), (0, 1), (1, 2), (5, 6)])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees that are observed by a `Recorder` leave a run that the command draws."""
 
-import dataclasses
 import subprocess
 import sys
 from itertools import count
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged, plan
+from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
@@ -91,9 +90,8 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
     contexts: list[ChildContext] = ["before_trigger", "none"]
-    for number, context in enumerate(contexts):
-        planned = dataclasses.replace(plan(number, handler()), context=context, is_detached=True)
-        end(trees, trees.spawn(root, planned, PlainSequence(planned.request_id, output_token_ids=[20, 3])))
+    for context in contexts:
+        end(trees, child_of(trees, root, handler(), [20, 3], context=context, is_detached=True))
     assert not end(trees, root)
     trees.join(root, merged(root), num_prefill=0, num_injected=0)
     assert end(trees, root)

@@ -7,13 +7,25 @@ from typing import Any
 import pytest
 
 import sequence_hooks.tree.merge as merge_module
-from mytests.core.plain import HOOKS, LIMITS, PROMISE, SYNC, child, encode, handler
+from mytests.core.plain import (
+    HOOKS,
+    LIMITS,
+    PROMISE,
+    PlainSequence,
+    Trees,
+    child_of,
+    handler,
+    merged,
+    spec,
+)
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.builtin import SyncHandler
+from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import ChildOutput, Segment
+from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Decision, Effects, Refusal, Room, Standing, apply, decide, join
+from sequence_hooks.tree.rules import Decision, Refusal, decide, join
 
 
 class Asks:
@@ -35,59 +47,100 @@ class Asks:
         return joined
 
 
-def event(depth: int = 0) -> TokenEvent:
-    return TokenEvent(PROMISE, "r", (10, 11), (), depth, 0)
+def branch_with(
+    depth: int = 0, num_children: int = 0, num_sampled: int = 0, limits: Limits = LIMITS
+) -> Branch[PlainSequence]:
+    """A sequence with two tokens of prompt, about to sample a hook token."""
+    trees = Trees()
+    branch = trees.add_root(PlainSequence(), limits)
+    for _ in range(depth):
+        branch = child_of(trees, branch, handler())
+    branch.sequence.output_token_ids += [20] * num_sampled
+    for _ in range(num_children):
+        child_of(trees, branch, handler())
+    return branch
 
 
-def standing(**changes: Any) -> Standing:
-    """A root with room for nine tokens after the hook token, in a vocabulary of 100."""
-    given = {"depth": 0, "num_unfinished_children": 0, "num_sampled_in_tree": 0, "limits": LIMITS, "num_context": 3}
-    return Standing(**{**given, "room": 9, "vocab_size": 100, **changes})
+def decided(
+    asks: TokenHandler,
+    branch: Branch[PlainSequence] | None = None,
+    room: int = 9,
+    vocab_size: int | None = 100,
+    num_trigger: int = 1,
+) -> Decision | Refusal:
+    """What it does, with room for nine tokens after the hook token, in a vocabulary of 100."""
+    branch = branch or branch_with()
+    output = branch.sequence.output_token_ids
+    max_len = len(branch.sequence.prompt_token_ids) + len(output) + 1 + room
+    return decide(branch, PROMISE, TriggerMatch(asks, num_trigger), output, max_len, vocab_size)
 
 
-TWO = Actions((Spawn((5,)), Spawn((6, 7))))
+def specs_of(asks: TokenHandler, branch: Branch[PlainSequence] | None = None, **fields: Any) -> list[Any]:
+    """The children that are decided on."""
+    decision = decided(asks, branch, **fields)
+    assert isinstance(decision, Decision)
+    return [spec for spec, _ in decision.children]
+
+
+TWO = Actions((Spawn((5,), {"max_tokens": 3}), Spawn((6, 7))))
+FEW_TOKENS = Limits(True, 2, 3, max_tree_tokens=7)
 
 
 class TestDecide:
     def test_what_is_allowed_is_decided(self) -> None:
-        """With the handler, which will join the children."""
+        """With the handler, which will join the children, and what it gives each."""
         asks = Asks(TWO)
-        assert decide(asks, event(), standing()) == Decision(PROMISE, asks, TWO)
+        assert decided(asks) == Decision(
+            PROMISE,
+            asks,
+            (
+                (spec(0, prefix_token_ids=(5,)), {"max_tokens": 3}),
+                (spec(1, prefix_token_ids=(6, 7)), None),
+            ),
+            None,
+        )
+
+    def test_its_event_has_the_tokens_before_it(self) -> None:
+        """Whether or not it is in the output already."""
+        seen: list[TokenEvent] = []
+
+        class Looks(Asks):
+            def on_token(self, event: TokenEvent) -> Actions:
+                seen.append(event)
+                return super().on_token(event)
+
+        branch = branch_with(depth=1, num_children=2)
+        branch.sequence.output_token_ids += [20, 21, PROMISE]
+        asks = Looks(Actions())
+        decide(branch, PROMISE, TriggerMatch(asks, 2), branch.sequence.output_token_ids[:2], 20, None)
+        assert seen == [TokenEvent(PROMISE, "r_child_0", (10, 11), (20, 21), 1, 2, 2)]
 
     @pytest.mark.parametrize(
-        "changes",
-        [
-            {"depth": 2},
-            {"num_unfinished_children": 2},
-            {"limits": Limits(True, 2, 3, max_tree_tokens=7), "num_sampled_in_tree": 7},
-        ],
+        "state",
+        [{"depth": 2}, {"num_children": 2}, {"limits": FEW_TOKENS, "num_sampled": 7}],
         ids=["depth", "children", "tokens-of-the-tree"],
     )
-    def test_past_a_limit_a_token_is_an_ordinary_one(self, changes: dict[str, Any]) -> None:
+    def test_past_a_limit_a_token_is_an_ordinary_one(self, state: dict[str, Any]) -> None:
         """As configured, so there is nothing to tell."""
-        assert decide(Asks(TWO), event(), standing(**changes)) == Refusal()
+        assert decided(Asks(TWO), branch_with(**state)) == Refusal()
 
     @pytest.mark.parametrize(
-        "changes",
-        [
-            {"depth": 1},
-            {"num_unfinished_children": 1},
-            {"limits": Limits(True, 2, 3, max_tree_tokens=7), "num_sampled_in_tree": 6},
-            {"room": 3},
-        ],
+        "state", [{"depth": 1}, {"num_children": 1}, {"limits": FEW_TOKENS, "num_sampled": 6}, {"room": 3}]
     )
-    def test_up_to_a_limit_it_is_not(self, changes: dict[str, Any]) -> None:
+    def test_up_to_a_limit_it_is_not(self, state: dict[str, Any]) -> None:
         """The limits themselves are allowed."""
-        assert isinstance(decide(Asks(TWO), event(), standing(**changes)), Decision)
+        room = state.get("room", 9)
+        branch = branch_with(**{name: value for name, value in state.items() if name != "room"})
+        assert isinstance(decided(Asks(TWO), branch, room), Decision)
 
     def test_limits_are_for_spawns_alone(self) -> None:
         """A sync blocks whatever its depth."""
         sync = SyncHandler(HOOKS)
-        assert decide(sync, event(), standing(depth=2, room=0)) == Decision(PROMISE, sync, Actions(block=True))
+        assert decided(sync, branch_with(depth=2), room=0) == Decision(PROMISE, sync, (), "children")
 
     def test_each_child_needs_room_for_a_token(self) -> None:
         """After its prefix."""
-        assert decide(Asks(TWO), event(), standing(room=2)) == Refusal(lacks_room=True)
+        assert decided(Asks(TWO), room=2) == Refusal(lacks_room=True)
 
     @pytest.mark.parametrize(
         ("actions", "error"),
@@ -97,30 +150,38 @@ class TestDecide:
             (Actions((Spawn((-1,)),)), ValueError),
             (Actions((Spawn((7.5,)),)), TypeError),  # type: ignore[arg-type]
             (Actions(("child",)), TypeError),  # type: ignore[arg-type]
+            (Actions((Spawn((), context="none"),)), ValueError),
             ("spawn", TypeError),
         ],
     )
     def test_a_fault_is_a_value(self, actions: Any, error: type[Exception]) -> None:
         """Whatever a handler raises or returns, the rules raise nothing."""
-        refusal = decide(Asks(actions), event(), standing())
+        refusal = decided(Asks(actions))
         assert isinstance(refusal, Refusal) and isinstance(refusal.error, error)
 
     def test_without_a_vocabulary_any_id_will_do(self) -> None:
         """Some engines don't know theirs."""
-        assert isinstance(decide(Asks(Actions((Spawn((100,)),))), event(), standing(vocab_size=None)), Decision)
+        assert isinstance(decided(Asks(Actions((Spawn((100,)),))), vocab_size=None), Decision)
 
-
-class TestApply:
     def test_children_are_numbered_per_parent(self) -> None:
         """In spawn order, after those that it has spawned before."""
-        decision = Decision(PROMISE, Asks(TWO), TWO)
-        children = apply(decision, "r", num_children=3, position=8, num_context=10).children
-        assert [(plan.request_id, plan.number) for plan in children] == [("r_child_3", 3), ("r_child_4", 4)]
-        assert [(plan.prefix_token_ids, plan.position) for plan in children] == [((5,), 8), ((6, 7), 8)]
-        assert all(plan.handler is decision.handler for plan in children)
+        specs = specs_of(Asks(TWO), branch_with(depth=1, num_children=1, num_sampled=7))
+        assert [(each.request_id, each.number) for each in specs] == [
+            ("r_child_0_child_1", 1),
+            ("r_child_0_child_2", 2),
+        ]
+        assert {(each.parent_id, each.position) for each in specs} == {("r_child_0", 8)}
+
+    @pytest.mark.parametrize(("context", "num_shared"), [("parent", 10), ("before_trigger", 8), ("none", 0)])
+    def test_a_child_shares_what_its_context_says(self, context: Any, num_shared: int) -> None:
+        """The trigger is the last two of ten tokens. Its prompt is what it shares, and its prefix."""
+        asks = Asks(Actions((Spawn((5,), context=context, is_detached=True),)))
+        (only,) = specs_of(asks, branch_with(num_sampled=7), num_trigger=2)
+        assert (only.context, only.num_shared, only.num_trigger_tokens) == (context, num_shared, 2)
+        assert (only.num_prompt_tokens, only.is_detached) == (num_shared + 1, True)
 
     @pytest.mark.parametrize(
-        ("actions", "until"),
+        ("actions", "waits_for"),
         [
             (Actions(), None),
             (Actions(block=True), "children"),
@@ -128,18 +189,32 @@ class TestApply:
             (Actions(block=True, await_resume=True), "caller"),
         ],
     )
-    def test_a_sequence_blocks_until(self, actions: Actions, until: Any) -> None:
+    def test_a_sequence_waits_for(self, actions: Actions, waits_for: Any) -> None:
         """A caller who is awaited is awaited beside the children."""
-        assert apply(Decision(SYNC, Asks(actions), actions), "r", 0, 1, 3) == Effects((), until)
+        asks = Asks(actions)
+        assert decided(asks) == Decision(PROMISE, asks, (), waits_for)
+
+
+def parent_of(
+    *children: tuple[str, list[int], TokenHandler], given: tuple[int, ...] = (), num_output: int = 5
+) -> Branch[PlainSequence]:
+    """A parent whose children have these names, results and handlers; it has been given tokens by a caller."""
+    trees = Trees()
+    root = trees.add_root(PlainSequence(prompt_token_ids=[10] * 4, output_token_ids=[20] * num_output), LIMITS)
+    for number, (name, result, spawned_by) in enumerate(children):
+        sequence = PlainSequence(name, output_token_ids=result, outcome="length")
+        assert trees.end(trees.spawn(root, spec(number), spawned_by, sequence))
+    trees.block(root, "caller")
+    trees.resume(root, given)
+    return root
 
 
 class TestJoin:
     def test_results_stand_in_spawn_order(self) -> None:
         """And each output token is in one segment."""
         spawned_by = handler()
-        children = [child("a", [20, 21], spawned_by), child("b", [30], spawned_by)]
-        merge = join(children, (40,), Room(5, 9, 100), encode, None)
-        assert merge.spans == (Span((20, 21), "a", range(2)), Span((30,), "b", range(1)), Span((40,)))
+        merge = merged(parent_of(("a", [20, 21], spawned_by), ("b", [30], spawned_by), given=(40,)))
+        assert merge.spans == (Span((20, 21), "a", [0, 1]), Span((30,), "b", [0]), Span((40,)))
         assert merge.segments == (
             Segment(5, 7, "merged", "a"),
             Segment(7, 8, "merged", "b"),
@@ -151,21 +226,21 @@ class TestJoin:
     @pytest.mark.parametrize(("room", "kept", "ends"), [(0, 0, True), (2, 2, True), (3, 3, True), (4, 3, False)])
     def test_it_is_cut_to_the_room(self, room: int, kept: int, ends: bool) -> None:
         """A parent without room for another token ends."""
-        merge = join([child("a", [20, 21, 22], handler())], (), Room(5, 9, room), encode, None)
+        merge = merged(parent_of(("a", [20, 21, 22], handler())), room)
         assert (merge.num_merged, merge.num_cut, merge.ends_at_length) == (kept, 3 - kept, ends)
         assert merge.num_context == 9 + kept
         assert [token for span in merge.spans for token in span.token_ids] == [20, 21, 22][:kept]
 
     def test_nothing_leaves_no_segment(self) -> None:
         """A child without a result brings none."""
-        merge = join([child("a", [], handler())], (), Room(5, 9, 100), encode, None)
+        merge = merged(parent_of(("a", [], handler())))
         assert (merge.spans, merge.segments, merge.num_merged) == ((), (), 0)
 
     def test_each_handler_joins_its_own(self) -> None:
         """Children of one handler that follow each other are joined together."""
         first, second = Asks(Actions(), "A"), Asks(Actions(), [66])
-        children = [child("a", [1], first), child("b", [2], first), child("c", [3], second), child("d", [4], first)]
-        merge = join(children, (), Room(0, 0, 100), encode, None)
+        handlers = [first, first, second, first]
+        merge = merged(parent_of(*((name, [1], each) for name, each in zip("abcd", handlers, strict=True))))
         assert [list(span.token_ids) for span in merge.spans] == [[65], [66], [65]]
 
     @pytest.mark.parametrize(
@@ -176,7 +251,7 @@ class TestJoin:
     ) -> None:
         """A text is one piece. More than any model has room for are a mistake."""
         monkeypatch.setattr(merge_module, "_MOST_PIECES", 3)
-        merge = join([child("a", [1], Asks(Actions(), joined))], (), Room(0, 0, 100), encode, None)
+        merge = merged(parent_of(("a", [1], Asks(Actions(), joined))))
         assert merge.num_merged == (0 if error else len(joined))
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
 
@@ -188,13 +263,13 @@ class TestJoin:
             encoded.append(text)
             return [len(text)]
 
-        merge = join([child("a", [1], Asks(Actions(), ["x", "yy", "x"]))], (), Room(0, 0, 9), encode_noted, None)
+        parent = parent_of(("a", [1], Asks(Actions(), ["x", "yy", "x"])))
+        merge = join(parent, 100, encode_noted, None)
         assert ([list(span.token_ids) for span in merge.spans], encoded) == ([[1], [2], [1]], ["x", "yy"])
 
     def test_a_fault_costs_its_own_children_alone(self) -> None:
         """The first of several is told."""
         good, bad, worse = Asks(Actions(), "A"), Asks(Actions(), KeyError("k")), Asks(Actions(), [1000])
-        children = [child("a", [1], bad), child("b", [2], good), child("c", [3], worse)]
-        merge = join(children, (), Room(0, 0, 100), encode, vocab_size=100)
+        merge = merged(parent_of(("a", [1], bad), ("b", [2], good), ("c", [3], worse)), vocab_size=100)
         assert [list(span.token_ids) for span in merge.spans] == [[65]]
         assert merge.error == "KeyError: 'k'"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, plan
+from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, spec
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.injection import InjectedKV, Positions
@@ -151,7 +151,7 @@ class TestSteps:
         trees, root = planted()
         trees.block(root, "children")
         steps = {
-            "spawn": lambda: trees.spawn(root, plan(0, handler()), PlainSequence("r_child_0")),
+            "spawn": lambda: trees.spawn(root, spec(), handler(), PlainSequence("r_child_0")),
             "block": lambda: trees.block(root, "children"),
             "end": lambda: trees.end(root),
         }

@@ -15,6 +15,7 @@ from mytests.rules.handlers import FORK, hooks_with
 from mytests.which import IS_V1
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
+from vllm.sampling_params import SamplingParams
 
 MAKES_CHILDREN = "sequence_hooks.v1.core.decider" if IS_V1 else "vllm.engine.output_processor.sequence_hook"
 
@@ -255,6 +256,29 @@ def test_a_handler_that_aborts_its_request_ends_nothing_else(at_join: bool) -> N
     """A handler is to change nothing itself, but another client's request must not pay for one that does."""
     Aborting.at_join = at_join
     Aborting.engine = engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Aborting")}))
+    engine.add("r")
+    engine.add("s")
+    engine.run(lambda sampling: FORK if sampling.request_id == "r" else EOS)
+    assert "r" not in engine.outputs or engine.outputs["r"].outputs[0].finish_reason in (None, "abort")
+    assert finished(engine, "s").finish_reason == "stop"
+    engine.assert_empty()
+
+
+class AbortingParams(SamplingParams):
+    """Parameters of a child that abort its request as soon as a copy of them is made."""
+
+    def clone(self) -> SamplingParams:
+        Aborting.engine.abort("r")
+        return SamplingParams()
+
+    def __deepcopy__(self, memo: Any) -> SamplingParams:
+        return self.clone()
+
+
+def test_parameters_that_abort_their_request_end_nothing_else() -> None:
+    """They are the last code of a user's that runs before a child exists, and none does."""
+    Odd.made = staticmethod(spawning(Spawn((), AbortingParams()), block=True))
+    Aborting.engine = engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
     engine.add("r")
     engine.add("s")
     engine.run(lambda sampling: FORK if sampling.request_id == "r" else EOS)

@@ -2,6 +2,7 @@
 """Copies what a handler returned to plain values, so that none of its code runs once its token is decided."""
 
 import operator
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -36,8 +37,10 @@ def as_token_id(value: Any) -> int:
 def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
     if not isinstance(given, Spawn):
         raise TypeError(f"Actions.spawn has {shortened(given)}; give Spawn objects")
-    prefix = given.prefix_token_ids
-    if type(given) is Spawn and type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}:
+    prefix, params = given.prefix_token_ids, given.sampling_params
+    is_mapping = isinstance(params, Mapping)
+    has_plain_ids = type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}
+    if type(given) is Spawn and has_plain_ids and (type(params) is dict or not is_mapping):
         return given
     prefix = tuple(as_token_id(token_id) for token_id in islice(prefix, max(most_prefix, 0) + 1))
-    return Spawn(prefix, given.sampling_params, given.context, bool(given.is_detached))
+    return Spawn(prefix, dict(params) if is_mapping else params, given.context, bool(given.is_detached))

@@ -135,8 +135,8 @@ def _moved(span: Span, own: Sequence[Segment], start: int) -> Iterator[Segment]:
 
 def _trigger(child: Branch[N]) -> tuple[int, int]:
     """Where the trigger that spawned a child ends in its parent's output, and how many tokens it has."""
-    assert child.origin is not None
-    return child.origin.position, child.origin.num_trigger_tokens
+    assert child.spec is not None
+    return child.spec.position, child.spec.num_trigger_tokens
 
 
 def _spans(cells: Sequence[Cell]) -> Iterator[Span]:

@@ -3,13 +3,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 
 if TYPE_CHECKING:
@@ -21,37 +20,26 @@ Phase = Literal["live", "blocked", "finished"]
 """The phase of a branch. "live": the engine may schedule it. "blocked": it waits for its children or for a caller."""
 
 
-@dataclass(frozen=True)
-class Origin:
-    """How a child was spawned."""
-
-    handler: TokenHandler
-    """The handler of the token that spawned it; it also joins it to its parent."""
-
-    prefix_token_ids: tuple[int, ...]
-    position: int
-    """Output tokens of its parent at the spawn, including the token that spawned it."""
-
-    num_shared: int
-    """Tokens of its parent's context that its own begins with."""
-
-    context: ChildContext
-    is_detached: bool
-    """Whether its parent neither waits for it nor sees it."""
-
-    num_trigger_tokens: int
-    """Tokens of its parent's output, up to ``position``, that contain the trigger."""
-
-
 class Branch(Generic[S]):
     """One sequence of a tree: its parent, its children, and what was merged into it."""
 
-    def __init__(self, sequence: S, limits: Limits, parent: "Branch[S] | None", origin: Origin | None) -> None:
+    def __init__(
+        self,
+        sequence: S,
+        limits: Limits,
+        parent: "Branch[S] | None" = None,
+        spec: ChildSpec | None = None,
+        handler: TokenHandler | None = None,
+    ) -> None:
         self.sequence = sequence
         self.limits = limits
         self.parent = parent
-        self.origin = origin
-        """None for a root."""
+        self.spec = spec
+        """How it was spawned; None for a root."""
+
+        self.handler = handler
+        """The handler of the token that spawned it, which also joins it to its parent; None for a root, and in a front
+        end, which asks no handlers."""
 
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.root: Branch[S] = self if parent is None else parent.root
@@ -114,7 +102,7 @@ class Branch(Generic[S]):
     @property
     def is_detached(self) -> bool:
         """Whether its parent neither waits for it nor sees it."""
-        return self.origin is not None and self.origin.is_detached
+        return self.spec is not None and self.spec.is_detached
 
     @property
     def unjoined(self) -> list["Branch[S]"]:

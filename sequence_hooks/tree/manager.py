@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Generic
 
 from sequence_hooks.config.limits import Limits
+from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import Join
 from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned
 from sequence_hooks.trace.observer import SILENT, Observer
-from sequence_hooks.tree.branch import Branch, Origin, Phase, S
+from sequence_hooks.tree.branch import Branch, Phase, S
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.integrity import IntegrityError, faults_of
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.stats import HookStats
 
 if TYPE_CHECKING:
-    from sequence_hooks.tree.rules import ChildPlan, Merge
+    from sequence_hooks.tree.rules import Merge
 
 
 class IllegalStep(RuntimeError):
@@ -52,15 +54,19 @@ class DependencyManager(Generic[S]):
 
     def add_root(self, sequence: S, limits: Limits) -> Branch[S]:
         """Make a request's own sequence, or that of one of its samples, the root of a tree."""
-        root: Branch[S] = Branch(sequence, limits, None, None)
+        root: Branch[S] = Branch(sequence, limits)
         self._roots[root] = None
         return root
 
-    def spawn(self, parent: Branch[S], plan: "ChildPlan", sequence: S) -> Branch[S]:
-        """Add the child that ``plan`` describes, whose ``sequence`` the engine has made."""
+    def spawn(self, parent: Branch[S], spec: ChildSpec, handler: TokenHandler | None, sequence: S) -> Branch[S]:
+        """Add the child of this ``spec``, whose ``sequence`` the engine has made.
+
+        Args:
+            handler: Joins it to its parent; None where no handler is asked.
+        """
         self._require(parent, "live", "spawn")
-        child = Branch(sequence, parent.limits, parent, _origin(plan))
-        if parent.injected is not None and plan.num_shared:
+        child = Branch(sequence, parent.limits, parent, spec, handler)
+        if parent.injected is not None and spec.num_shared:
             child.inject(parent.injected.for_child())
         parent.add_child(child)
         self.stats.num_spawned += 1
@@ -68,11 +74,11 @@ class DependencyManager(Generic[S]):
             Spawned,
             sequence=child.request_id,
             parent=parent.request_id,
-            position=plan.position,
-            num_prompt_tokens=len(sequence.prompt_token_ids),
-            prefix_token_ids=plan.prefix_token_ids,
-            context=plan.context,
-            is_detached=plan.is_detached,
+            position=spec.position,
+            num_prompt_tokens=spec.num_prompt_tokens,
+            prefix_token_ids=spec.prefix_token_ids,
+            context=spec.context,
+            is_detached=spec.is_detached,
         )
         return child
 
@@ -229,15 +235,3 @@ class DependencyManager(Generic[S]):
     def _require(self, branch: Branch[S], phase: Phase, step: str) -> None:
         if branch.phase != phase:
             raise IllegalStep(f"{branch.request_id} is {branch.phase} and cannot {step}")
-
-
-def _origin(plan: "ChildPlan") -> Origin:
-    return Origin(
-        handler=plan.handler,
-        prefix_token_ids=plan.prefix_token_ids,
-        position=plan.position,
-        num_shared=plan.num_shared,
-        context=plan.context,
-        is_detached=plan.is_detached,
-        num_trigger_tokens=plan.num_trigger_tokens,
-    )

@@ -5,9 +5,9 @@ The life of a tree, from its first promise to its last join (time runs downwards
 
     parent                         child 0            child 1
 
-    ~ ~ ~                                                          decide   a token is sampled: its handler's actions,
-    promise ──────────────────────►┐                                        or none, if the limits forbid them
-    ~                              ~                               apply    the children to make, and what blocks
+    ~ ~ ~                                                          decide   a token is sampled: the children to make and
+    promise ──────────────────────►┐                                        what to wait for, as its handler asks, or
+    ~                              ~                                        nothing, if the limits forbid it
     promise ───────────────────────┼─────────────────►┐
     ~ ~                            ~                  ~
     sync: BLOCKED                  ~                  ~
@@ -26,47 +26,34 @@ queue and compute sequences, and to append what a join returns.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sequence_hooks.config.choices import ChildContext
-from sequence_hooks.config.limits import Limits
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.actions import plain_actions
+from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch, S
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
-from sequence_hooks.tree.merge import Encode, FinishedChild, Span, cut_to, inserted, merge, num_tokens
+from sequence_hooks.tree.merge import Encode, Span, cut_to, inserted, merge, num_tokens
 from sequence_hooks.tree.sequence import WaitsFor
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What decides whether a sequence that samples a hook token may spawn."""
-
-    depth: int
-    num_unfinished_children: int
-    num_sampled_in_tree: int
-    """Read only if the limits have ``max_tree_tokens``; otherwise 0 will do."""
-
-    limits: Limits
-    num_context: int
-    """Tokens of its context, including the hook token."""
-
-    room: int
-    """Tokens that fit after the hook token, up to the model's length."""
-
-    vocab_size: int | None
-    """None if it is unknown."""
+from sequence_hooks.tree.transcript import N, finished
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a handler asks for, all of which is allowed."""
+    """What a hook token does, unless it ends its sequence. All of it is allowed."""
 
     token_id: int
     handler: TokenHandler
-    actions: Actions
-    num_trigger_tokens: int = 1
+    """It has asked for this, and will join the children."""
+
+    children: tuple[tuple[ChildSpec, Any], ...]
+    """In spawn order, each with its own `sequence_hooks.handlers.Spawn.sampling_params`, which the engine completes."""
+
+    waits_for: WaitsFor | None
+    """What the sequence waits for; None if it goes on."""
 
 
 @dataclass(frozen=True)
@@ -78,47 +65,6 @@ class Refusal:
 
     lacks_room: bool = False
     """Whether the model's length has no room for a child. If neither is set, a configured limit forbids the spawn."""
-
-
-@dataclass(frozen=True)
-class ChildPlan:
-    """A child that the engine has to make. Its prompt is the first ``num_shared`` tokens of its parent's context,
-    followed by the prefix."""
-
-    request_id: str
-    number: int
-    """Its index among its parent's children."""
-
-    prefix_token_ids: tuple[int, ...]
-    position: int
-    """Output tokens of its parent, including the token that spawns it."""
-
-    handler: TokenHandler
-    num_shared: int
-    context: ChildContext = "parent"
-    is_detached: bool = False
-    num_trigger_tokens: int = 1
-
-
-@dataclass(frozen=True)
-class Effects:
-    """What the engine has to do to carry out a decision, once its token is processed."""
-
-    children: tuple[ChildPlan, ...]
-    blocks_until: WaitsFor | None
-    """What the parent waits for; None if it goes on."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """How long a parent's context is, and how long it may become. All counts are tokens."""
-
-    num_output: int
-    num_context: int
-    """Prompt and output."""
-
-    num_free: int
-    """How many more the model's length allows."""
 
 
 @dataclass(frozen=True)
@@ -148,56 +94,50 @@ class Merge:
         return num_tokens(self.spans)
 
 
-def decide(handler: TokenHandler, event: TokenEvent, standing: Standing) -> Decision | Refusal:
-    """What ``handler`` asks for at its token, if its tree's limits and the model's length allow all of it."""
+def decide(
+    branch: Branch[S],
+    token_id: int,
+    match: TriggerMatch,
+    output_token_ids: Sequence[int],
+    max_len: int,
+    vocab_size: int | None,
+) -> Decision | Refusal:
+    """What the handler of a hook token asks for, if its tree's limits and the model's length allow all of it.
+
+    Args:
+        branch: The sequence that has sampled the token.
+        output_token_ids: Its output before the token, which may have been appended to it since.
+        max_len: The most tokens that its context may have.
+        vocab_size: Token ids must be below it; None if it is unknown.
+    """
+    prompt_token_ids = branch.sequence.prompt_token_ids
+    num_context, number = len(prompt_token_ids) + len(output_token_ids) + 1, len(branch.children)
+    event = TokenEvent(
+        token_id,
+        branch.request_id,
+        tuple(prompt_token_ids),
+        tuple(output_token_ids),
+        branch.depth,
+        branch.num_unfinished_children,
+        match.num_tokens,
+    )
     try:
-        actions = plain_actions(handler.on_token(event), standing.limits.max_children, standing.room)
-        if actions.spawn and not _is_within_limits(actions, standing):
+        actions = plain_actions(match.handler.on_token(event), branch.limits.max_children, max_len - num_context)
+        if actions.spawn and not _is_within_limits(actions, branch):
             return Refusal()
         for spawn in actions.spawn:
-            inserted(spawn.prefix_token_ids, standing.vocab_size)
+            inserted(spawn.prefix_token_ids, vocab_size)
             if spawn.context != "parent" and not spawn.prefix_token_ids:
                 raise ValueError(f"a child with the context {spawn.context!r} needs a prefix; give prefix_token_ids")
     except FAULTS as error:
         return Refusal(error=error)
+    specs = [_spec(event, each, spawn, num_context) for each, spawn in enumerate(actions.spawn, number)]
     # Each child needs room for a token of its own.
-    longest = standing.num_context + standing.room
-    if any(
-        _num_shared(spawn, standing.num_context, event.num_trigger_tokens) + len(spawn.prefix_token_ids) >= longest
-        for spawn in actions.spawn
-    ):
+    if any(spec.num_prompt_tokens >= max_len for spec in specs):
         return Refusal(lacks_room=True)
-    return Decision(event.token_id, handler, actions, event.num_trigger_tokens)
-
-
-def apply(decision: Decision, parent_id: str, num_children: int, position: int, num_context: int) -> Effects:
-    """The children that ``decision`` spawns, and whether it blocks their parent.
-
-    Args:
-        num_children: How many children the parent has spawned before.
-        position: The parent's output tokens, including the hook token.
-        num_context: The tokens of its context, including the hook token.
-    """
-    num_trigger = decision.num_trigger_tokens
-
-    def plan(number: int, spawn: Spawn) -> ChildPlan:
-        return ChildPlan(
-            request_id=child_id(parent_id, number),
-            number=number,
-            prefix_token_ids=spawn.prefix_token_ids,
-            position=position,
-            handler=decision.handler,
-            num_shared=_num_shared(spawn, num_context, num_trigger),
-            context=spawn.context,
-            is_detached=spawn.is_detached,
-            num_trigger_tokens=num_trigger,
-        )
-
-    actions = decision.actions
-    children = tuple(plan(number, spawn) for number, spawn in enumerate(actions.spawn, num_children))
-    if actions.await_resume:
-        return Effects(children, "caller")
-    return Effects(children, "children" if actions.block else None)
+    own_params = (spawn.sampling_params for spawn in actions.spawn)
+    children = tuple(zip(specs, own_params, strict=True))
+    return Decision(token_id, match.handler, children, _waits_for(actions))
 
 
 def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
@@ -210,44 +150,33 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
             yield branch
 
 
-def join(
-    children: Sequence[FinishedChild], given: Sequence[int], room: Room, encode: Encode, vocab_size: int | None
-) -> Merge:
-    """What to append to a parent for its finished ``children``: their results in spawn order, cut to the room left.
+def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None) -> Merge:
+    """What to append to a parent that is ready: its children's results in spawn order, cut to the room left.
+
+    What a caller resumed it with comes last.
 
     Args:
-        given: Token ids that a caller resumed it with; they come last.
+        max_len: The most tokens that its context may have.
         encode: Returns the token ids of a text, without special tokens.
         vocab_size: Token ids must be below it; None if it is unknown.
     """
-    spans, error = merge(children, encode, vocab_size)
-    if given:
-        spans.append(inserted(given, None))
-    fitting = [span for span in cut_to(spans, room.num_free) if span.token_ids]
+    num_output = len(branch.sequence.output_token_ids)
+    num_context = len(branch.sequence.prompt_token_ids) + num_output
+    num_free = max_len - num_context
+    spans, error = merge(finished(branch.unjoined), encode, vocab_size)
+    if branch.resumed_with:
+        spans.append(inserted(branch.resumed_with, None))
+    fitting = [span for span in cut_to(spans, num_free) if span.token_ids]
     num_merged = num_tokens(fitting)
     return Merge(
-        position=room.num_output,
+        position=num_output,
         spans=tuple(fitting),
-        segments=tuple(segments(fitting, room.num_output)),
+        segments=tuple(segments(fitting, num_output)),
         num_cut=num_tokens(spans) - num_merged,
-        num_context=room.num_context + num_merged,
-        ends_at_length=num_merged == room.num_free,
+        num_context=num_context + num_merged,
+        ends_at_length=num_merged == num_free,
         error=error,
     )
-
-
-def _num_shared(spawn: Spawn, num_context: int, num_trigger: int) -> int:
-    """How many tokens of its parent's context a child's own context begins with."""
-    return {"parent": num_context, "before_trigger": num_context - num_trigger, "none": 0}[spawn.context]
-
-
-def _is_within_limits(actions: Actions, standing: Standing) -> bool:
-    limits = standing.limits
-    if standing.depth >= limits.max_child_depth:
-        return False
-    if standing.num_unfinished_children + len(actions.spawn) > limits.max_children:
-        return False
-    return limits.max_tree_tokens is None or standing.num_sampled_in_tree < limits.max_tree_tokens
 
 
 def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
@@ -256,3 +185,36 @@ def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
         end = start + len(span.token_ids)
         yield Segment(start, end, "inserted" if span.child is None else "merged", span.child or span.prefix_of)
         start = end
+
+
+def _is_within_limits(actions: Actions, branch: Branch[Any]) -> bool:
+    limits = branch.limits
+    if branch.depth >= limits.max_child_depth:
+        return False
+    if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
+        return False
+    # A walk over the whole tree: only where it counts.
+    return limits.max_tree_tokens is None or branch.num_sampled_in_tree < limits.max_tree_tokens
+
+
+def _spec(event: TokenEvent, number: int, spawn: Spawn, num_context: int) -> ChildSpec:
+    """A child of the sequence that has sampled a hook token, with which its context has ``num_context`` tokens."""
+    num_trigger = event.num_trigger_tokens
+    num_shared = {"parent": num_context, "before_trigger": num_context - num_trigger, "none": 0}
+    return ChildSpec(
+        request_id=child_id(event.request_id, number),
+        parent_id=event.request_id,
+        number=number,
+        position=len(event.output_token_ids) + 1,
+        num_trigger_tokens=num_trigger,
+        num_shared=num_shared[spawn.context],
+        prefix_token_ids=spawn.prefix_token_ids,
+        context=spawn.context,
+        is_detached=spawn.is_detached,
+    )
+
+
+def _waits_for(actions: Actions) -> WaitsFor | None:
+    if actions.await_resume:
+        return "caller"
+    return "children" if actions.block else None

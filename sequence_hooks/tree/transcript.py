@@ -41,11 +41,11 @@ def output_of(child: Branch[N]) -> ChildOutput:
 
 
 def finished(children: Iterable[Branch[N]]) -> list[FinishedChild]:
-    """Finished ``children`` as the values that `sequence_hooks.tree.rules.join` takes."""
+    """Finished ``children`` as `sequence_hooks.tree.merge` takes them."""
     found = []
     for child in children:
-        assert child.origin is not None
-        found.append(FinishedChild(output_of(child), child.origin.handler, child.result_positions))
+        assert child.handler is not None, "where children are joined, each has the handler that spawned it"
+        found.append(FinishedChild(output_of(child), child.handler, child.result_positions))
     return found
 
 
@@ -101,15 +101,15 @@ def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript
 
 
 def _narrate(child: Branch[N]) -> ChildOutput:
-    sequence, origin = child.sequence, child.origin
-    assert origin is not None
+    sequence, spec = child.sequence, child.spec
+    assert spec is not None
     token_ids, logprobs = tuple(sequence.output_token_ids), sequence.token_logprobs
     return ChildOutput(
         request_id=child.request_id,
-        spawn_position=origin.position,
-        num_shared=origin.num_shared,
-        prefix_token_ids=origin.prefix_token_ids,
-        is_detached=origin.is_detached,
+        spawn_position=spec.position,
+        num_shared=spec.num_shared,
+        prefix_token_ids=spec.prefix_token_ids,
+        is_detached=spec.is_detached,
         text=sequence.text,
         token_ids=token_ids,
         logprobs=None if logprobs is None else tuple(logprobs),

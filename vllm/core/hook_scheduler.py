@@ -28,7 +28,7 @@ from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Effects, ready
+from sequence_hooks.tree.rules import Decision, ready
 from sequence_hooks.tree.sequence import WaitsFor
 from vllm.core.forgotten import forget_joined
 from vllm.core.hooked_sequence import (
@@ -84,23 +84,23 @@ class HookScheduler(InjectingScheduler):
             attach(branch)
         return branch
 
-    def spawn(self, parent: V0Branch, effects: Effects, made: Iterable[V0Sequence]) -> None:
-        """Queue the children that ``effects`` plans and that were ``made``; they run as soon as there is room.
+    def spawn(self, parent: V0Branch, decision: Decision, made: Iterable[V0Sequence]) -> None:
+        """Queue the children of a ``decision`` that were ``made``; they run as soon as there is room.
 
         Those that share no block with their parent are prompts like any other, ahead of new requests.
 
         Raises:
             IllegalTransition: the parent has no block table to share.
         """
-        if effects.children and not self._has_blocks(parent.sequence.group):
+        if decision.children and not self._has_blocks(parent.sequence.group):
             raise IllegalTransition(f"{parent.request_id} spawns without a block table")
         alone: list[SequenceGroup] = []
-        for plan, sequence in zip(effects.children, made, strict=True):
-            child = self.trees.spawn(parent, plan, sequence)
+        for (spec, _), sequence in zip(decision.children, made, strict=True):
+            child = self.trees.spawn(parent, spec, decision.handler, sequence)
             attach(child)
             sequence.group.metrics.last_token_time = child.spawn_time
             self.notes.lives(sequence.group)
-            if self._blocks.fork(parent.sequence.seq, sequence.seq, plan.num_shared):
+            if self._blocks.fork(parent.sequence.seq, sequence.seq, spec.num_shared):
                 self.forked.append(sequence.group)
             else:
                 alone.append(sequence.group)

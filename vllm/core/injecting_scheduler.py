@@ -41,8 +41,8 @@ class InjectingScheduler(PriorityScheduler):
         sequence, parent = branch.sequence, branch.parent
         if not self._special_kwargs.injects_kv or parent is None or self._kept.holds(sequence.seq):
             return False
-        assert branch.origin is not None
-        if branch.origin.context != "parent" or branch.is_detached:
+        assert branch.spec is not None
+        if branch.spec.context != "parent" or branch.is_detached:
             return False
         has_result = sequence.outcome in ("stopped", "length") and self._has_blocks(sequence.group)
         return has_result and parent.ended_as is None and parent.sequence.outcome is None

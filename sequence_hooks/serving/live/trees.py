@@ -142,7 +142,7 @@ def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
     return LiveSequence(
         request_id=branch.request_id,
         parent_id=None if parent is None else parent.request_id,
-        spawn_position=0 if branch.origin is None else branch.origin.position,
+        spawn_position=0 if branch.spec is None else branch.spec.position,
         is_detached=branch.is_detached,
         state=_state_of(branch),
         waits_for=("caller" if branch.awaits_resume else "children") if is_blocked else None,

@@ -46,11 +46,11 @@ class KeptKV:
 
     def keep(self, branch: V1Branch) -> None:
         """Keep the KV of a child's prefix and output; must be called before upstream frees the child."""
-        assert branch.parent is not None and branch.origin is not None
+        assert branch.parent is not None and branch.spec is not None
         child, num_prompt = branch.sequence.request, branch.sequence.num_prompt_tokens
         num_available = num_written(child)
         (manager,) = self._manager.coordinator.single_type_managers
-        num_shared = branch.origin.num_shared
+        num_shared = branch.spec.num_shared
         first = num_shared // manager.block_size
         blocks = manager.req_to_blocks.get(child.request_id, [])[first : -(-num_available // manager.block_size)]
         if num_available > num_shared and blocks:

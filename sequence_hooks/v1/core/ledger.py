@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.tree.assembly import Assembly
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import ChildPlan, Merge
+from sequence_hooks.tree.rules import Merge
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.events import (
     EVENTS,
@@ -90,8 +91,8 @@ class Ledger:
         self._events, self._num_before, self._outputs = {}, {}, {}
 
 
-def spawned(plan: ChildPlan, child: Request, parent: V1Branch) -> Spawned:
-    """Tells of the child that ``plan`` describes."""
+def spawned(spec: ChildSpec, child: Request, parent: V1Branch) -> Spawned:
+    """Tells of the child that ``spec`` describes."""
     params = params_of(child)
     texts = Texts(
         params.detokenize,
@@ -102,18 +103,18 @@ def spawned(plan: ChildPlan, child: Request, parent: V1Branch) -> Spawned:
         params.num_logprobs,
         params.flat_logprobs,
     )
-    prefix = list(plan.prefix_token_ids)
+    prefix = list(spec.prefix_token_ids)
     return Spawned(
-        plan.request_id,
+        spec.request_id,
         parent.request_id,
-        plan.number,
+        spec.number,
         prefix,
-        plan.position,
+        spec.position,
         texts,
-        plan.num_shared,
-        plan.context,
-        plan.is_detached,
-        plan.num_trigger_tokens,
+        spec.num_shared,
+        spec.context,
+        spec.is_detached,
+        spec.num_trigger_tokens,
     )
 
 

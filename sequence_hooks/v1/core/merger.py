@@ -7,8 +7,7 @@ from typing import Any
 from sequence_hooks.tree.assembly import Assembler, Assembly
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.resume import checked_ids
-from sequence_hooks.tree.rules import Merge, Room, join
-from sequence_hooks.tree.transcript import finished
+from sequence_hooks.tree.rules import Merge, join
 from sequence_hooks.v1.core.sequence import V1Branch
 
 
@@ -37,8 +36,7 @@ class Merger:
     def merge(self, branch: V1Branch) -> Merge:
         """Append the results of the unjoined children, and what a caller gave; return what was appended."""
         request = branch.sequence.request
-        room = Room(len(branch.sequence.output_token_ids), len(request.all_token_ids), self.room(branch))
-        merge = join(finished(branch.unjoined), branch.resumed_with, room, self._encode, self._vocab_size)
+        merge = join(branch, self._model_len, self._encode, self._vocab_size)
         self._log.joined(branch.request_id, merge)
         for span in merge.spans:
             request.append_output_token_ids(list(span.token_ids))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the request of a child."""
 
-from sequence_hooks.tree.rules import ChildPlan
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.v1.core.requests import make_like
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.multimodal.inputs import PlaceholderRange
@@ -15,7 +15,7 @@ def end_of(place: PlaceholderRange) -> int:
     return place.offset + place.length
 
 
-def make_child(parent: V1Branch, plan: ChildPlan, params: SamplingParams, grammars: StructuredOutputManager) -> Request:
+def make_child(parent: V1Branch, spec: ChildSpec, params: SamplingParams, grammars: StructuredOutputManager) -> Request:
     """The request of a child: WAITING, without blocks, and not yet in a queue or a tree.
 
     Its prompt is what it shares of its parent's context, then the prefix.
@@ -26,12 +26,12 @@ def make_child(parent: V1Branch, plan: ChildPlan, params: SamplingParams, gramma
     """
     request = parent.sequence.request
     # A context may be long: it is copied once.
-    prompt: list[int] = request.all_token_ids[: plan.num_shared]
-    prompt.extend(plan.prefix_token_ids)
+    prompt: list[int] = request.all_token_ids[: spec.num_shared]
+    prompt.extend(spec.prefix_token_ids)
     # Their KV is shared, and only recomputed if it is lost: then the encoder's cache may still have them.
-    shared = [each for each in request.mm_features if end_of(each.mm_position) <= plan.num_shared]
-    child = make_like(request, plan.request_id, prompt, params, shared)
-    if plan.context == "parent":
+    shared = [each for each in request.mm_features if end_of(each.mm_position) <= spec.num_shared]
+    child = make_like(request, spec.request_id, prompt, params, shared)
+    if spec.context == "parent":
         # Its first blocks are those of its parent, whose hashes are known.
         child.block_hashes = list(request.block_hashes)
     child.update_block_hashes()

@@ -14,13 +14,14 @@ its children, that of `InjectingScheduler`.
 from collections.abc import Callable
 from typing import Any
 
+from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.trace.observer import SILENT
 from sequence_hooks.trace.recorder import Recorder
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Merge, ready
-from sequence_hooks.v1.core.decider import Decided
+from sequence_hooks.tree.rules import Decision, Merge, ready
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.ledger import Ledger, assembled, ended, joined, spawned
@@ -73,7 +74,7 @@ class TreeScheduler(RecordingScheduler):
         if branch is None and match is None:
             return self._append(request, new_token_ids, is_stale)
         branch = self._add_root(request) if branch is None else branch
-        decided = self.hooks.decider.decide(token_id, match, branch) if match and branch.limits.hooks else None
+        decision = self.hooks.decider.decide(token_id, match, branch) if match and branch.limits.hooks else None
         if branch.phase == "finished":
             # Its own handler has aborted it, so it has no blocks that upstream could enter into its prefix cache.
             request.num_computed_tokens = 0
@@ -84,8 +85,8 @@ class TreeScheduler(RecordingScheduler):
         if ending is not None:
             self._end(branch, ending)
             return new_token_ids, True
-        if decided is not None:
-            stopped = self._carry_out(decided, branch)
+        if decision is not None:
+            stopped = self._carry_out(decision, branch)
         return new_token_ids, stopped
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -105,26 +106,30 @@ class TreeScheduler(RecordingScheduler):
         self._branches[request.request_id] = branch
         return branch
 
-    def _carry_out(self, decided: Decided, branch: V1Branch) -> bool:
+    def _carry_out(self, decision: Decision, branch: V1Branch) -> bool:
         """Spawn and block as decided; return whether the sequence is BLOCKED now."""
-        made = self.hooks.decider.effects(decided, branch)
-        if made is None:
+        children = self.hooks.decider.children(decision, branch)
+        if children is None or branch.phase != "live":
+            # They can't be made, or code of a user's in their parameters has aborted it.
             return False
-        effects, children = made
-        for plan, child in zip(effects.children, children, strict=True):
-            self._branches[plan.request_id] = self.trees.spawn(branch, plan, self.hooks.sequence_of(child))
-            self._forks.add(branch.sequence.request, child, plan.num_shared)
-            self.requests[plan.request_id] = child
-            self._enqueue_waiting_request(child)
-            self._ledger.note(branch, spawned(plan, child, branch))
-            if self.log_stats:
-                child.record_event(EngineCoreEventType.QUEUED)
-        if effects.blocks_until is None:
+        for (spec, _), child in zip(decision.children, children, strict=True):
+            self._spawn(branch, spec, decision.handler, child)
+        if decision.waits_for is None:
             return False
-        self.trees.block(branch, effects.blocks_until)
-        self._ledger.note(branch, Blocked(branch.request_id, effects.blocks_until == "caller"))
+        self.trees.block(branch, decision.waits_for)
+        self._ledger.note(branch, Blocked(branch.request_id, decision.waits_for == "caller"))
         self._block(branch.sequence.request)
         return True
+
+    def _spawn(self, parent: V1Branch, spec: ChildSpec, handler: TokenHandler, child: Request) -> None:
+        """Queue a child with a fork of its parent's blocks."""
+        self._branches[spec.request_id] = self.trees.spawn(parent, spec, handler, self.hooks.sequence_of(child))
+        self._forks.add(parent.sequence.request, child, spec.num_shared)
+        self.requests[spec.request_id] = child
+        self._enqueue_waiting_request(child)
+        self._ledger.note(parent, spawned(spec, child, parent))
+        if self.log_stats:
+            child.record_event(EngineCoreEventType.QUEUED)
 
     def _end(self, branch: V1Branch, ending: range) -> None:
         """Note that a sequence has ended. With unjoined children it is BLOCKED until they have finished."""
@@ -191,9 +196,9 @@ class TreeScheduler(RecordingScheduler):
         parent = branch.parent
         if not self.hooks.special_kwargs.injects_kv or parent is None or parent.phase == "finished":
             return
-        assert branch.origin is not None
+        assert branch.spec is not None
         has_lost_kv = parent.phase == "blocked" and not parent.sequence.request.num_computed_tokens
-        sees_parent = branch.origin.context == "parent" and not branch.is_detached
+        sees_parent = branch.spec.context == "parent" and not branch.is_detached
         if sees_parent and not branch.has_failed and not has_lost_kv:
             self._kept.keep(branch)
 

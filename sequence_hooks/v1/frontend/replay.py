@@ -8,22 +8,17 @@ from collections.abc import Iterator
 from functools import singledispatchmethod
 from typing import Any
 
-from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers.builtin import SyncHandler
 from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import ChildPlan, Merge, segments
+from sequence_hooks.tree.rules import Merge, segments
 from sequence_hooks.v1.events import Aborted, Assembled, Blocked, Ended, Joined, SpanTold, Spawned, Told
 from sequence_hooks.v1.frontend.narration import Narration
 
 FrontBranch = Branch[Narration]
-
-
-_ASKED = SyncHandler(SpecialKwargs(sync_token_id=0))
-"""In place of the handlers, which the engine has asked already."""
 
 
 class Replay:
@@ -96,18 +91,18 @@ class Replay:
         prompt += event.prefix_token_ids
         name = child_id(parent.request_id, event.number)
         child = Narration.of_child(name, event.request_id, prompt, event.texts, self.tokenizer)
-        plan = ChildPlan(
+        spec = ChildSpec(
             request_id=name,
+            parent_id=parent.request_id,
             number=event.number,
             prefix_token_ids=tuple(event.prefix_token_ids),
             position=event.position,
-            handler=_ASKED,
             num_shared=event.num_shared,
             context=event.context,
             is_detached=event.is_detached,
             num_trigger_tokens=event.num_trigger_tokens,
         )
-        self._branches[event.request_id] = self.trees.spawn(parent, plan, child)
+        self._branches[event.request_id] = self.trees.spawn(parent, spec, None, child)
 
     @_replay.register
     def _(self, event: Assembled, branch: FrontBranch) -> None:

@@ -43,13 +43,13 @@ class TreeState(TreelessState, ReleaseRequestState):
 
     def delta_of(self, child: FrontBranch) -> RequestOutput:
         """An output without completions that tells what a child has that no output has told yet."""
-        assert child.parent is not None and child.origin is not None
+        assert child.parent is not None and child.spec is not None
         text, token_ids = child.sequence.take_delta()
         delta = ChildDelta(
             request_id=child.request_id,
             parent_id=child.parent.request_id,
             index=self.request_index,
-            spawn_position=child.origin.position,
+            spawn_position=child.spec.position,
             text=text,
             token_ids=token_ids,
             finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,

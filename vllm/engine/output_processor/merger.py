@@ -6,8 +6,7 @@ from collections.abc import Sequence as Ids
 from sequence_hooks.tree.assembly import Assembler
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Merge, Room, join
-from sequence_hooks.tree.transcript import finished
+from sequence_hooks.tree.rules import Merge, join
 from vllm.core.hooked_sequence import V0Branch
 from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.child_params import params_after_join
@@ -37,10 +36,7 @@ class Merger:
 
     def merge(self, branch: V0Branch) -> Merge:
         """Append the results of the unjoined children, and what a caller gave; return what was appended."""
-        seq = branch.sequence.seq
-        room = Room(seq.get_output_len(), seq.get_len(), self.max_len(branch) - seq.get_len())
-        children = finished(branch.unjoined)
-        merge = join(children, branch.resumed_with, room, lambda text: self._encode(branch, text), self._vocab_size)
+        merge = join(branch, self.max_len(branch), lambda text: self._encode(branch, text), self._vocab_size)
         self._log.joined(branch.request_id, merge)
         self._append(branch, merge)
         return merge

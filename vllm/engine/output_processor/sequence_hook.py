@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output processor of an engine with sequence hooks: it carries out what the rules decide about hook tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sequence_hooks.config.messages import FAULTS, shortened
-from sequence_hooks.handlers import TokenEvent
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
+from sequence_hooks.tree import rules
 from sequence_hooks.tree.child_params import combined
+from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.resume import checked_ids, encode_within, nobody_waits
-from sequence_hooks.tree.rules import Decision, Refusal, Standing, apply, decide
+from sequence_hooks.tree.rules import Decision, Refusal
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
-from vllm.core.hooked_sequence import V0Branch, branch_of
+from vllm.core.hooked_sequence import V0Branch, V0Sequence, branch_of
 from vllm.engine import prompt_logprobs
 from vllm.engine.child_params import Complete, child_params, overlaid
 from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
@@ -32,14 +34,6 @@ from vllm.transformers_utils.tokenizer import AnyTokenizer
 from vllm.utils import Counter
 
 logger = init_logger(__name__)
-
-
-@dataclass(frozen=True)
-class _Spawning:
-    """A decision, and the sampling parameters of each child that it spawns."""
-
-    decision: Decision
-    child_params: tuple[SamplingParams, ...]
 
 
 @dataclass(frozen=True)
@@ -99,11 +93,11 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         token_id = outputs[0].samples[0].output_token
         # With asynchronous processing, the token was appended before the next step was scheduled.
         match = self._match(sequence_group, token_id, int(is_async))
-        spawning = None
+        decision = None
         if match is not None:
             hooked = self._scheduler_of(sequence_group).branch_for(sequence_group)
             if hooked.limits.hooks:
-                spawning = self._decide(match, token_id, hooked, int(is_async))
+                decision = self._decide(match, token_id, hooked, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         if is_async:
             note_processed(sequence_group.first_seq)
@@ -113,8 +107,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             return
         if sequence_group.is_finished():
             self._scheduler_of(sequence_group).end(branch, ending_of(sequence_group.first_seq))
-        elif spawning is not None:
-            self._carry_out(spawning, branch)
+        elif decision is not None:
+            self._carry_out(decision, branch)
 
     def must_process_now(self, seq_group: SequenceGroup, token_id: int) -> bool:
         """Whether a token has to be processed before the next step is scheduled: it may block its sequence."""
@@ -166,70 +160,43 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         token_ids = seq.get_token_ids()
         return self.triggers.match(token_id, token_ids[: len(token_ids) - num_appended], num_sampled - num_appended)
 
-    def _decide(self, match: TriggerMatch, token_id: int, branch: V0Branch, num_appended: int) -> _Spawning | None:
+    def _decide(self, match: TriggerMatch, token_id: int, branch: V0Branch, num_appended: int) -> Decision | None:
         """What to do about a hook token; None if it counts as an ordinary one.
 
         ``num_appended`` is 1 if the token is in the output already, else 0.
         """
-        seq = branch.sequence.seq
-        num_before = seq.get_output_len() - num_appended
-        event = TokenEvent(
-            token_id,
-            branch.request_id,
-            seq.data.prompt_token_ids,
-            seq.get_output_token_ids()[:num_before],
-            branch.depth,
-            branch.num_unfinished_children,
-            match.num_tokens,
-        )
-        decision = decide(match.handler, event, self._standing(branch, num_before))
+        output = branch.sequence.output_token_ids
+        before = output[: len(output) - num_appended]
+        max_len, vocab_size = self.merger.max_len(branch), self._facts.vocab_size
+        decision = rules.decide(branch, token_id, match, before, max_len, vocab_size)
         if isinstance(decision, Refusal):
             self._log.refused(branch.request_id, token_id, decision)
             return None
-        spawns = enumerate(decision.actions.spawn, len(branch.children))
-        configured = self.special_kwargs.child_sampling_params
-        try:
-            params = tuple(
-                child_params(
-                    branch, combined(configured, spawn.sampling_params, overlaid), number, self._facts.complete_params
-                )
-                for number, spawn in spawns
-            )
-        except FAULTS as error:
-            self._log.failed(branch.request_id, token_id, error)
-            return None
-        return _Spawning(decision, params)
+        return decision
 
-    def _standing(self, branch: V0Branch, num_before: int) -> Standing:
-        num_context = len(branch.sequence.prompt_token_ids) + num_before + 1
-        # A walk over the whole tree: only where it counts.
-        num_sampled = 0 if branch.limits.max_tree_tokens is None else branch.num_sampled_in_tree
-        return Standing(
-            depth=branch.depth,
-            num_unfinished_children=branch.num_unfinished_children,
-            num_sampled_in_tree=num_sampled,
-            limits=branch.limits,
-            num_context=num_context,
-            room=self.merger.max_len(branch) - num_context,
-            vocab_size=self._facts.vocab_size,
-        )
-
-    def _carry_out(self, spawning: _Spawning, branch: V0Branch) -> None:
-        scheduler, decision = self._scheduler_of(branch.sequence.group), spawning.decision
-        num_output, num_context = len(branch.sequence.output_token_ids), branch.sequence.seq.get_len()
-        effects = apply(decision, branch.request_id, len(branch.children), num_output, num_context)
-        planned = zip(effects.children, spawning.child_params, strict=True)
+    def _carry_out(self, decision: Decision, branch: V0Branch) -> None:
         try:
             # All are made before the scheduler learns of the first.
-            children = [make_child(branch, plan, next(self.seq_counter), params) for plan, params in planned]
-        except Exception as error:
+            children = [self._make_child(branch, spec, params) for spec, params in decision.children]
+        except FAULTS as error:
             self._log.failed(branch.request_id, decision.token_id, error)
             return
-        scheduler.spawn(branch, effects, children)
-        if effects.blocks_until is not None:
-            scheduler.block(branch, effects.blocks_until)
-            if effects.blocks_until == "caller":
-                self._log.waits(branch.request_id, num_output)
+        if branch.phase != "live":
+            # Code of a user's in the children's parameters has aborted it.
+            return
+        scheduler = self._scheduler_of(branch.sequence.group)
+        scheduler.spawn(branch, decision, children)
+        if decision.waits_for is not None:
+            scheduler.block(branch, decision.waits_for)
+        if decision.waits_for == "caller":
+            self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))
+
+    def _make_child(
+        self, parent: V0Branch, spec: ChildSpec, own_params: SamplingParams | Mapping[str, Any] | None
+    ) -> V0Sequence:
+        overrides = combined(self.special_kwargs.child_sampling_params, own_params, overlaid)
+        params = child_params(parent, overrides, spec.number, self._facts.complete_params)
+        return make_child(parent, spec, next(self.seq_counter), params)
 
     def _scheduler_of(self, seq_group: SequenceGroup) -> HookScheduler:
         if len(self.scheduler) == 1:
