@@ -25,7 +25,8 @@ from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import ChildOutput, Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Decision, Refusal, decide, join
+from sequence_hooks.tree.rules import Decision, Refusal, decide, join, keeps_kv
+from sequence_hooks.tree.sequence import Outcome
 
 
 class Asks:
@@ -273,3 +274,59 @@ class TestJoin:
         merge = merged(parent_of(("a", [1], bad), ("b", [2], good), ("c", [3], worse)), vocab_size=100)
         assert [list(span.token_ids) for span in merge.spans] == [[65]]
         assert merge.error == "KeyError: 'k'"
+
+
+def ended_child(outcome: Outcome = "stopped", **fields: Any) -> Branch[PlainSequence]:
+    """A child that ends while its parent goes on, before its tree has learned of it."""
+    trees = Trees()
+    root = trees.add_root(PlainSequence(output_token_ids=[PROMISE]), LIMITS)
+    child = child_of(trees, root, handler(), [20], **fields)
+    child.sequence.outcome = outcome
+    return child
+
+
+class TestKeptKV:
+    """Of a child that ends, until it is copied to its parent."""
+
+    @pytest.mark.parametrize("outcome", ["stopped", "length"])
+    def test_a_childs_is_kept_for_its_parent(self, outcome: Outcome) -> None:
+        """Whatever ended it, if it has a result."""
+        assert keeps_kv(ended_child(outcome))
+
+    def test_not_that_of_a_failed_or_an_aborted_child(self) -> None:
+        """They have no result, whichever of both learns of it first: the engine's sequence or the tree."""
+        aborted = ended_child("failed")
+        assert not keeps_kv(aborted)
+        Trees().abort(aborted)
+        assert not keeps_kv(aborted)
+
+    @pytest.mark.parametrize("fields", [{"is_detached": True}, {"context": "before_trigger"}, {"context": "none"}])
+    def test_not_that_of_a_child_whose_parent_could_not_use_it(self, fields: dict[str, Any]) -> None:
+        """Its parent gets no result of a detached child, and another context has other KV."""
+        assert not keeps_kv(ended_child(**fields))
+
+    def test_not_that_of_a_root(self) -> None:
+        """Nor of a child that goes on."""
+        child = ended_child()
+        assert child.parent is not None
+        child.parent.sequence.outcome, child.sequence.outcome = "stopped", None
+        assert (keeps_kv(child.parent), keeps_kv(child)) == (False, False)
+
+    def test_not_if_its_parent_has_ended(self) -> None:
+        """It is joined with nothing to compute, whichever of both learns of its end first."""
+        child = ended_child()
+        assert child.parent is not None
+        child.parent.sequence.outcome = "stopped"
+        assert not keeps_kv(child)
+        Trees().end(child.parent, range(1))
+        child.parent.sequence.outcome = None
+        assert (child.parent.phase, keeps_kv(child)) == ("blocked", False)
+
+    @pytest.mark.parametrize("num_computed", [0, 3])
+    def test_not_if_its_blocked_parent_has_lost_its_own(self, num_computed: int) -> None:
+        """It prefills its whole context, and its children's results with it."""
+        child = ended_child()
+        assert child.parent is not None
+        Trees().block(child.parent, "children")
+        child.parent.sequence.num_computed_tokens = num_computed
+        assert keeps_kv(child) == bool(num_computed)

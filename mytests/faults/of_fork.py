@@ -22,7 +22,13 @@ def fuzzed_on_both(name: str) -> tuple[Net, ...]:
 FORK = (
     Fault(
         "merged-backwards",
-        (Edit("sequence_hooks.tree.rules:join", "merge(children, ", "merge(children[::-1], "),),
+        (
+            Edit(
+                "sequence_hooks.tree.rules:join",
+                "merge(finished(branch.unjoined), ",
+                "merge(finished(branch.unjoined)[::-1], ",
+            ),
+        ),
         "A parent gets its children's results in the wrong order.",
         surgical(
             "mytests/rules/test_contexts.py::TestContexts::test_each_child_of_a_handler_has_its_own",
@@ -111,22 +117,29 @@ FORK = (
     ),
     Fault(
         "kept-detached",
-        (Edit("vllm.core.injecting_scheduler:InjectingScheduler._is_wanted", " or branch.is_detached", ""),),
+        (Edit("sequence_hooks.tree.rules:keeps_kv", " or spec.is_detached", ""),),
         "KV of detached children is kept, which nobody will copy.",
-        surgical("mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_a_detached_child"),
-        ONLY,
+        surgical(
+            "mytests/core/test_rules.py::TestKeptKV",
+            "mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_a_detached_child",
+        ),
+        BOTH,
     ),
     Fault(
         "kept-failed",
         (
             Edit(
-                "vllm.core.injecting_scheduler:InjectingScheduler._is_wanted",
-                'sequence.outcome in ("stopped", "length")',
-                "sequence.outcome is not None",
+                "sequence_hooks.tree.rules:keeps_kv",
+                'child.sequence.outcome in ("stopped", "length")',
+                "child.sequence.outcome is not None",
             ),
         ),
-        "KV of aborted children is kept, which nobody will copy.",
-        surgical("mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_an_aborted_child"),
-        ONLY,
+        "KV of aborted children is kept, and of those that ended with an error, which nobody will copy.",
+        surgical(
+            "mytests/core/test_rules.py::TestKeptKV",
+            "mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_an_aborted_child",
+            "mytests/v1/test_injection.py::TestKept::test_nothing_is_kept_of_a_child_that_ends_with_an_error",
+        ),
+        BOTH,
     ),
 )

@@ -7,8 +7,6 @@ from mytests.faults.of_fork import FUZZ_ON_V1
 CORE = "sequence_hooks.v1.core"
 SELFCHECK = "mytests/v1/test_selfcheck.py::test_a_planted_fault_is_reported"
 KEPT = "mytests/v1/test_injection.py::TestKept"
-ENDS = "mytests/rules/test_injection.py::TestEnds"
-KEEP_KV = f"{CORE}.tree_scheduler:TreeScheduler._keep_kv"
 
 
 def fuzzed(name: str) -> tuple[Net, ...]:
@@ -99,31 +97,6 @@ CHECKED = (
 )
 
 KEPT_KV = (
-    Fault(
-        "kept-detached",
-        (Edit(KEEP_KV, " and not branch.is_detached", ""),),
-        "KV of detached children is kept, which nobody will copy.",
-        surgical(f"{ENDS}::test_nothing_is_kept_of_a_detached_child"),
-    ),
-    Fault(
-        "kept-failed",
-        (Edit(KEEP_KV, " and not branch.has_failed", ""),),
-        "KV of children that ended with an error is kept, which nobody will copy.",
-        surgical(f"{KEPT}::test_nothing_is_kept_of_a_child_that_ends_with_an_error"),
-    ),
-    Fault(
-        "kept-aborted",
-        (
-            Edit(
-                f"{CORE}.tree_scheduler:TreeScheduler._abort",
-                "self.trees.abort(branch)",
-                "self.trees.abort(branch)\n        if branch.parent and self.hooks.special_kwargs.injects_kv:\n"
-                "            self._kept.keep(branch)",
-            ),
-        ),
-        "KV of aborted children is kept, which nobody will copy.",
-        surgical(f"{ENDS}::test_nothing_is_kept_of_an_aborted_child"),
-    ),
     Fault(
         "given-up-and-still-injected",
         (Edit(f"{CORE}.kept:KeptKV.give_up", "kept.branch.discard_injected()", "pass"),),

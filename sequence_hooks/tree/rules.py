@@ -17,6 +17,8 @@ The life of a tree, from its first promise to its last join (time runs downwards
     ~ ~                                                                     their segments
     EOS: finished
 
+Between the end of a child and its join, ``keeps_kv`` says whether its KV may still be of use.
+
 A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and then
 finishes with the outcome it had. A child may spawn children of its own, up to ``max_child_depth``.
 
@@ -177,6 +179,20 @@ def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None
         ends_at_length=num_merged == num_free,
         error=error,
     )
+
+
+def keeps_kv(child: Branch[Any]) -> bool:
+    """Whether the parent of a child whose sequence has ended may still be given its KV; otherwise nobody needs it.
+
+    An engine may free a sequence before its tree learns how it has ended, so the sequences are asked as well.
+    """
+    parent, spec = child.parent, child.spec
+    if parent is None or spec is None or spec.context != "parent" or spec.is_detached:
+        return False
+    has_result = child.sequence.outcome in ("stopped", "length")
+    goes_on = parent.ended_as is None and parent.sequence.outcome is None
+    has_lost_kv = parent.phase == "blocked" and not parent.sequence.num_computed_tokens
+    return has_result and goes_on and not has_lost_kv
 
 
 def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:

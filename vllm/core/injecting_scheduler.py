@@ -2,6 +2,7 @@
 """Lets parents get their children's KV with ``child_merge_strategy="kv_inject"``, and does nothing without it."""
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.tree.rules import keeps_kv
 from vllm.core.hooked_sequence import V0Branch, injected_into
 from vllm.core.injection import Injection
 from vllm.core.priority_scheduler import PriorityScheduler
@@ -37,12 +38,7 @@ class InjectingScheduler(PriorityScheduler):
         return hooked
 
     def _is_wanted(self, branch: V0Branch) -> bool:
-        """Whether a sequence has ended with KV that its parent will use."""
-        sequence, parent = branch.sequence, branch.parent
-        if not self._special_kwargs.injects_kv or parent is None or self._kept.holds(sequence.seq):
+        """Whether a sequence that is freed has KV that its parent may use, and that is not kept already."""
+        if not self._special_kwargs.injects_kv or self._kept.holds(branch.sequence.seq):
             return False
-        assert branch.spec is not None
-        if branch.spec.context != "parent" or branch.is_detached:
-            return False
-        has_result = sequence.outcome in ("stopped", "length") and self._has_blocks(sequence.group)
-        return has_result and parent.ended_as is None and parent.sequence.outcome is None
+        return keeps_kv(branch) and self._has_blocks(branch.sequence.group)

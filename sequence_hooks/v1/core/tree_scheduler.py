@@ -21,7 +21,7 @@ from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Decision, Merge, ready
+from sequence_hooks.tree.rules import Decision, Merge, keeps_kv, ready
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.ledger import Ledger, assembled, ended, joined, spawned
@@ -90,9 +90,12 @@ class TreeScheduler(RecordingScheduler):
         return new_token_ids, stopped
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        branch = self._branches.get(request.request_id)
+        branch = self._branches.pop(request.request_id, None)
         if branch is not None:
-            self._abort(branch)
+            if branch.phase != "finished":
+                self._abort(branch)
+            if self.hooks.special_kwargs.injects_kv and keeps_kv(branch):
+                self._kept.keep(branch)
         freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
         return freed
 
@@ -135,10 +138,7 @@ class TreeScheduler(RecordingScheduler):
         """Note that a sequence has ended. With unjoined children it is BLOCKED until they have finished."""
         branch.sequence.note_end()
         self._ledger.note(branch, ended(branch, ending))
-        if self.trees.end(branch, ending):
-            del self._branches[branch.request_id]
-            self._keep_kv(branch)
-        else:
+        if not self.trees.end(branch, ending):
             self._block(branch.sequence.request)
 
     def _is_of_a_tree(self, request: Request) -> bool:
@@ -191,17 +191,6 @@ class TreeScheduler(RecordingScheduler):
         for below in branch.take_forgettable():
             below.sequence.let_go()
 
-    def _keep_kv(self, branch: V1Branch) -> None:
-        """Keep the KV of a child that has finished, if its parent may get it."""
-        parent = branch.parent
-        if not self.hooks.special_kwargs.injects_kv or parent is None or parent.phase == "finished":
-            return
-        assert branch.spec is not None
-        has_lost_kv = parent.phase == "blocked" and not parent.sequence.request.num_computed_tokens
-        sees_parent = branch.spec.context == "parent" and not branch.is_detached
-        if sees_parent and not branch.has_failed and not has_lost_kv:
-            self._kept.keep(branch)
-
     def _inject(self, branch: V1Branch, merge: Merge) -> InjectedKV | None:
         """Let a BLOCKED branch have its children's KV, if it has its own, and there are slots."""
         request = branch.sequence.request
@@ -231,7 +220,6 @@ class TreeScheduler(RecordingScheduler):
             self._ledger.finish(branch)
 
     def _abort(self, branch: V1Branch) -> None:
-        del self._branches[branch.request_id]
         self._unblock(branch.sequence.request)
         self._forks.release(branch.request_id)
         self._stop_injecting(branch.sequence.request)
