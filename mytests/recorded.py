@@ -6,11 +6,14 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from mytests.core.plain import spec
 from mytests.surgical import HOOKS, SYNC, SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.trace import recorder
 from sequence_hooks.trace.build import picture_of
+from sequence_hooks.trace.events import TreeChanged
 from sequence_hooks.trace.lanes import Lane, Picture
 from sequence_hooks.trace.reader import Recording, read
+from sequence_hooks.tree.events import Spawned
 from vllm.config import SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 
@@ -61,6 +64,11 @@ def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
     for kind, fields in events:
         noted.note(kind, **fields)
     return path
+
+
+def spawned(child: str, parent: str) -> tuple[type, dict[str, Any]]:
+    """The event of a spawn, for `written`."""
+    return TreeChanged, {"event": Spawned(spec(request_id=child, parent=parent))}
 
 
 def lane_of(picture: Picture, request_id: str = "r") -> Lane:

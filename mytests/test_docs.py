@@ -22,6 +22,8 @@ from mytests.surgical import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.trace.events import FORMAT_VERSION, Event, Header
+from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.events import Assembled, Blocked, Joined, Spawned
 
 ROOT = Path(__file__).parent.parent
 INTERNALS = ROOT / "docs" / "internals"
@@ -156,13 +158,14 @@ def test_every_field_has_a_row_for_both_engines() -> None:
 
 
 def test_every_event_of_a_recording_has_a_row() -> None:
-    """With its fields, but for the two that all events have; and the page names the format's version."""
+    """With its fields, but for the two that all lines have; and the page names the format's version."""
     page = (ROOT / "docs" / "trace.md").read_text()
     rows = [line.split(" | ", 1) for line in page.splitlines() if line.startswith("| `")]
-    events: list[type[Struct]] = [Header, *Event.__subclasses__()]
+    events: list[type[Struct]] = [Header, *Event.__subclasses__(), Spawned, Blocked, Joined, Assembled]
     for event in events:
         (meaning,) = [row[1] for row in rows if f"`{event.__struct_config__.tag}`" in row[0]]
         fields = set(event.__struct_fields__) - {"stream", "time"}
+        fields |= set(ChildSpec.__struct_fields__) if event is Spawned else set()
         assert fields - set(re.findall(r"`(\w+)`", meaning)) == set()
     assert f"`version` of the format ({FORMAT_VERSION})" in page
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.child_spec import ChildSpec
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(path for top in ("sequence_hooks", "vllm") for path in (ROOT / top).rglob("*.py"))
@@ -78,3 +79,14 @@ def test_a_trees_state_is_written_by_its_owners_alone() -> None:
         if ast.unparse(node.value).split(".")[-1] in ("branch", "child", "parent", "root")
     }
     assert writes == set()
+
+
+def test_a_childs_spec_is_made_in_one_place() -> None:
+    """So that a new field has one place where its value is decided; whoever else needs it gets the whole value."""
+    making = {
+        str(path.relative_to(ROOT))
+        for path, tree in OURS.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == ChildSpec.__name__
+    }
+    assert making == {"sequence_hooks/tree/rules.py"}

@@ -12,6 +12,7 @@ from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.steps import Counts
+from sequence_hooks.tree.events import Blocked
 
 COUNTS = Counts(num_used_blocks=1, num_unshared_blocks=2, num_blocked=3, num_waiting=7)
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
@@ -26,7 +27,7 @@ class TestEvents:
         for _ in range(5):
             engine.step({})
         recorded = read(tmp_path / "run.jsonl")
-        assert [event.until for event in only(recorded, events.Blocked)] == ["caller"]
+        assert [event.waits_for for event in only(recorded, Blocked)] == ["caller"]
         assert len(only(recorded, events.Step)) == 2
         engine.abort("r")
         engine.assert_empty()

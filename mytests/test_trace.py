@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from mytests.recorded import bars_of, engine_recorded_to, fork_and_join, lane_of, under_pressure, written
+from mytests.recorded import bars_of, engine_recorded_to, fork_and_join, lane_of, spawned, under_pressure, written
 from mytests.surgical import SYNC_HOOKS, plan
 from sequence_hooks.trace import events, reader
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.page import to_html
 from sequence_hooks.trace.perfetto import to_json
 from sequence_hooks.trace.reader import TraceError, read
+from sequence_hooks.tree.events import Joined
+from sequence_hooks.tree.merge import Span
 
 
 @pytest.fixture
@@ -67,9 +69,9 @@ class TestReader:
 
     def test_another_version_is_refused(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The error names both versions and the way out."""
-        monkeypatch.setattr(reader, "FORMAT_VERSION", 4)
+        monkeypatch.setattr(reader, "FORMAT_VERSION", 5)
         fork = written(path)
-        with pytest.raises(TraceError, match="version 3 of the format, and this reads version 4; read it with"):
+        with pytest.raises(TraceError, match="version 4 of the format, and this reads version 5; read it with"):
             read(fork)
 
 
@@ -110,15 +112,8 @@ class TestLanes:
         depth = sys.getrecursionlimit() + 100
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
-        fields = {
-            "position": 1,
-            "num_prompt_tokens": 2,
-            "prefix_token_ids": (),
-            "context": "parent",
-            "is_detached": False,
-        }
         names = ["r", *(f"c{number}" for number in range(1, depth))]
-        chain = [(events.Spawned, {**fields, "sequence": c, "parent": p}) for p, c in itertools.pairwise(names)]
+        chain = [spawned(child, above) for above, child in itertools.pairwise(names)]
         picture = picture_of(read(written(path, stream, parent, *chain)))
         assert [lane.depth for lane in picture.lanes] == list(range(depth))
         assert json.loads(to_json(picture))["traceEvents"]
@@ -196,11 +191,9 @@ class TestLanes:
         """With asynchronous output its end may be recorded after the join."""
         stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
-        fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
-        child = (events.Spawned, {**fields, "prefix_token_ids": (), "context": "parent", "is_detached": False})
-        counts = {"num_merged": 1, "num_prefill": 1, "num_cut": 0, "num_injected": 0}
-        join = (events.Joined, {"sequence": "r", "children": ["c"], **counts, "at": 3.0})
-        assert picture_of(read(written(path, stream, parent, child, join))).arrows[1].start == 3.0
+        joined = Joined("r", ("c",), (Span([20], "c", [0]),), 0, 1, 0, False, None)
+        join = (events.TreeChanged, {"event": joined, "at": 3.0})
+        assert picture_of(read(written(path, stream, parent, spawned("c", "r"), join))).arrows[1].start == 3.0
 
     @pytest.mark.parametrize(
         ("lines", "missing"),

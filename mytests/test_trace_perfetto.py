@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mytests.recorded import fork_and_join, under_pressure, written
+from mytests.recorded import fork_and_join, spawned, under_pressure, written
 from mytests.trace_inputs import forest
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
@@ -142,9 +142,7 @@ def test_a_flow_without_a_bar_is_left_out(path: Path) -> None:
     """A child that was aborted at once has no bar."""
     stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
     parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
-    fields = {"sequence": "c", "parent": "r", "position": 1, "num_prompt_tokens": 2}
-    child = (events.Spawned, {**fields, "prefix_token_ids": (), "context": "parent", "is_detached": False})
-    picture = picture_of(read(written(path, stream, parent, child)))
+    picture = picture_of(read(written(path, stream, parent, spawned("c", "r"))))
     assert len(picture.arrows) == 1
     assert [event for event in events_of(picture) if event["ph"] in "sf"] == []
 

@@ -12,9 +12,10 @@ from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, en
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
-from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.observer import SILENT, TreeNotes
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.recorder import Recorder, begin
+from sequence_hooks.tree.merge import Span
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def run(tmp_path: Path) -> Path:
     path = tmp_path / "run.jsonl"
     begin(str(path), "a model", HOOKS)
     recorder = Recorder(str(path), count().__next__)
-    trees = Trees(recorder)
+    trees = Trees([TreeNotes(recorder)])
     recorder.note(events.Stream, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
@@ -37,8 +38,9 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_the_trees_tell_what_happened(run: Path) -> None:
-    """Spawned, BLOCKED, joined."""
-    kinds = [type(event).__name__ for event in read(run).events]
+    """Spawned, BLOCKED, joined; ends are told by whoever knows their texts."""
+    lines = read(run).events
+    kinds = [type(line.event if isinstance(line, events.TreeChanged) else line).__name__ for line in lines]
     assert kinds == ["Stream", "Arrived", "Spawned", "Blocked", "Step", "Joined"]
 
 
@@ -85,7 +87,7 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     begin(str(path), "a model", HOOKS)
     recorder = Recorder(str(path), count().__next__)
-    trees = Trees(recorder)
+    trees = Trees([TreeNotes(recorder)])
     recorder.note(events.Stream, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
@@ -95,7 +97,7 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     assert not end(trees, root)
     trees.join(root, merged(root), num_prefill=0, num_injected=0)
     assert end(trees, root)
-    trees.assemble(root)
+    trees.assemble(root, [Span([1, 20, 20], "r", range(3))])
     picture = picture_of(read(path))
     assert [note.text for note in picture.lanes[1].notes] == [
         "detached: only the end of its request waits for it",

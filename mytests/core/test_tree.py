@@ -10,9 +10,11 @@ import pytest
 from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, spec
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent
 from sequence_hooks.tree.injection import InjectedKV, Positions
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import IllegalStep
+from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import ready
 from sequence_hooks.tree.transcript import output_of, tokens_of
 
@@ -165,6 +167,80 @@ class TestSteps:
             joined(trees, root)
         with pytest.raises(IllegalStep, match=r"^r does not wait for a caller$"):
             trees.resume(root, ())
+
+
+class Noted(list[TreeEvent]):
+    """An observer that keeps what it is told."""
+
+    def note(self, branch: Branch[Any], event: TreeEvent) -> None:
+        name = event.spec.request_id if isinstance(event, Spawned) else event.request_id
+        assert branch.request_id == name
+        self.append(event)
+
+    def take(self) -> list[TreeEvent]:
+        """Return what it was told since the last call."""
+        taken = list(self)
+        self.clear()
+        return taken
+
+
+class TestEvents:
+    """Each transition is told once, to each observer, when it has happened."""
+
+    def test_of_a_fork_and_its_join(self) -> None:
+        """The parent is told of in the child's event, too."""
+        first, second = Noted(), Noted()
+        trees = Trees([first, second])
+        root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
+        only = child_of(trees, root, handler(), [20, 3])
+        trees.block(root, "caller")
+        assert second.take() == [Spawned(spec()), Blocked("r", "caller")]
+        assert first[0].request_id == "r"
+        trees.resume(root, (40,))
+        end(trees, only)
+        trees.join(root, merged(root, room=2), num_prefill=3, num_injected=1)
+        spans = (Span((20,), "r_child_0", [0]), Span((40,)))
+        join = Joined("r", ("r_child_0",), spans, 0, 3, 1, True, None)
+        assert second.take() == [Ended("r_child_0", "stopped", (1, 2)), join]
+        assert join.num_merged == 2
+        assert first[2:] == [Ended("r_child_0", "stopped", (1, 2)), join]
+
+    def test_an_end_with_children_is_an_end_and_a_wait(self) -> None:
+        """In this order, since it is BLOCKED by its end; when it was joined, it ends for good."""
+        noted = Noted()
+        trees = Trees([noted])
+        root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
+        only = child_of(trees, root, handler(), [20])
+        noted.clear()
+        end(trees, root)
+        assert noted.take() == [Ended("r", "stopped", (1, 2)), Blocked("r", "children")]
+        trees.abort(only)
+        assert noted.take() == [Aborted("r_child_0")]
+        trees.join(root, merged(root), num_prefill=0, num_injected=0)
+        trees.end(root)
+        assert noted.take() == [
+            Joined("r", ("r_child_0",), (), 0, 0, 0, False, None),
+            Ended("r", "stopped", (1, 2)),
+        ]
+
+    def test_a_wait_for_detached_children_ends_with_a_join_of_none(self) -> None:
+        """Then their results are put into the output."""
+        noted = Noted()
+        trees = Trees([noted])
+        root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
+        end(trees, child_of(trees, root, handler(), [20], is_detached=True), "length")
+        end(trees, root)
+        noted.clear()
+        assert trees.join(root, merged(root), num_prefill=0, num_injected=0) is None
+        trees.end(root)
+        output = [Span((20,), "r_child_0", (0,)), Span((3,), "r", (1,))]
+        trees.assemble(root, output)
+        assert noted.take() == [
+            Joined("r", (), (), 0, 0, 0, False, None),
+            Ended("r", "stopped", (1, 2)),
+            Assembled("r", ("r_child_0",), tuple(output)),
+        ]
+        assert root.joins == []
 
 
 class TestBranch:

@@ -84,7 +84,7 @@ TRAPS = (
         "unknown fields of an output are dropped",
         "events-are-dropped",
         "The front end never learns of a tree.",
-        (Edit(f"{CORE}.ledger:Ledger.write", "[page, *of_client.outputs,", "[*of_client.outputs,"),),
+        (Edit(f"{CORE}.event_log:EventLog.write", "[log, *of_client.outputs,", "[*of_client.outputs,"),),
         surgical(FORKS, "mytests/rules/test_semantics.py"),
     ),
     undoing(
@@ -153,7 +153,7 @@ TRAPS = (
         "batch queues drop steps without tokens",
         "the-engine-stops-before-it-has-told",
         "The engine sleeps with events that nobody has been told.",
-        (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or bool(self._ledger)", ""),),
+        (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or bool(self._event_log)", ""),),
         surgical(f"{CORNERS}::test_the_engine_stays_awake_while_something_is_to_be_told"),
     ),
     undoing(

@@ -26,9 +26,14 @@ def recorded(path: Path, hooks: SpecialKwargs = SYNC_HOOKS, prompt: str = "promp
     return read(path)
 
 
+def told_by(line: events.AnyEvent) -> Any:
+    """What a line tells: itself, or an event of a tree."""
+    return line.event if isinstance(line, events.TreeChanged) else line
+
+
 def only(recording: Recording, kind: type, **fields: Any) -> list[Any]:
     """The events of one kind that have these values."""
-    found = [event for event in recording.events if isinstance(event, kind)]
+    found = [event for event in map(told_by, recording.events) if isinstance(event, kind)]
     return [event for event in found if all(getattr(event, name) == value for name, value in fields.items())]
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.rules.recorded import ends, engine_recorded_to, only, recorded
+from mytests.rules.recorded import ends, engine_recorded_to, only, recorded, told_by
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
+from sequence_hooks.tree import events as tree
 
 INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
 TREE: dict[str, Any] = {"r": "a!b!.z", "r_child_0": "AB", "r_child_1": "CDEF"}
@@ -19,7 +20,7 @@ class TestEvents:
     def test_a_fork_and_its_join(self, tmp_path: Path) -> None:
         """Besides the steps these are all events, in order."""
         recording = recorded(tmp_path / "run.jsonl", **TREE)
-        others = [type(event).__name__ for event in recording.events if not isinstance(event, events.Step)]
+        others = [type(told_by(line)).__name__ for line in recording.events if not isinstance(line, events.Step)]
         spawns, joined = ["Spawned", "Spawned", "Blocked"], ["Finished", "Finished", "Joined", "Finished"]
         assert others == ["Stream", "Arrived", *spawns, *joined]
 
@@ -30,20 +31,21 @@ class TestEvents:
 
     def test_a_child_is_spawned_from_its_parent(self, tmp_path: Path) -> None:
         """It starts after the promise, with the parent's context as its prompt."""
-        first, second = only(recorded(tmp_path / "run.jsonl", **TREE), events.Spawned)
-        assert (first.sequence, first.parent, first.position, first.num_prompt_tokens) == ("r_child_0", "r", 2, 8)
-        assert (second.sequence, second.parent, second.position, second.num_prompt_tokens) == ("r_child_1", "r", 4, 10)
+        first, second = only(recorded(tmp_path / "run.jsonl", **TREE), tree.Spawned)
+        specs = first.spec, second.spec
+        assert [(each.request_id, each.parent_id) for each in specs] == [("r_child_0", "r"), ("r_child_1", "r")]
+        assert [(each.position, each.num_prompt_tokens) for each in specs] == [(2, 8), (4, 10)]
 
     def test_a_join_counts_tokens(self, tmp_path: Path) -> None:
         """Six tokens and a separator are merged; these and the sync token are prefilled."""
-        (join,) = only(recorded(tmp_path / "run.jsonl", **TREE), events.Joined)
-        assert (join.children, join.num_merged, join.num_prefill, join.num_cut) == (["r_child_0", "r_child_1"], 7, 8, 0)
+        (join,) = only(recorded(tmp_path / "run.jsonl", **TREE), tree.Joined)
+        assert (join.children, join.num_merged, join.num_prefill, join.num_cut) == (("r_child_0", "r_child_1"), 7, 8, 0)
         assert join.num_injected == 0
 
     def test_a_join_counts_what_came_with_its_kv(self, tmp_path: Path) -> None:
         """All merged tokens but the separator and the last one are injected."""
         recording = recorded(tmp_path / "run.jsonl", INJECT, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
-        (join,) = only(recording, events.Joined)
+        (join,) = only(recording, tree.Joined)
         assert (join.num_merged, join.num_injected, join.num_prefill) == (11, 9, 3)
 
     def test_a_step_has_its_tokens(self, tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ class TestEnds:
         recording = recorded(tmp_path / "run.jsonl", r="!", r_child_0="ABC")
         assert ends(recording) == {"r": "stopped", "r_child_0": "stopped"}
         assert [event.text for event in only(recording, events.Finished, sequence="r")] == ["ABC"]
-        assert only(recording, events.Joined)[0].num_prefill == 0
+        assert only(recording, tree.Joined)[0].num_prefill == 0
 
 
 def test_a_picture_is_drawn_of_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def assert_no_request_left(scheduler: HookScheduler, narrator: Narrator) -> None
     assert not scheduler._inflight_prefills
     assert not scheduler.deferred
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
-    assert not scheduler._forks.children and not scheduler._ledger
+    assert not scheduler._forks.children and not scheduler._event_log
     assert not scheduler._kept and not scheduler._kept._children
     assert not scheduler._glue and not scheduler._glue_of and not scheduler._copies
     pool = scheduler.kv_cache_manager.block_pool

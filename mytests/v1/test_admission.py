@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.events import RESUME
 from sequence_hooks.v1.frontend.admission import Admission
 from sequence_hooks.v1.frontend.served import asking_for_trees
 from sequence_hooks.v1.prior_output import EARLIER
+from sequence_hooks.v1.wire import RESUME
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest

@@ -14,8 +14,8 @@ from mytests.v1.configuration import base_config
 from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.figures import FigureCounter
-from sequence_hooks.v1.events import Figures
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
+from sequence_hooks.v1.wire import Figures
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")

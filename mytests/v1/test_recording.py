@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from mytests.characters import SYNC
-from mytests.rules.recorded import engine_recorded_to, only
+from mytests.rules.recorded import engine_recorded_to, only, told_by
 from mytests.v1.surgical import SYNC_HOOKS, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
+from sequence_hooks.tree.events import Blocked
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
@@ -30,8 +31,8 @@ def test_who_waits_for_a_caller_ends_the_step(tmp_path: Path) -> None:
     engine = engine_recorded_to(tmp_path / "run.jsonl", MANUAL)
     engine.add()
     engine.step({"r": SYNC})
-    *_, blocked, step = read(tmp_path / "run.jsonl").events
-    assert isinstance(blocked, events.Blocked) and blocked.until == "caller"
+    *_, blocked, step = map(told_by, read(tmp_path / "run.jsonl").events)
+    assert isinstance(blocked, Blocked) and blocked.waits_for == "caller"
     assert isinstance(step, events.Step) and (step.prefill, step.decode, step.num_blocked) == ([], [], 1)
     engine.abort("r")
     engine.assert_empty()

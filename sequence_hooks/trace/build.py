@@ -9,6 +9,7 @@ from sequence_hooks.trace import events
 from sequence_hooks.trace.events import AnyEvent
 from sequence_hooks.trace.lanes import Arrow, Lane, Note, Picture, Sample, State, StreamSamples
 from sequence_hooks.trace.reader import Recording, TraceError
+from sequence_hooks.tree.events import Assembled, Blocked, Joined, Spawned
 
 
 def picture_of(recorded: Recording) -> Picture:
@@ -58,7 +59,7 @@ class _Builder:
 
     def take(self, event: AnyEvent) -> None:
         self.now = max(self.now, self._time(event))
-        self._on(event)
+        self._on(event.event if isinstance(event, events.TreeChanged) else event, event)
 
     def end(self) -> None:
         """End the trace: whatever is still open lasts until the last event."""
@@ -97,32 +98,37 @@ class _Builder:
         return lane
 
     @singledispatchmethod
-    def _on(self, event: AnyEvent) -> None:
-        """Take an `events.Stream`; each other kind has its own function."""
+    def _on(self, event: object, line: AnyEvent) -> None:
+        """Take an `events.Stream`; each other kind has its own function.
+
+        Args:
+            event: What the ``line`` of the file tells: itself, or an event of a tree.
+        """
         assert isinstance(event, events.Stream)
         self.streams[event.stream] = _OpenStream(StreamSamples(event.block_size, event.num_blocks))
 
     @_on.register
-    def _(self, event: events.Arrived) -> None:
+    def _(self, event: events.Arrived, line: AnyEvent) -> None:
         lane = Lane(event.sequence, self._time(event), event.num_prompt_tokens, event.prompt)
         self._lanes[event.stream, event.sequence] = lane
         self.roots.append(lane)
 
     @_on.register
-    def _(self, event: events.Spawned) -> None:
-        parent, time = self._lane(event, event.parent), self._time(event)
-        lane = Lane(event.sequence, time, event.num_prompt_tokens, parent=parent, spawn_position=event.position)
+    def _(self, event: Spawned, line: AnyEvent) -> None:
+        spec = event.spec
+        parent, time = self._lane(line, spec.parent_id), self._time(line)
+        lane = Lane(spec.request_id, time, spec.num_prompt_tokens, parent=parent, spawn_position=spec.position)
         parent.children.append(lane)
-        self._lanes[event.stream, event.sequence] = lane
+        self._lanes[line.stream, spec.request_id] = lane
         self.arrows.append(Arrow("spawn", parent, time, lane, time))
-        if event.is_detached:
+        if spec.is_detached:
             lane.notes.append(Note(time, "detached: only the end of its request waits for it"))
-        if event.context != "parent":
-            seen = "nothing of its parent" if event.context == "none" else "its parent up to the trigger"
+        if spec.context != "parent":
+            seen = "nothing of its parent" if spec.context == "none" else "its parent up to the trigger"
             lane.notes.append(Note(time, f"its context has {seen}, then its prefix"))
 
     @_on.register
-    def _(self, event: events.Step) -> None:
+    def _(self, event: events.Step, line: AnyEvent) -> None:
         stream, time = self._stream(event), self._time(event)
         for sequence in list(stream.scheduled):
             self._close(event.stream, sequence, time)
@@ -143,46 +149,46 @@ class _Builder:
         )
 
     @_on.register
-    def _(self, event: events.Blocked) -> None:
-        text = "BLOCKED until its children finish" if event.until == "children" else "BLOCKED until it is resumed"
-        lane = self._note(event, event.sequence, text)
-        self._close(event.stream, event.sequence, self._time(event))
-        lane.blocked_since = self._time(event)
+    def _(self, event: Blocked, line: AnyEvent) -> None:
+        text = "BLOCKED until its children finish" if event.waits_for == "children" else "BLOCKED until it is resumed"
+        lane = self._note(line, event.request_id, text)
+        self._close(line.stream, event.request_id, self._time(line))
+        lane.blocked_since = self._time(line)
 
     @_on.register
-    def _(self, event: events.Joined) -> None:
-        time = self._time(event)
+    def _(self, event: Joined, line: AnyEvent) -> None:
+        time = self._time(line)
         text = f"joined: {event.num_merged} tokens merged, {event.num_injected} of them with their KV, "
         text += f"{event.num_prefill} to prefill" + (f", {event.num_cut} cut off" if event.num_cut else "")
-        lane = self._note(event, event.sequence, text)
+        lane = self._note(line, event.request_id, text)
         lane.unblock(time)
         # A sequence that ended before its children keeps the time of its own end.
         end = time if lane.end is None else lane.end
-        for child in (self._lane(event, sequence) for sequence in event.children):
+        for child in (self._lane(line, sequence) for sequence in event.children):
             self.arrows.append(Arrow("merge", child, end if child.end is None else child.end, lane, end))
 
     @_on.register
-    def _(self, event: events.Assembled) -> None:
+    def _(self, event: Assembled, line: AnyEvent) -> None:
         text = f"its output has the results of {len(event.children)} detached children"
-        lane, time = self._note(event, event.sequence, text), self._time(event)
-        for child in (self._lane(event, sequence) for sequence in event.children):
+        lane, time = self._note(line, event.request_id, text), self._time(line)
+        for child in (self._lane(line, sequence) for sequence in event.children):
             self.arrows.append(Arrow("merge", child, time if child.end is None else child.end, lane, time))
 
     @_on.register
-    def _(self, event: events.GaveUp) -> None:
+    def _(self, event: events.GaveUp, line: AnyEvent) -> None:
         self._note(event, event.sequence, f"gave up KV: {_means(event)}")
 
     @_on.register
-    def _(self, event: events.Preempted) -> None:
+    def _(self, event: events.Preempted, line: AnyEvent) -> None:
         self._note(event, event.sequence, f"preempted: {_means(event)}")
         self._close(event.stream, event.sequence, self._time(event))
 
     @_on.register
-    def _(self, event: events.SwappedIn) -> None:
+    def _(self, event: events.SwappedIn, line: AnyEvent) -> None:
         self._note(event, event.sequence, "KV copied back from swap space")
 
     @_on.register
-    def _(self, event: events.Finished) -> None:
+    def _(self, event: events.Finished, line: AnyEvent) -> None:
         time = self._time(event)
         lane = self._note(event, event.sequence, f"finished: {event.reason}")
         self._close(event.stream, event.sequence, time)

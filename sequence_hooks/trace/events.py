@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.kv.eviction import Means
-from sequence_hooks.tree.sequence import WaitsFor
+from sequence_hooks.tree.events import Assembled, Blocked, Joined, Spawned
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="type", tag="run"):
@@ -53,19 +52,10 @@ class Arrived(Event, frozen=True):
     prompt: str | None
 
 
-class Spawned(Event, frozen=True):
-    """A child was spawned."""
+class TreeChanged(Event, frozen=True, tag="tree"):
+    """Something happened to a tree. An end is told by `Finished`, with the sequence's text."""
 
-    sequence: str
-    parent: str
-    position: int
-    """Output tokens of its parent, including the token that spawned it."""
-
-    num_prompt_tokens: int
-    prefix_token_ids: tuple[int, ...]
-    context: ChildContext
-    is_detached: bool
-    """Whether nobody waits for it but the end of its request."""
+    event: Spawned | Blocked | Joined | Assembled
 
 
 class Step(Event, frozen=True):
@@ -83,32 +73,6 @@ class Step(Event, frozen=True):
 
     num_blocked: int
     num_waiting: int
-
-
-class Blocked(Event, frozen=True):
-    """A sequence is set aside until its children have finished, or a caller resumes it."""
-
-    sequence: str
-    until: WaitsFor
-
-
-class Joined(Event, frozen=True):
-    """A BLOCKED sequence got what it waited for. Counts are tokens, as in `sequence_hooks.results.Join`."""
-
-    sequence: str
-    children: list[str]
-    num_merged: int
-    num_prefill: int
-    num_cut: int
-    num_injected: int
-    """Merged tokens that came with their KV."""
-
-
-class Assembled(Event, frozen=True):
-    """A request ended, and the results of detached children stand in its output."""
-
-    sequence: str
-    children: list[str]
 
 
 class GaveUp(Event, frozen=True):
@@ -145,5 +109,5 @@ class Finished(Event, frozen=True):
     text: str
 
 
-AnyEvent = Stream | Arrived | Spawned | Step | Blocked | Joined | Assembled | GaveUp | Preempted | SwappedIn | Finished
+AnyEvent = Stream | Arrived | TreeChanged | Step | GaveUp | Preempted | SwappedIn | Finished
 AnyLine = Header | AnyEvent

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The observer of a run: the trees and the engine's scheduler tell it of events, which it may record."""
+"""The observer of a run: the engine's scheduler tells it of events, and of those of its trees, which it may record."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sequence_hooks.trace.events import AnyEvent
+from sequence_hooks.trace.events import AnyEvent, TreeChanged
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.events import Aborted, Ended, TreeEvent
 
 
 class Observer(Protocol):
@@ -33,3 +35,18 @@ class _Silent:
 
 SILENT: Observer = _Silent()
 """An observer that records nothing."""
+
+
+class TreeNotes:
+    """A `sequence_hooks.tree.events.TreeObserver` that tells the observer of a run what happens to trees.
+
+    It leaves out ends: the scheduler tells of the end of each sequence, also of those without a tree.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def note(self, branch: Branch[Any], event: TreeEvent) -> None:
+        """Take note of an event that happens now."""
+        if not isinstance(event, Ended | Aborted):
+            self._observer.note(TreeChanged, event=event)

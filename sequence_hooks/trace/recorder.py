@@ -49,7 +49,8 @@ class Recorder:
             return
         event = kind(stream=self._stream, time=self._clock() if at is None else at, **fields)
         try:
-            self._file.write(msgspec.json.encode(event) + b"\n")
+            # Token ids and their positions may be any sequences.
+            self._file.write(msgspec.json.encode(event, enc_hook=list) + b"\n")
         except (OSError, ValueError):
             logger.exception("The recording %s ends here: it cannot be written to", self._file.name)
             self._close()

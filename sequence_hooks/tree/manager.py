@@ -8,17 +8,17 @@ next, and draws the life of a tree. Only the manager and its branches write a tr
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import Join
-from sequence_hooks.trace.events import Assembled, Blocked, Joined, Spawned
-from sequence_hooks.trace.observer import SILENT, Observer
 from sequence_hooks.tree.branch import Branch, Phase, S
 from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent, TreeObserver
 from sequence_hooks.tree.integrity import IntegrityError, faults_of
+from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.stats import HookStats
 
@@ -34,16 +34,19 @@ class DependencyManager(Generic[S]):
     """Owns the trees of all requests of one scheduler: which branch waits for which, and which to check next.
 
     Args:
-        observer: Is told of each event.
+        observers: Are told of each event, in this order.
         clock: A monotonic clock, in seconds.
         num_recent: How many trees to remember that have ended.
     """
 
     def __init__(
-        self, observer: Observer = SILENT, clock: Callable[[], float] = time.monotonic, num_recent: int = 0
+        self,
+        observers: Iterable[TreeObserver] = (),
+        clock: Callable[[], float] = time.monotonic,
+        num_recent: int = 0,
     ) -> None:
         self.stats = HookStats()
-        self._observer = observer
+        self._observers = tuple(observers)
         self._clock = clock
         self._roots: dict[Branch[S], None] = {}
         """An ordered set: two callers may have given their requests the same id."""
@@ -70,23 +73,14 @@ class DependencyManager(Generic[S]):
             child.inject(parent.injected.for_child())
         parent.add_child(child)
         self.stats.num_spawned += 1
-        self._observer.note(
-            Spawned,
-            sequence=child.request_id,
-            parent=parent.request_id,
-            position=spec.position,
-            num_prompt_tokens=spec.num_prompt_tokens,
-            prefix_token_ids=spec.prefix_token_ids,
-            context=spec.context,
-            is_detached=spec.is_detached,
-        )
+        self._tell(child, Spawned(spec))
         return child
 
-    def block(self, branch: Branch[S], until: WaitsFor) -> None:
-        """Let a branch wait for its children, and also for a caller if ``until`` says so."""
+    def block(self, branch: Branch[S], waits_for: WaitsFor) -> None:
+        """Let a branch wait for its children, and also for a caller if ``waits_for`` says so."""
         self._require(branch, "live", "block")
-        branch.awaits_resume = until == "caller"
-        self._set_aside(branch, until)
+        branch.awaits_resume = waits_for == "caller"
+        self._set_aside(branch, waits_for)
 
     def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
         """Record that a caller has resumed a branch, with ``token_ids`` appended after its children's results."""
@@ -110,6 +104,8 @@ class DependencyManager(Generic[S]):
         branch.finished_time = time.time()
         branch.ended_as = branch.ended_as or branch.sequence.outcome
         branch.ending = branch.ending if ending is None else ending
+        assert branch.ended_as is not None, "its sequence knows how it has ended"
+        self._tell(branch, Ended(branch.request_id, branch.ended_as, (branch.ending.start, branch.ending.stop)))
         if has_detached or branch.waits_at_end:
             self._set_aside(branch, "children")
             return False
@@ -120,6 +116,7 @@ class DependencyManager(Generic[S]):
         """Record that a sequence was aborted, in whatever phase it was."""
         branch.finished_time, branch.ended_as, branch.awaits_resume = time.time(), "failed", False
         self._finish(branch)
+        self._tell(branch, Aborted(branch.request_id))
 
     def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> Join | None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
@@ -135,40 +132,33 @@ class DependencyManager(Generic[S]):
         children, branch.num_joined = branch.unjoined, len(branch.children)
         # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
-        if branch.ended_as is not None and not children:
-            branch.phase, branch.ended_at_join = "live", True
-            return None
-        join = Join(
-            position=merge.position,
-            num_merged=merge.num_merged,
-            num_cut=merge.num_cut,
-            num_context=merge.num_context,
-            num_prefill=num_prefill,
-            error=merge.error,
-        )
-        branch.joins.append(join)
-        branch.merged += merge.segments
+        is_merged = branch.ended_as is None or bool(children)
         branch.phase, branch.resumed_with = "live", ()
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
-        num_failed = sum(child.has_failed for child in children)
-        self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
-        self._observer.note(
-            Joined,
-            sequence=branch.request_id,
-            children=[child.request_id for child in children],
-            num_merged=join.num_merged,
-            num_prefill=join.num_prefill,
-            num_cut=join.num_cut,
+        join = self._note_join(branch, children, merge, num_prefill) if is_merged else None
+        event = Joined(
+            request_id=branch.request_id,
+            children=tuple(child.request_id for child in children),
+            spans=merge.spans,
+            num_cut=merge.num_cut,
+            num_prefill=num_prefill,
             num_injected=num_injected,
+            ends_at_length=merge.ends_at_length,
+            error=merge.error,
         )
+        self._tell(branch, event)
         return join
 
-    def assemble(self, root: Branch[S]) -> None:
-        """Record that a request's output has got the results of all detached children."""
-        children = [branch.request_id for branch in root.subtree() if branch.is_detached]
-        self._observer.note(Assembled, sequence=root.request_id, children=children)
+    def assemble(self, root: Branch[S], spans: Sequence[Span]) -> None:
+        """Record that a request's output has got the results of all detached children.
+
+        Args:
+            spans: The output, see `sequence_hooks.tree.assembly`.
+        """
+        children = tuple(branch.request_id for branch in root.subtree() if branch.is_detached)
+        self._tell(root, Assembled(root.request_id, children, tuple(spans)))
 
     def recheck(self, branch: Branch[S]) -> None:
         """Have `take_unsettled` return ``branch``, once."""
@@ -218,10 +208,29 @@ class DependencyManager(Generic[S]):
         ]
         return "\n".join(["trees:", *lines])
 
-    def _set_aside(self, branch: Branch[S], until: WaitsFor) -> None:
+    def _set_aside(self, branch: Branch[S], waits_for: WaitsFor) -> None:
         branch.phase, branch.blocked_since, branch.blocked_time = "blocked", self._clock(), time.time()
-        self._observer.note(Blocked, sequence=branch.request_id, until=until)
         self.recheck(branch)
+        self._tell(branch, Blocked(branch.request_id, waits_for))
+
+    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> Join:
+        join = Join(
+            position=merge.position,
+            num_merged=merge.num_merged,
+            num_cut=merge.num_cut,
+            num_context=merge.num_context,
+            num_prefill=num_prefill,
+            error=merge.error,
+        )
+        branch.joins.append(join)
+        branch.merged += merge.segments
+        num_failed = sum(child.has_failed for child in children)
+        self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
+        return join
+
+    def _tell(self, branch: Branch[S], event: TreeEvent) -> None:
+        for observer in self._observers:
+            observer.note(branch, event)
 
     def _finish(self, branch: Branch[S]) -> None:
         branch.phase = "finished"

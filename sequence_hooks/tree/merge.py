@@ -6,9 +6,12 @@ and by each engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, islice
+
+import msgspec
+from msgspec import structs
 
 from sequence_hooks.config.messages import FAULTS, shortened, told
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
@@ -34,8 +37,7 @@ class FinishedChild:
     """The positions in its output of the tokens of its result."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, omit_defaults=True):
     """Consecutive tokens to append to a parent: from one child's result, or inserted if ``child`` is None."""
 
     token_ids: Sequence[int]
@@ -50,7 +52,7 @@ class Span:
 
     def cut_to(self, room: int) -> "Span":
         """The span's first ``room`` tokens."""
-        return replace(self, token_ids=self.token_ids[:room], positions=self.positions[:room])
+        return structs.replace(self, token_ids=self.token_ids[:room], positions=self.positions[:room])
 
 
 def num_tokens(spans: Sequence[Span]) -> int:

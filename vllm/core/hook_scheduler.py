@@ -23,7 +23,7 @@ from typing import Any
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.serving.live.trees import NUM_RECENT
-from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.observer import SILENT, TreeNotes
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
@@ -70,7 +70,7 @@ class HookScheduler(InjectingScheduler):
         path = special_kwargs.record_to
         observer = SILENT if path is None else Recorder(path, self.clock)
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
-        self.trees = DependencyManager(observer, num_recent=num_recent)
+        self.trees = DependencyManager([TreeNotes(observer)], num_recent=num_recent)
         self.observe(observer)
         self.set_policy(special_kwargs.blocked_kv_policy)
         self.attach_injection(special_kwargs)
@@ -106,10 +106,10 @@ class HookScheduler(InjectingScheduler):
                 alone.append(sequence.group)
         self.waiting.extendleft(reversed(alone))
 
-    def block(self, branch: V0Branch, until: WaitsFor) -> None:
+    def block(self, branch: V0Branch, waits_for: WaitsFor) -> None:
         """Set a running parent aside until its children have finished, or also until a caller resumes it."""
         self._move(branch.sequence.group, SequenceStatus.BLOCKED)
-        self.trees.block(branch, until)
+        self.trees.block(branch, waits_for)
 
     def end(self, branch: V0Branch, ending: range | None = None) -> None:
         """Note that a sequence has finished. With unjoined children it is BLOCKED until they have finished.
@@ -247,8 +247,7 @@ class HookScheduler(InjectingScheduler):
             # A join has filled the model's length, and detached children are not done.
             return
         if branch.parent is None and branch.has_detached_below:
-            self.trees.assemble(branch)
-            self._merger.assemble(branch)
+            self.trees.assemble(branch, self._merger.assemble(branch).spans)
         # Upstream emits the output of a group that ends outside a step through this list.
         self._finished_at_join.append(group)
         self.free_seq(group.first_seq)

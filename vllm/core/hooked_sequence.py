@@ -9,6 +9,7 @@ from collections.abc import Sequence as Ids
 from typing import Any, Protocol
 
 from sequence_hooks.results import Transcript
+from sequence_hooks.tree.assembly import Assembly
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.injection import InjectedKV, num_computed_alike
 from sequence_hooks.tree.rules import Merge
@@ -100,8 +101,8 @@ class Merges(Protocol):
     def merge(self, branch: V0Branch) -> Merge:
         """Append what `sequence_hooks.tree.rules.join` returns for ``branch`` to its sequence, and return it."""
 
-    def assemble(self, branch: V0Branch) -> None:
-        """Put the results of detached children into the output of a request whose tree has ended."""
+    def assemble(self, branch: V0Branch) -> Assembly:
+        """Put the results of detached children into the output of a request whose tree has ended, and return it."""
 
 
 def branch_of(group: SequenceGroup) -> V0Branch | None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from sequence_hooks.v1.core.pressure import Pressure
-from sequence_hooks.v1.events import Figures
+from sequence_hooks.v1.wire import Figures
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 
 _INTERVAL = 1.0

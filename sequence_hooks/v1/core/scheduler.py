@@ -12,7 +12,7 @@ from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.core.stats import Queue, count_requests
 from sequence_hooks.v1.core.tree_scheduler import TreeScheduler
-from sequence_hooks.v1.events import RESUME
+from sequence_hooks.v1.wire import RESUME
 from vllm.logger import init_logger
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
@@ -45,7 +45,7 @@ class HookScheduler(TreeScheduler):
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """Upstream's outputs, and what happened to trees meanwhile."""
-        self._ledger.begin_step()
+        self._event_log.begin_step()
         sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
         is_ours = bool(self._branches) or any(map(self._candidates.__contains__, sampled))
         # Upstream calls it for each request. In most steps nobody is in a tree, and nothing of ours is called.
@@ -54,8 +54,8 @@ class HookScheduler(TreeScheduler):
         self._settle()
         self.note_if_idle()
         figures = self._figures.news() if self.log_stats else None
-        if self._ledger or figures is not None:
-            self._ledger.write(outputs, figures)
+        if self._event_log or figures is not None:
+            self._event_log.write(outputs, figures)
         return outputs
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
@@ -97,7 +97,7 @@ class HookScheduler(TreeScheduler):
 
     def has_requests(self) -> bool:
         """As upstream, and while something is to be told. If all wait for a caller, the engine sleeps."""
-        return super().has_requests() or bool(self._ledger) or self.trees.has_unsettled
+        return super().has_requests() or bool(self._event_log) or self.trees.has_unsettled
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Abort requests or single branches, with all their descendants, whatever their status."""

@@ -16,26 +16,25 @@ from typing import Any
 
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.triggers import TriggerMatch
-from sequence_hooks.trace.observer import SILENT
+from sequence_hooks.trace.observer import SILENT, TreeNotes
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.rules import Decision, Merge, keeps_kv, ready
+from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.forks import check_kv_groups
 from sequence_hooks.v1.core.hooks import Hooks, ending_of
-from sequence_hooks.v1.core.ledger import Ledger, assembled, ended, joined, spawned
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recording import RecordingScheduler
 from sequence_hooks.v1.core.requests import begin_session
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence
-from sequence_hooks.v1.events import Aborted, Blocked
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
 
 
 class TreeScheduler(RecordingScheduler):
-    """Owns the trees of all requests, and tells the ledger what happens to them."""
+    """Owns the trees of all requests, whose events the front ends learn of."""
 
     _append: Callable[..., tuple[list[int], bool]]
     """Upstream's own way to give a request a new token; this scheduler's is `_sample`."""
@@ -45,12 +44,12 @@ class TreeScheduler(RecordingScheduler):
         self._branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
-        self._ledger = Ledger()
+        self._event_log = EventLog()
         self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
         special_kwargs = self.hooks.special_kwargs
         check_kv_groups(self.kv_cache_config)
         observer = SILENT if special_kwargs.record_to is None else Recorder(special_kwargs.record_to)
-        self.trees: DependencyManager[V1Sequence] = DependencyManager(observer)
+        self.trees: DependencyManager[V1Sequence] = DependencyManager((TreeNotes(observer), self._event_log))
         self.observe(observer, lambda *tokens: self.hooks.decode(*tokens))
         self.relieve_by(special_kwargs.blocked_kv_policy, observer)
         if special_kwargs.injects_kv:
@@ -120,7 +119,6 @@ class TreeScheduler(RecordingScheduler):
         if decision.waits_for is None:
             return False
         self.trees.block(branch, decision.waits_for)
-        self._ledger.note(branch, Blocked(branch.request_id, decision.waits_for == "caller"))
         self._block(branch.sequence.request)
         return True
 
@@ -130,14 +128,12 @@ class TreeScheduler(RecordingScheduler):
         self._forks.add(parent.sequence.request, child, spec.num_shared)
         self.requests[spec.request_id] = child
         self._enqueue_waiting_request(child)
-        self._ledger.note(parent, spawned(spec, child, parent))
         if self.log_stats:
             child.record_event(EngineCoreEventType.QUEUED)
 
     def _end(self, branch: V1Branch, ending: range) -> None:
         """Note that a sequence has ended. With unjoined children it is BLOCKED until they have finished."""
         branch.sequence.note_end()
-        self._ledger.note(branch, ended(branch, ending))
         if not self.trees.end(branch, ending):
             self._block(branch.sequence.request)
 
@@ -172,7 +168,6 @@ class TreeScheduler(RecordingScheduler):
         num_injected = 0 if injected is None else len(injected.copies)
         num_prefill = 0 if ends else request.num_tokens - request.num_computed_tokens - num_injected
         self.trees.join(branch, merge, num_prefill, num_injected)
-        self._ledger.note(branch, joined(branch, merge, num_prefill))
         self._unblock(request)
         if not ends:
             begin_session(request, params_after_join(branch))
@@ -215,15 +210,13 @@ class TreeScheduler(RecordingScheduler):
         self._free_request(request)
         if branch.parent is None:
             if branch.has_detached_below:
-                self.trees.assemble(branch)
-                self._ledger.note(branch, assembled(branch, self.hooks.merger.assemble(branch)))
-            self._ledger.finish(branch)
+                self.trees.assemble(branch, self.hooks.merger.assemble(branch).spans)
+            self._event_log.finish(branch)
 
     def _abort(self, branch: V1Branch) -> None:
         self._unblock(branch.sequence.request)
         self._forks.release(branch.request_id)
         self._stop_injecting(branch.sequence.request)
         self.trees.abort(branch)
-        self._ledger.note(branch, Aborted(branch.request_id))
         below = [child.request_id for child in branch.subtree() if child.phase != "finished"]
         self.finish_requests(below, RequestStatus.FINISHED_ABORTED)

@@ -6,8 +6,8 @@ from typing import Any
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.tree.ids import check_request_id
-from sequence_hooks.v1.events import LEDGER, RESUME
 from sequence_hooks.v1.prior_output import EARLIER
+from sequence_hooks.v1.wire import EVENT_LOG_ID, RESUME
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -49,9 +49,10 @@ class Admission(InputProcessor):
             raise VLLMValidationError("with sequence hooks a prompt cannot be streamed; send it whole")
         _check_prompt(request)
         InputProcessor.assign_request_id(request)
-        if request.request_id == LEDGER:
+        if request.request_id == EVENT_LOG_ID:
             raise VLLMValidationError(
-                f"request_id is {LEDGER!r}, which sequence hooks use themselves; choose another", parameter="request_id"
+                f"request_id is {EVENT_LOG_ID!r}, which sequence hooks use themselves; choose another",
+                parameter="request_id",
             )
 
     def _validate_params(self, params: Any, *args: Any) -> Any:

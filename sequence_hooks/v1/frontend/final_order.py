@@ -7,7 +7,6 @@ from typing import Any
 from sequence_hooks.results import Transcript
 from sequence_hooks.tree.assembly import segments_of
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.v1.events import SpanTold
 from sequence_hooks.v1.frontend.narration import NUM_SEEN, Narration
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
 from vllm.logprobs import create_sample_logprobs
@@ -22,7 +21,7 @@ def as_sampled(root: FrontBranch) -> Transcript:
     return Transcript(sequence.text, tuple(sequence.output_token_ids), root.segments, sequence.logprobs.logprobs)
 
 
-def assembled(root: FrontBranch, told: Sequence[SpanTold], replay: Replay, params: SamplingParams) -> Transcript:
+def assembled(root: FrontBranch, told: Sequence[Span], replay: Replay, params: SamplingParams) -> Transcript:
     """The output with the results of detached children in place.
 
     Args:

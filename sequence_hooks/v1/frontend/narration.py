@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sequence_hooks.tree.sequence import Outcome
-from sequence_hooks.v1.events import Ended, Texts
+from sequence_hooks.v1.wire import ChildTextParams, TextEnd
 from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
@@ -23,7 +23,7 @@ class TreeDetokenizer(IncrementalDetokenizer):
 
     def __init__(self, detokenizer: IncrementalDetokenizer, num_held_back: int | None = None) -> None:
         self._detokenizer = detokenizer
-        self._ended: Ended | None = None
+        self._end: TextEnd | None = None
         if isinstance(detokenizer, BaseIncrementalDetokenizer):
             detokenizer.stop = []
             if num_held_back is not None:
@@ -45,20 +45,20 @@ class TreeDetokenizer(IncrementalDetokenizer):
         count: int = self._detokenizer.num_output_tokens()
         return count
 
-    def end_with(self, ended: Ended) -> None:
+    def end_with(self, end: TextEnd) -> None:
         """Take note of how the next tokens end the output."""
-        self._ended = ended
+        self._end = end
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> None:
         """Append sampled tokens. The text of what ended the output is left out, as its request asks."""
-        ended, self._ended = self._ended, None
-        if ended is None:
+        end, self._end = self._end, None
+        if end is None:
             self._detokenizer.update(new_token_ids, stop_terminated)
             return
-        is_stop_string = ended.text_end is not None
-        self._detokenizer.update(new_token_ids, ended.finish_reason == "stop" and not is_stop_string)
+        is_stop_string = end.num_characters is not None
+        self._detokenizer.update(new_token_ids, end.finish_reason == "stop" and not is_stop_string)
         if is_stop_string and isinstance(self._detokenizer, BaseIncrementalDetokenizer):
-            self._detokenizer.output_text = self.output_text[: ended.text_end]
+            self._detokenizer.output_text = self.output_text[: end.num_characters]
 
     def let_go(self) -> None:
         """Keep the text and the tokens alone."""
@@ -113,7 +113,7 @@ class Narration:
 
     @classmethod
     def of_child(
-        cls, request_id: str, engine_id: str, prompt_token_ids: list[int], texts: Texts, tokenizer: Any
+        cls, request_id: str, engine_id: str, prompt_token_ids: list[int], texts: ChildTextParams, tokenizer: Any
     ) -> "Narration":
         """A child that has sampled nothing yet."""
         params = SamplingParams(

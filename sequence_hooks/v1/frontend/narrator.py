@@ -13,23 +13,9 @@ from sequence_hooks.config.limits import limits_of
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
+from sequence_hooks.tree.events import Assembled, Blocked, Ended, Joined, Spawned
 from sequence_hooks.tree.stats import HookStats
 from sequence_hooks.tree.transcript import waiting_of
-from sequence_hooks.v1.events import (
-    EVENTS,
-    FIGURES,
-    LEDGER,
-    NUM_BEFORE,
-    NUM_OUTPUTS,
-    Assembled,
-    Blocked,
-    Ended,
-    Event,
-    Figures,
-    Joined,
-    Spawned,
-    decode,
-)
 from sequence_hooks.v1.frontend.asides import Asides
 from sequence_hooks.v1.frontend.final_order import assembled
 from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
@@ -37,16 +23,26 @@ from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
 from sequence_hooks.v1.frontend.state import TreelessState, TreeState, name_of
 from sequence_hooks.v1.frontend.tree_stats import TreeStats
+from sequence_hooks.v1.wire import (
+    EVENT_LOG_ID,
+    EVENTS,
+    FIGURES,
+    NUM_BEFORE,
+    NUM_OUTPUTS,
+    Figures,
+    LoggedEvent,
+    decode,
+)
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor, OutputProcessorOutput, RequestState
 from vllm.v1.metrics.stats import IterationStats
 
 
 @dataclass
-class _Page:
+class _StepEvents:
     """Events that happen after the outputs which follow them."""
 
-    events: list[Event]
+    events: list[LoggedEvent]
     num_outputs: int
     """How many of these outputs are still to come."""
 
@@ -78,7 +74,7 @@ class Narrator(OutputProcessor):
         """Branches whose joined children may be let go of."""
 
         self._asides = Asides()
-        self._page: _Page | None = None
+        self._page: _StepEvents | None = None
         self._stats = TreeStats()
         self._figures: Figures | None = None
         """What the engine has told since `take_figures`."""
@@ -109,7 +105,7 @@ class Narrator(OutputProcessor):
         self._stats.begin(engine_core_timestamp, iteration_stats)
         args = (engine_core_timestamp, iteration_stats, *args)
         outputs = engine_core_outputs
-        if outputs and outputs[0].request_id == LEDGER:
+        if outputs and outputs[0].request_id == EVENT_LOG_ID:
             self._open(outputs[0])
             outputs = outputs[1:]
         page = self._page
@@ -178,7 +174,7 @@ class Narrator(OutputProcessor):
         self._replay.trees.resume(branch, ())
 
     def _open(self, told: EngineCoreOutput) -> None:
-        """Begin a step with events: of those with its tokens, only the plants and the ends are needed before them."""
+        """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
         page = told.kv_transfer_params
         assert page is not None and self._page is None
         if FIGURES in page:
@@ -188,19 +184,19 @@ class Narrator(OutputProcessor):
         before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
         self._happen(before)
         self._prepare(during)
-        self._page = _Page(during, page[NUM_OUTPUTS])
+        self._page = _StepEvents(during, page[NUM_OUTPUTS])
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""
         plain = [output for output in outputs if not self._sample(output)] if self._replay.has_trees else outputs
         return super().process_outputs(plain, *args, **kwargs)
 
-    def _happen(self, events: list[Event]) -> None:
-        for event in events:
-            branch = self._replay.replay(event)
+    def _happen(self, events: list[LoggedEvent]) -> None:
+        for logged in events:
+            event, branch = logged.event, self._replay.replay(logged)
             if isinstance(event, Ended) and branch is not None:
                 self._asides.note_delta(branch)
-            if isinstance(event, Blocked) and branch is not None and event.for_caller:
+            if isinstance(event, Blocked) and branch is not None and event.waits_for == "caller":
                 self._asides.note_wait(branch)
             if isinstance(event, Spawned) and branch is not None:
                 self._stats.spawned(branch.children[-1].sequence)
@@ -236,16 +232,16 @@ class Narrator(OutputProcessor):
         self._asides.note_delta(branch)
         return True
 
-    def _prepare(self, events: list[Event]) -> None:
-        """Plant the trees that begin in this step, and say how the tokens of this step end their sequences."""
-        for event in events:
-            request_id = getattr(event, "parent", event.request_id)
+    def _prepare(self, events: list[LoggedEvent]) -> None:
+        """Begin the trees that begin in this step, and say how the tokens of this step end their sequences."""
+        for logged in events:
+            request_id = logged.event.request_id
             state = self.request_states.get(request_id)
             if type(state) is TreelessState:
                 self._add_root(state)
             branch = self._replay.branch_of(request_id)
-            if isinstance(event, Ended) and branch is not None and branch.phase == "live":
-                branch.sequence.detokenizer.end_with(event)
+            if logged.text_end is not None and branch is not None and branch.phase == "live":
+                branch.sequence.detokenizer.end_with(logged.text_end)
 
     def _add_root(self, state: RequestState) -> None:
         state.__class__ = TreeState

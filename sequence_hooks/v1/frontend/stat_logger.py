@@ -4,8 +4,8 @@
 from typing import Any
 
 from sequence_hooks.serving.metrics import COUNTERS, Growth, HookMetrics
-from sequence_hooks.v1.events import Figures
 from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.wire import Figures
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase

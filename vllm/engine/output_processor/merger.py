@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence as Ids
 
-from sequence_hooks.tree.assembly import Assembler
+from sequence_hooks.tree.assembly import Assembler, Assembly
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import Merge, join
@@ -41,12 +41,13 @@ class Merger:
         self._append(branch, merge)
         return merge
 
-    def assemble(self, branch: V0Branch) -> None:
-        """Put the results of detached children into the output of a request whose tree has ended."""
+    def assemble(self, branch: V0Branch) -> Assembly:
+        """Put the results of detached children into the output of a request whose tree has ended, and return it."""
         assembly = Assembler(lambda text: self._encode(branch, text), self._vocab_size).assemble(branch)
         self._log.assembled(branch.request_id, assembly.error)
         detokenizer = self.detokenizer if branch.sequence.sampling_params.detokenize else None
         branch.sequence.orders = orders_of(branch, assembly.spans, detokenizer)
+        return assembly
 
     def max_len(self, branch: V0Branch) -> int:
         """The most tokens that the context of a branch may have."""

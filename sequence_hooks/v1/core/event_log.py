@@ -5,37 +5,29 @@ Events travel as one more output of the engine, which only a front end with hook
 requests that it does not know. They are lists and dicts of plain values, as upstream's encoder takes them.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from sequence_hooks.tree.assembly import Assembly
-from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Merge
-from sequence_hooks.v1.core.sequence import V1Branch, params_of
-from sequence_hooks.v1.events import (
+from sequence_hooks.tree.events import Ended, Spawned, TreeEvent
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
+from sequence_hooks.v1.wire import (
+    EVENT_LOG_ID,
     EVENTS,
     FIGURES,
-    LEDGER,
     NUM_BEFORE,
     NUM_OUTPUTS,
-    Assembled,
-    Ended,
+    ChildTextParams,
     Figures,
-    Joined,
-    SpanTold,
-    Spawned,
-    Texts,
-    Told,
+    LoggedEvent,
+    TextEnd,
 )
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
-from vllm.v1.request import Request
 
 
-class Ledger:
-    """The events of a step, by the client that has to learn of them."""
+class EventLog:
+    """The events of a step, by the client that has to learn of them; a `sequence_hooks.tree.events.TreeObserver`."""
 
     def __init__(self) -> None:
         self._events: dict[int, list[list[Any]]] = {}
@@ -52,9 +44,15 @@ class Ledger:
         """The events so far happened before the tokens of the next outputs."""
         self._num_before = {client: len(events) for client, events in self._events.items()}
 
-    def note(self, branch: V1Branch, event: Told) -> None:
+    def note(self, branch: V1Branch, event: TreeEvent) -> None:
         """Tell the client of ``branch`` that ``event`` has happened."""
-        self._events.setdefault(branch.sequence.request.client_index, []).append(event.encode())
+        sequence = branch.sequence
+        logged = LoggedEvent(
+            event,
+            _text_params(params_of(sequence.request)) if isinstance(event, Spawned) else None,
+            _text_end(sequence) if isinstance(event, Ended) else None,
+        )
+        self._events.setdefault(sequence.request.client_index, []).append(logged.encode())
 
     def finish(self, branch: V1Branch) -> None:
         """Tell the client of a request that it has finished, outside of any step's tokens."""
@@ -86,15 +84,13 @@ class Ledger:
             }
             if client == told_figures:
                 told[FIGURES] = msgspec.to_builtins(figures)
-            page = EngineCoreOutput(LEDGER, [], kv_transfer_params=told)
-            of_client.outputs = [page, *of_client.outputs, *self._outputs.get(client, [])]
+            log = EngineCoreOutput(EVENT_LOG_ID, [], kv_transfer_params=told)
+            of_client.outputs = [log, *of_client.outputs, *self._outputs.get(client, [])]
         self._events, self._num_before, self._outputs = {}, {}, {}
 
 
-def spawned(spec: ChildSpec, child: Request, parent: V1Branch) -> Spawned:
-    """Tells of the child that ``spec`` describes."""
-    params = params_of(child)
-    texts = Texts(
+def _text_params(params: SamplingParams) -> ChildTextParams:
+    return ChildTextParams(
         params.detokenize,
         params.skip_special_tokens,
         params.spaces_between_special_tokens,
@@ -103,46 +99,11 @@ def spawned(spec: ChildSpec, child: Request, parent: V1Branch) -> Spawned:
         params.num_logprobs,
         params.flat_logprobs,
     )
-    prefix = list(spec.prefix_token_ids)
-    return Spawned(
-        spec.request_id,
-        parent.request_id,
-        spec.number,
-        prefix,
-        spec.position,
-        texts,
-        spec.num_shared,
-        spec.context,
-        spec.is_detached,
-        spec.num_trigger_tokens,
-    )
 
 
-def ended(branch: V1Branch, ending: range) -> Ended:
-    """Tells of the end that ``branch`` has noted."""
-    sequence = branch.sequence
-    assert sequence.outcome is not None and sequence.finish_reason is not None
+def _text_end(sequence: V1Sequence) -> TextEnd:
+    """How a sequence that has noted its end has ended."""
+    assert sequence.finish_reason is not None
     stop = sequence.stop
     is_stop = stop is not None and sequence.request.stop_reason == stop.string
-    return Ended(
-        sequence.request_id,
-        sequence.outcome,
-        sequence.finish_reason,
-        (ending.start, ending.stop),
-        stop.text_end if stop is not None and is_stop else None,
-    )
-
-
-def joined(branch: V1Branch, merge: Merge, num_prefill: int) -> Joined:
-    """Tells of a join of ``branch``."""
-    spans = _told(merge.spans)
-    return Joined(branch.request_id, spans, merge.num_cut, num_prefill, merge.ends_at_length, merge.error)
-
-
-def assembled(branch: V1Branch, assembly: Assembly) -> Assembled:
-    """Tells of the output of a request with detached children."""
-    return Assembled(branch.request_id, _told(assembly.spans))
-
-
-def _told(spans: Iterable[Span]) -> list[SpanTold]:
-    return [SpanTold(span.child, list(span.token_ids), list(span.positions), span.prefix_of) for span in spans]
+    return TextEnd(sequence.finish_reason, stop.text_end if stop is not None and is_stop else None)

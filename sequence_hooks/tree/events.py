@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to trees, as values: every transition of a tree is one event, of which its observers are told.
+
+The same values stand in a recording, and travel from the core of a V1 engine to its front ends, which replay them.
+"""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.merge import Span, num_tokens
+from sequence_hooks.tree.sequence import Outcome, WaitsFor
+
+if TYPE_CHECKING:
+    from sequence_hooks.tree.branch import Branch
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """Something that happened to the tree of the sequence ``request_id``."""
+
+
+class Spawned(_Event, frozen=True):
+    """A child was spawned."""
+
+    spec: ChildSpec
+
+    @property
+    def request_id(self) -> str:
+        """The parent, to which it happened."""
+        return self.spec.parent_id
+
+
+class Blocked(_Event, frozen=True):
+    """A sequence is set aside. If it has ended before, it only waits for its unfinished children."""
+
+    request_id: str
+    waits_for: WaitsFor
+
+
+class Ended(_Event, frozen=True):
+    """A sequence has ended: for good, or except for the results of its children, for which it is BLOCKED then."""
+
+    request_id: str
+    outcome: Outcome
+    ending: tuple[int, int]
+    """The output tokens that ended it and are not part of its result: from, to (exclusive)."""
+
+
+class Aborted(_Event, frozen=True):
+    """A sequence was aborted."""
+
+    request_id: str
+
+
+class Joined(_Event, frozen=True):
+    """A BLOCKED sequence got what it waited for. Counts are tokens, as in `sequence_hooks.results.Join`."""
+
+    request_id: str
+    children: tuple[str, ...]
+    """Those whose results it was to get; none if it only waited for detached ones."""
+
+    spans: tuple[Span, ...]
+    """The tokens that were appended to it."""
+
+    num_cut: int
+    num_prefill: int
+    num_injected: int
+    """Merged tokens that came with their KV."""
+
+    ends_at_length: bool
+    """Whether it has no room for another token."""
+
+    error: str | None
+
+    @property
+    def num_merged(self) -> int:
+        """Tokens that were appended to it."""
+        return num_tokens(self.spans)
+
+
+class Assembled(_Event, frozen=True):
+    """A request has ended, and the results of detached children stand in its output."""
+
+    request_id: str
+    children: tuple[str, ...]
+    """The detached ones."""
+
+    spans: tuple[Span, ...]
+    """Its output. Each names as its ``child`` the sequence whose own output has the tokens: the request itself, or one
+    of its descendants."""
+
+
+TreeEvent = Spawned | Blocked | Ended | Aborted | Joined | Assembled
+
+
+class TreeObserver(Protocol):
+    """Is told of each event as it happens. It changes no tree."""
+
+    def note(self, branch: "Branch[Any]", event: TreeEvent) -> None:
+        """Take note of an ``event`` that has just happened to ``branch``; if it was spawned, this is the child."""

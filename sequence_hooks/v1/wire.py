@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine's core tells its front ends: plain values that upstream's encoder carries between processes.
+
+The events of a step are those of the core's trees, in the order in which they happened, and what only the core knows. A
+front end that replays them has the same trees, see `sequence_hooks.v1.frontend.replay`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from sequence_hooks.tree.events import TreeEvent
+
+EVENT_LOG_ID = "sequence_hooks"
+"""The request id of the output that carries a step's events; no request has it."""
+
+RESUME = "resume_sequence"
+"""The extra argument of a request that is a resumption: which sequence goes on, and the token ids that it is given.
+No request of a user may have it."""
+
+EVENTS = "events"
+NUM_BEFORE = "num_before"
+"""How many of the events happened before the tokens of the step."""
+
+NUM_OUTPUTS = "num_outputs"
+"""How many outputs of the step follow the event log. Those after them are of requests that finished after all
+events."""
+
+
+FIGURES = "figures"
+"""What only the engine knows of its hooks, if it has changed."""
+
+
+class Figures(msgspec.Struct, array_like=True, frozen=True):
+    """Of one engine, for metrics."""
+
+    num_blocked: int
+    held: float
+    """The share of the KV cache that BLOCKED sequences hold, from 0 to 1."""
+
+    num_discarded: int
+    """How often a sequence that was set aside gave up KV since the last figures."""
+
+    def __add__(self, later: "Figures") -> "Figures":
+        return Figures(later.num_blocked, later.held, self.num_discarded + later.num_discarded)
+
+
+class ChildTextParams(msgspec.Struct, array_like=True, frozen=True):
+    """The sampling parameters of a child that its text and logprobs depend on."""
+
+    detokenize: bool
+    skip_special_tokens: bool
+    spaces_between_special_tokens: bool
+    include_stop_str_in_output: bool
+    num_held_back: int
+    """Characters at the end of its text that a delta does not tell yet: they may belong to a stop string."""
+
+    logprobs: int | None
+    flat_logprobs: bool
+
+
+class TextEnd(msgspec.Struct, array_like=True, frozen=True):
+    """How the text of a sequence ends."""
+
+    finish_reason: str
+    num_characters: int | None
+    """What its stop string leaves of its text; None if no stop string ended it."""
+
+
+class LoggedEvent(msgspec.Struct, array_like=True, frozen=True):
+    """An event of a tree, with what the core's trees do not know and its front end needs."""
+
+    event: TreeEvent
+    text_params: ChildTextParams | None = None
+    """Those of a child that was spawned."""
+
+    text_end: TextEnd | None = None
+    """That of a sequence that has ended."""
+
+    def encode(self) -> list[Any]:
+        """The event as a list of plain values; `decode` reads it."""
+        # Token ids and their positions may be any sequences.
+        plain: list[Any] = msgspec.to_builtins(self, enc_hook=list)
+        return plain
+
+
+def decode(plain: list[Any]) -> list[LoggedEvent]:
+    """The events that `LoggedEvent.encode` made ``plain``."""
+    return msgspec.convert(plain, list[LoggedEvent])
