@@ -9,7 +9,7 @@ import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, spec
 from sequence_hooks.results import Join, Segment
-from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.branch import Branch, Phase
 from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent
 from sequence_hooks.tree.injection import InjectedKV, Positions
 from sequence_hooks.tree.integrity import IntegrityError
@@ -172,10 +172,16 @@ class TestSteps:
 class Noted(list[TreeEvent]):
     """An observer that keeps what it is told."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases: list[Phase] = []
+        """That of the branch, at each event."""
+
     def note(self, branch: Branch[Any], event: TreeEvent) -> None:
         name = event.spec.request_id if isinstance(event, Spawned) else event.request_id
         assert branch.request_id == name
         self.append(event)
+        self.phases.append(branch.phase)
 
     def take(self) -> list[TreeEvent]:
         """Return what it was told since the last call."""
@@ -222,6 +228,7 @@ class TestEvents:
             Joined("r", ("r_child_0",), (), 0, 0, 0, False, None),
             Ended("r", "stopped", (1, 2)),
         ]
+        assert noted.phases == ["live", "live", "blocked", "finished", "live", "finished"]
 
     def test_a_wait_for_detached_children_ends_with_a_join_of_none(self) -> None:
         """Then their results are put into the output."""

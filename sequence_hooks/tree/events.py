@@ -39,7 +39,10 @@ class Blocked(_Event, frozen=True):
 
 
 class Ended(_Event, frozen=True):
-    """A sequence has ended: for good, or except for the results of its children, for which it is BLOCKED then."""
+    """A sequence has ended: for good, so that its branch has finished, or except for the results of its children.
+
+    In the latter case a `Blocked` follows.
+    """
 
     request_id: str
     outcome: Outcome

@@ -105,11 +105,13 @@ class DependencyManager(Generic[S]):
         branch.ended_as = branch.ended_as or branch.sequence.outcome
         branch.ending = branch.ending if ending is None else ending
         assert branch.ended_as is not None, "its sequence knows how it has ended"
-        self._tell(branch, Ended(branch.request_id, branch.ended_as, (branch.ending.start, branch.ending.stop)))
+        ended = Ended(branch.request_id, branch.ended_as, (branch.ending.start, branch.ending.stop))
         if has_detached or branch.waits_at_end:
+            self._tell(branch, ended)
             self._set_aside(branch, "children")
             return False
         self._finish(branch)
+        self._tell(branch, ended)
         return True
 
     def abort(self, branch: Branch[S]) -> None:
