@@ -75,8 +75,8 @@ class TreeScheduler(RecordingScheduler):
         branch = self._add_root(request) if branch is None else branch
         decision = self.hooks.decider.decide(token_id, match, branch) if match and branch.limits.hooks else None
         if branch.phase == "finished":
-            # Its own handler has aborted it, so it has no blocks that upstream could enter into its prefix cache.
-            request.num_computed_tokens = 0
+            # Its own handler has aborted it.
+            _cache_nothing(request)
             return [], False
         new_token_ids, stopped = self._append(request, new_token_ids, is_stale)
         stopped = stopped or self._ends_full(request)
@@ -111,8 +111,11 @@ class TreeScheduler(RecordingScheduler):
     def _carry_out(self, decision: Decision, branch: V1Branch) -> bool:
         """Spawn and block as decided; return whether the sequence is BLOCKED now."""
         children = self.hooks.decider.children(decision, branch)
-        if children is None or branch.phase != "live":
-            # They can't be made, or code of a user's in their parameters has aborted it.
+        if branch.phase == "finished":
+            # Code of a user's in the children's parameters has aborted it.
+            _cache_nothing(branch.sequence.request)
+            return False
+        if children is None:
             return False
         for (spec, _), child in zip(decision.children, children, strict=True):
             self._spawn(branch, spec, decision.handler, child)
@@ -220,3 +223,8 @@ class TreeScheduler(RecordingScheduler):
         self.trees.abort(branch)
         below = [child.request_id for child in branch.subtree() if child.phase != "finished"]
         self.finish_requests(below, RequestStatus.FINISHED_ABORTED)
+
+
+def _cache_nothing(request: Request) -> None:
+    """Let upstream enter no blocks of a request, which was aborted in this step and has none, into its prefix cache."""
+    request.num_computed_tokens = 0
