@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a finished tree must hold: a reference that knows nothing of scheduling, for random walks."""
+"""What a finished tree must hold: a reference that knows nothing of scheduling, for random walks of any engine."""
 
-from mytests.surgical import EOS, SYNC, ids
-from vllm.config import SpecialKwargs
-from vllm.core.hooked_sequence import V0Branch, branch_of
-from vllm.sequence import SequenceGroup
+from typing import Any
+
+from mytests.characters import EOS, SYNC, ids
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.tree.branch import Branch
 
 SEPARATOR = ids("\n")
 
@@ -19,17 +20,23 @@ class Reference:
         self.given: dict[str, list[list[int]]] = {}
         """What each sequence was resumed with."""
 
-    def feed(self, group: SequenceGroup, token: int) -> int:
-        """Note that the group samples ``token``, and return it."""
-        self.fed.setdefault(group.request_id, []).append(token)
+    def feed(self, request_id: str, token: int) -> int:
+        """Note that a sequence samples ``token``, and return it."""
+        self.fed.setdefault(request_id, []).append(token)
         return token
 
-    def output(self, group: SequenceGroup, with_ending: bool = True) -> list[int]:
-        """The tokens of a finished sequence, with or without the EOS that ended it."""
-        fed, given = self.fed.get(group.request_id, []), iter(self.given.get(group.request_id, []))
+    def output(
+        self, request_id: str, num_prompt: int, branch: Branch[Any] | None, with_ending: bool = True
+    ) -> list[int]:
+        """The tokens of a finished sequence, with or without the EOS that ended it.
+
+        Args:
+            branch: Its own; None if no hook has touched it.
+        """
+        fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
         out: list[int] = []
-        pending: list[V0Branch] = []
-        children = list(getattr(branch_of(group), "children", ()))
+        pending: list[Branch[Any]] = []
+        children = [] if branch is None else list(branch.children)
         for position, token in enumerate(fed):
             out.append(token)
             while children and children[0].spec is not None and children[0].spec.position == len(out):
@@ -40,15 +47,19 @@ class Reference:
             is_last = position == len(fed) - 1
             if is_last or token == SYNC or self.hooks.block_on == "promise":
                 merged = self._merged(pending) + (next(given, []) if token == SYNC else [])
-                out += merged[: self.max_len - group.first_seq.get_prompt_len() - len(out)]
+                out += merged[: self.max_len - num_prompt - len(out)]
                 pending = []
         if fed and fed[-1] == EOS and not with_ending:
             del out[end - 1]
         assert not children and not pending
         return out
 
-    def _merged(self, children: list[V0Branch]) -> list[int]:
+    def _merged(self, children: list[Branch[Any]]) -> list[int]:
         if self.hooks.child_merge_strategy == "none":
             return []
-        results = [[] if child.has_failed else self.output(child.sequence.group, False) for child in children]
+        results = [self._result(child) for child in children]
         return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]
+
+    def _result(self, child: Branch[Any]) -> list[int]:
+        assert child.spec is not None
+        return [] if child.has_failed else self.output(child.request_id, child.spec.num_prompt_tokens, child, False)

@@ -100,14 +100,14 @@ class Trees(RuleBasedStateMachine):
     def step(self, tokens: list[int]) -> None:
         """Takes one step, in which each group that samples gets the next of the tokens."""
         drawn = iter(tokens)
-        self._step(lambda group: self.reference.feed(group, next(drawn)))
+        self._step(lambda group: self.reference.feed(group.request_id, next(drawn)))
 
     @precondition(lambda self: self.roots)
     @rule(steps=st.integers(2, 12))
     def decode(self, steps: int) -> None:
         """Takes steps of ordinary tokens, which fill blocks."""
         for _ in range(steps):
-            self._step(lambda group: self.reference.feed(group, ord("x")))
+            self._step(lambda group: self.reference.feed(group.request_id, ord("x")))
 
     @precondition(lambda self: self.engine.queued())
     @rule(index=st.integers(0, 63))
@@ -158,7 +158,7 @@ class Trees(RuleBasedStateMachine):
                 break
             for branch in list(self.engine.processor.awaiting_resume()):
                 self._resume(branch, "")
-            self._step(lambda group: self.reference.feed(group, EOS))
+            self._step(lambda group: self.reference.feed(group.request_id, EOS))
         self.engine.assert_empty()
         for group in self.roots:
             if group.first_seq.status != SequenceStatus.FINISHED_ABORTED:
@@ -166,7 +166,8 @@ class Trees(RuleBasedStateMachine):
                 assert output.finished
                 (completion,) = output.outputs
                 sampled = completion.token_ids if completion.sampled is None else completion.sampled.token_ids
-                assert list(sampled) == self.reference.output(group)
+                num_prompt = group.first_seq.get_prompt_len()
+                assert list(sampled) == self.reference.output(group.request_id, num_prompt, branch_of(group))
 
     def _step(self, tokens: Any) -> None:
         scheduler = self.engine.scheduler

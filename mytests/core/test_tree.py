@@ -260,10 +260,10 @@ class TestBranch:
         trees.abort(first)
         trees.abort(below)
         end(trees, second)
-        assert root.take_forgettable() == []
+        assert root.take_releasable() == []
         joined(trees, root)
-        assert set(root.take_forgettable()) == {first, second, below}
-        assert root.take_forgettable() == []
+        assert set(root.take_releasable()) == {first, second, below}
+        assert root.take_releasable() == []
 
     def test_a_child_inherits_injected_kv(self) -> None:
         """With what was still to do left to its parent; forgotten with its context."""
@@ -274,7 +274,7 @@ class TestBranch:
         trees.block(root, "children")
         end(trees, only)
         joined(trees, root)
-        root.take_forgettable()
+        root.take_releasable()
         assert only.injected is None
         root.discard_injected()
         assert root.injected is None

@@ -82,8 +82,8 @@ class Branch(Generic[S]):
         self.injected: InjectedKV | None = None
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
-        self._num_forgotten = 0
-        self._remembered: list[Branch[S]] = []
+        self._num_released = 0
+        self._detached_unreleased: list[Branch[S]] = []
         """The detached children whose contexts are still needed."""
 
         self.blocked_since = 0.0
@@ -190,7 +190,7 @@ class Branch(Generic[S]):
         self.children.append(child)
         if child.is_detached:
             self.detached.append(child)
-            self._remembered.append(child)
+            self._detached_unreleased.append(child)
             self.root.has_detached_below = True
 
     def output(self, make: Callable[["Branch[S]"], ChildOutput]) -> ChildOutput:
@@ -209,7 +209,7 @@ class Branch(Generic[S]):
         """Record that its KV was discarded, and will be computed from its own context."""
         self.injected = None
 
-    def take_forgettable(self) -> list["Branch[S]"]:
+    def take_releasable(self) -> list["Branch[S]"]:
         """Return each descendant once whose context is no longer needed: its parent has been joined, or has finished,
         or it is detached and has finished."""
         left = self._take_children(self.num_joined)
@@ -224,10 +224,10 @@ class Branch(Generic[S]):
 
     def _take_children(self, num_joined: int) -> list["Branch[S]"]:
         """Return each of the first ``num_joined`` children once, and the detached ones that have finished."""
-        joined = [child for child in self.children[self._num_forgotten : num_joined] if not child.is_detached]
-        ended = [child for child in self._remembered if child.phase == "finished"]
-        self._num_forgotten = num_joined
-        self._remembered = [child for child in self._remembered if child.phase != "finished"]
+        joined = [child for child in self.children[self._num_released : num_joined] if not child.is_detached]
+        ended = [child for child in self._detached_unreleased if child.phase == "finished"]
+        self._num_released = num_joined
+        self._detached_unreleased = [child for child in self._detached_unreleased if child.phase != "finished"]
         return joined + ended
 
 

@@ -13,7 +13,7 @@ from vllm.sequence import Sequence
 
 def forget_joined(parent: V0Branch) -> None:
     """Drop the contexts of joined children, of detached ones that have finished, and of their descendants."""
-    for branch in parent.take_forgettable():
+    for branch in parent.take_releasable():
         # What a caller is told is made now, if no join has asked for it.
         output_of(branch)
         _forget(branch.sequence.seq)

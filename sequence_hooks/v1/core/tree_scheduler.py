@@ -186,7 +186,7 @@ class TreeScheduler(RecordingScheduler):
 
     def _let_go(self, branch: V1Branch) -> None:
         """Drop the contexts of children that nobody needs any more."""
-        for below in branch.take_forgettable():
+        for below in branch.take_releasable():
             below.sequence.let_go()
 
     def _inject(self, branch: V1Branch, merge: Merge) -> InjectedKV | None:

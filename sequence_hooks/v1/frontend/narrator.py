@@ -216,7 +216,7 @@ class Narrator(OutputProcessor):
         """Drop what is not needed of children that were joined, now that their last deltas are told."""
         joined, self._joined = self._joined, []
         for branch in joined:
-            for below in branch.take_forgettable():
+            for below in branch.take_releasable():
                 if below.root.has_detached_below:
                     below.sequence.let_go_of_context()
                 else:

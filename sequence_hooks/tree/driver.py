@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives the trees of an engine: what happens from a sampled hook token to the join, one step after the other.
+
+The rules say what has to happen, the trees remember what did, and an engine carries it out behind two ports. This is
+where they meet, and the whole story for a parent that samples a promise and a sync token:
+
+    a promise is sampled   1. decide           the rules ask its handler: a child to spawn, nothing to wait for
+                           2. apply            the engine makes the child, the tree gets it, the engine queues it
+    a sync is sampled      1. decide           nothing to spawn, all children to wait for
+                           3. apply            the tree has the parent BLOCKED, the engine sets it aside
+    the child samples EOS  4. end              the tree has it finished, and its parent checked before the next step
+    before the next step   5. join_ready       the rules say what to append, the engine appends it, and gives it KV
+                           6.                  the engine queues the parent again, or finishes it if it had ended
+
+An engine calls ``decide`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended. Read
+`sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Generic
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.limits import limits_of
+from sequence_hooks.config.messages import FAULTS
+from sequence_hooks.handlers.triggers import TriggerMatch
+from sequence_hooks.tree import rules
+from sequence_hooks.tree.assembly import Assembler
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.events import TreeObserver
+from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
+from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.manager import DependencyManager
+from sequence_hooks.tree.merge import Encode, Span
+from sequence_hooks.tree.port import E, SchedulerPort, SequencePort
+from sequence_hooks.tree.resume import checked_ids, nobody_waits
+from sequence_hooks.tree.rules import Decision, Merge, Refusal
+
+
+class ForkJoinDriver(Generic[E]):
+    """Owns the trees of all requests of one scheduler, and takes each of their steps.
+
+    Args:
+        vocab_size: Token ids must be below it; None if it is unknown.
+        observers: Are told of each event of a tree, in this order.
+        num_recent: How many trees to remember that have ended.
+    """
+
+    def __init__(
+        self,
+        special_kwargs: SpecialKwargs,
+        sequences: SequencePort[E],
+        scheduler: SchedulerPort[E],
+        log: HookLog,
+        vocab_size: int | None,
+        observers: Iterable[TreeObserver] = (),
+        num_recent: int = 0,
+    ) -> None:
+        self.trees: DependencyManager[E] = DependencyManager(observers, num_recent=num_recent)
+        self._special_kwargs = special_kwargs
+        self._sequences = sequences
+        self._scheduler = scheduler
+        self._log = log
+        self._vocab_size = vocab_size
+
+    def add_root(self, sequence: E) -> Branch[E]:
+        """Begin the tree of a request, or of one of its samples, which has met its first hook token."""
+        limits = limits_of(self._special_kwargs, sequence.sampling_params.extra_args)
+        return self.trees.add_root(sequence, limits)
+
+    def decide(
+        self, branch: Branch[E], token_id: int, match: TriggerMatch, output_token_ids: Sequence[int]
+    ) -> Decision | None:
+        """1. What a hook token does; None if it counts as an ordinary one, which is logged if anything is wrong.
+
+        No tree is changed, but the token's handler may have aborted the branch.
+
+        Args:
+            output_token_ids: The output before the token, which may have been appended to it since.
+        """
+        if not branch.limits.hooks:
+            return None
+        max_len = self._sequences.max_len(branch.sequence)
+        decision = rules.decide(branch, token_id, match, output_token_ids, max_len, self._vocab_size)
+        if isinstance(decision, Refusal):
+            self._log.refused(branch.request_id, token_id, decision)
+            return None
+        return decision
+
+    def apply(self, branch: Branch[E], decision: Decision) -> bool:
+        """2., 3. Spawn all children of a ``decision``, or none if one cannot be made; return whether it is BLOCKED now.
+
+        The token must be in its output, and not have ended it.
+        """
+        try:
+            made = [self._sequences.make_child(branch, spec, params) for spec, params in decision.children]
+        except FAULTS as error:
+            self._log.failed(branch.request_id, decision.token_id, error)
+            return False
+        if branch.phase != "live":
+            # Code of a user's in the children's parameters has aborted it.
+            return False
+        planned = zip(decision.children, made, strict=True)
+        children = [self.trees.spawn(branch, spec, decision.handler, sequence) for (spec, _), sequence in planned]
+        if children:
+            self._scheduler.enqueue_children(branch, children)
+        if decision.waits_for is None:
+            return False
+        self.trees.block(branch, decision.waits_for)
+        self._scheduler.block_sequence(branch)
+        return True
+
+    def end(self, branch: Branch[E], ending: range | None) -> None:
+        """4. A sequence has ended by itself. With unjoined children it is BLOCKED until they have finished.
+
+        Args:
+            ending: See `DependencyManager.end`.
+        """
+        if not self.trees.end(branch, ending):
+            self._scheduler.block_sequence(branch)
+
+    def join_ready(self) -> None:
+        """5., 6. Join every BLOCKED branch that has nothing left to wait for, until none is left.
+
+        Joining one may finish it, so that its parent is ready, too.
+        """
+        while self.trees.has_unsettled:
+            unsettled = self.trees.take_unsettled()
+            for branch in rules.ready(unsettled):
+                self._join(branch)
+            for branch in unsettled:
+                for each in branch.take_releasable():
+                    each.sequence.release_context()
+
+    def keeps_kv(self, child: Branch[E]) -> bool:
+        """Whether the KV of a sequence that has ended may be injected; asked by an engine where it frees the blocks."""
+        return self._special_kwargs.injects_kv and rules.keeps_kv(child)
+
+    def unfinished_below(self, branches: Iterable[Branch[E]]) -> list[Branch[E]]:
+        """These and all their unfinished descendants, each once, children first."""
+        below = {each: None for branch in branches for each in branch.subtree() if each.phase != "finished"}
+        return sorted(below, key=lambda each: -each.depth)
+
+    def abort(self, branch: Branch[E]) -> None:
+        """Record that the engine has aborted a sequence, and have it abort what is unfinished below."""
+        self.trees.abort(branch)
+        below = self.unfinished_below([branch])
+        if below:
+            self._scheduler.abort_sequences(below)
+
+    def awaiting_resume(self) -> Iterator[Branch[E]]:
+        """The BLOCKED branches that wait for a caller."""
+        return (branch for branch in self.trees.branches if branch.awaits_resume)
+
+    def room_to_resume(self, branch: Branch[E]) -> int:
+        """How many more tokens the context of a branch may have."""
+        sequence = branch.sequence
+        num_context = len(sequence.prompt_token_ids) + len(sequence.output_token_ids)
+        return self._sequences.max_len(sequence) - num_context
+
+    def resume(self, request_id: str, token_ids: Sequence[int] | None) -> None:
+        """Let a branch that waits for its caller go on, with these tokens after its children's results.
+
+        Raises:
+            ValueError: no such branch waits, an id lies outside the vocabulary, or there are too many.
+        """
+        branch = self.waiting_branch(request_id)
+        self.trees.resume(branch, checked_ids(token_ids, self.room_to_resume(branch), self._vocab_size))
+
+    def waiting_branch(self, request_id: str) -> Branch[E]:
+        """The branch with this id that waits for its caller; raises a `ValueError` that names those that do."""
+        waiting = {branch.request_id: branch for branch in self.awaiting_resume()}
+        if request_id not in waiting:
+            raise nobody_waits(request_id, waiting)
+        return waiting[request_id]
+
+    def _join(self, branch: Branch[E]) -> None:
+        max_len = self._sequences.max_len(branch.sequence)
+        merge = rules.join(branch, max_len, self._encode(branch), self._vocab_size)
+        if branch.phase != "blocked":
+            # Its own join function has aborted it.
+            return
+        self._sequences.append_merge(branch, merge)
+        self._log.joined(branch.request_id, merge)
+        ends = branch.ended_as is not None or merge.ends_at_length
+        injected = None if ends else self._inject(branch, merge)
+        num_injected = 0 if injected is None else len(injected.copies)
+        num_prefill = 0 if ends else merge.num_context - branch.sequence.num_computed_tokens - num_injected
+        self.trees.join(branch, merge, num_prefill, num_injected)
+        if not ends:
+            self._scheduler.enqueue_joined(branch)
+        elif self.trees.end(branch):
+            self._finish(branch)
+        else:
+            # The join has filled the model's length, and detached children are not done.
+            self._scheduler.block_sequence(branch)
+
+    def _inject(self, branch: Branch[E], merge: Merge) -> InjectedKV | None:
+        """Give a BLOCKED branch the KV of its children, if it has its own, and there are slots."""
+        num_computed = branch.sequence.num_computed_tokens
+        if not self._special_kwargs.injects_kv or not num_computed:
+            return None
+        context = Context(merge.num_context - merge.num_merged, num_computed, branch.injected)
+        sources = {child.request_id: self._scheduler.kv_source(child) for child in branch.unjoined}
+        injected = plan_injection(context, merge.spans, sources, self._special_kwargs.position_rule)
+        if injected is None or not self._scheduler.allocate_injected(branch):
+            return None
+        branch.inject(injected)
+        return injected
+
+    def _finish(self, branch: Branch[E]) -> None:
+        if branch.parent is None and branch.has_detached_below:
+            self.trees.assemble(branch, self._assembled(branch))
+        self._scheduler.finish_joined(branch)
+
+    def _assembled(self, root: Branch[E]) -> Sequence[Span]:
+        """The output of a request whose tree has ended, with the results of detached children."""
+        assembly = Assembler(self._encode(root), self._vocab_size).assemble(root)
+        self._log.assembled(root.request_id, assembly.error)
+        return assembly.spans
+
+    def _encode(self, branch: Branch[E]) -> Encode:
+        return partial(self._sequences.encode, branch.sequence)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver of fork and join asks of an engine: eleven methods, which carry out what is decided already.
+
+There are two protocols, because engines have two owners: the content of a sequence is changed where tokens and texts
+are known, and queues and blocks where sequences are scheduled. `sequence_hooks.tree.driver` says when each is called;
+the numbers are the steps of its story. What only one engine does about an event, it does as a
+`sequence_hooks.tree.events.TreeObserver`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.rules import Merge
+from sequence_hooks.tree.transcript import Narrated
+
+
+class EngineSequence(Narrated, Protocol):
+    """A sequence that its engine computes."""
+
+    def release_context(self) -> None:
+        """Keep nothing but the output, and the length of the context: a tree lives as long as its request."""
+
+
+E = TypeVar("E", bound=EngineSequence)
+
+
+class SequencePort(Protocol[E]):
+    """The content of sequences. It changes no tree, no queue and no block."""
+
+    def max_len(self, sequence: E) -> int:
+        """The most tokens that the context of a sequence may have."""
+
+    def encode(self, sequence: E, text: str) -> Sequence[int]:
+        """The token ids of a text, without special tokens."""
+
+    def make_child(self, parent: Branch[E], spec: ChildSpec, own_params: Any) -> E:
+        """2. Make the sequence of a child, which has no blocks and is in no queue.
+
+        Args:
+            own_params: See `sequence_hooks.tree.rules.Decision.children`; the engine completes and checks them.
+
+        Raises:
+            Exception: it cannot be made; then no child of the same decision is spawned.
+        """
+
+    def append_merge(self, branch: Branch[E], merge: Merge) -> None:
+        """5. Append what a join merges to its sequence: tokens, and what the engine keeps beside them."""
+
+
+class SchedulerPort(Protocol[E]):
+    """The queues and blocks of sequences. It decides nothing."""
+
+    def enqueue_children(self, parent: Branch[E], children: Sequence[Branch[E]]) -> None:
+        """2. Fork the blocks of ``parent`` for its new ``children``, and queue them in order, before new requests."""
+
+    def block_sequence(self, branch: Branch[E]) -> None:
+        """3., 4. Take a sequence out of all queues, if it is in one. It keeps its KV unless others need the room.
+
+        If `Branch.ended_as` is set, it only waits to finish, and nothing of its children's KV is needed any longer.
+        """
+
+    def kv_source(self, child: Branch[E]) -> Source:
+        """5. What can still be copied of the KV of a child that has finished."""
+
+    def allocate_injected(self, branch: Branch[E]) -> bool:
+        """5. Allocate slots for the whole context of a BLOCKED sequence, which has its KV; False if there are none."""
+
+    def enqueue_joined(self, branch: Branch[E]) -> None:
+        """6. Queue a sequence that goes on. It computes what is new of its context.
+
+        If `Branch.injected` has copies, they are made first, and the KV of its children is kept until then; otherwise
+        nothing of theirs is needed any longer.
+        """
+
+    def finish_joined(self, branch: Branch[E]) -> None:
+        """6. Finish a sequence as `Branch.ended_as` says: free its blocks, and emit its output outside of a step."""
+
+    def abort_sequences(self, branches: Sequence[Branch[E]]) -> None:
+        """Abort unfinished sequences; children come before their parents. Each is noted with the driver's ``abort``."""
