@@ -18,9 +18,11 @@ DEVICE_PYTHON ?= python3
 parts = $(call leaving_failures,build_tools.parts $(@:-parts=) $(1))
 leaving_failures = ($(call with_any_python,$(1))) || test -s build/durations/$(@:-parts=).failed
 OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all checks ci turns
-FLOATS_avx512 := ONEDNN_MAX_CPU_ISA=AVX512_CORE
-FLOATS_avx2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
-FLOATS_sse41 := ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default
+# PyTorch's compiler would find code for another instruction set in its cache, and fail to compile it for this one.
+floats_in = TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/build/inductor-$(1) ONEDNN_MAX_CPU_ISA=$(2)
+FLOATS_avx512 := $(call floats_in,avx512,AVX512_CORE)
+FLOATS_avx2 := $(call floats_in,avx2,AVX2) ATEN_CPU_CAPABILITY=avx2
+FLOATS_sse41 := $(call floats_in,sse41,SSE41) ATEN_CPU_CAPABILITY=default
 
 .PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) durations device device-selfcheck device-tests fork-tests fork-surgical \
   fork-model fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser
