@@ -103,6 +103,14 @@ class TestQueues:
         ]
         assert prefills == [length + 1]
 
+    def test_a_resume_with_nothing_new_is_a_decode(self) -> None:
+        """Only the last sampled token is left to compute, as if its parent had never been set aside."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        engine.add()
+        engine.step({"r": SYNC})
+        (scheduled,) = engine.step(plan(r=".z"))
+        assert (scheduled.request_id, scheduled.num_tokens, scheduled.is_prefill) == ("r", 1, False)
+
     def test_one_parent_that_must_wait_does_not_hold_up_another(self) -> None:
         """The same step blocks both; only the second can go on."""
         engine = SurgicalEngine(SYNC_HOOKS)

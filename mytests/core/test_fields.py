@@ -2,7 +2,9 @@
 """`SpecialKwargs`: what a field accepts, what is refused, and how texts become token ids."""
 
 import dataclasses
+import importlib
 import pickle
+import sys
 from typing import Any
 
 import pytest
@@ -94,6 +96,13 @@ class TestFields:
         """Without any token there is nothing to hook."""
         with pytest.raises(ValueError, match="set sync_token_id, promise_token_id, handlers"):
             SpecialKwargs()
+
+    def test_a_name_may_be_in_a_module_that_nobody_has_imported(self) -> None:
+        """Its package being imported is not enough: a qualified name says where the module ends."""
+        sys.modules.pop("wsgiref.util", None)
+        vars(importlib.import_module("wsgiref")).pop("util", None)
+        hooks = SpecialKwargs(sync_token_id=3, child_merge_strategy="wsgiref.util.guess_scheme")
+        assert hooks.child_merge_strategy == "wsgiref.util.guess_scheme"
 
     @pytest.mark.parametrize(
         ("fields", "message"),
