@@ -18,6 +18,18 @@ def computed(engine: SurgicalEngine, script: dict[str, str]) -> dict[str, list[i
     return counts
 
 
+def seeds_of_a_tree() -> list[int]:
+    """Those of a seeded request and of its two children."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    engine.add(seed=5)
+    script = plan(r="!!abcd", r_child_0="ABCD", r_child_1="ABCD")
+    engine.run_until(lambda: len(engine.statuses()) == 3, script)
+    seeds = [branch.sequence.sampling_params.seed for branch in engine.scheduler.trees.branches]
+    engine.run(script)
+    engine.assert_empty()
+    return seeds
+
+
 class TestSpawn:
     @pytest.mark.parametrize("prefix", [(), (4, 4, 4)])
     @pytest.mark.parametrize("length", [3, 4, 21])
@@ -29,6 +41,13 @@ class TestSpawn:
         assert counts["r_child_0"][:3] == [1 + len(prefix), 1, 1]
         assert counts["r"][:5] == [length, 1, 1, 1, 1]
         engine.assert_empty()
+
+
+    def test_each_child_has_a_seed_of_its_own_that_repeats(self) -> None:
+        """A seeded request is reproducible, and children that are spawned one after the other do not sample alike."""
+        first, second = seeds_of_a_tree(), seeds_of_a_tree()
+        assert first == second
+        assert len({*first}) == 3
 
 
 class TestBlock:
