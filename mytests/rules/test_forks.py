@@ -42,7 +42,6 @@ class TestSpawn:
         assert counts["r"][:5] == [length, 1, 1, 1, 1]
         engine.assert_empty()
 
-
     def test_each_child_has_a_seed_of_its_own_that_repeats(self) -> None:
         """A seeded request is reproducible, and children that are spawned one after the other do not sample alike."""
         first, second = seeds_of_a_tree(), seeds_of_a_tree()
