@@ -9,6 +9,7 @@ import pytest
 from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import SYNC_INJECT, prefilled
 from mytests.surgical import finished, plan
+from vllm.core.hooked_sequence import injected_into
 from vllm.utils import Device
 
 
@@ -45,10 +46,10 @@ class TestPressure:
         group = engine.add(prompt="prompt")
         script = plan(r="!.z", r_child_0="ABCDE")
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
-        engine.scheduler._settle()
+        engine.scheduler.driver.join_ready()
         assert list(engine.scheduler.forked) == [group]
         assert engine.scheduler._give_up_kv_of_one()
-        assert (bool(engine.scheduler._kept), engine.scheduler.branch_for(group).injected) == (False, None)
+        assert (bool(engine.scheduler._kept), injected_into(group.first_seq)) == (False, None)
         engine.run(script)
         assert finished(engine).text == "ABCDEz"
         engine.assert_empty()
@@ -77,10 +78,9 @@ class TestPressure:
         engine.processor.resume("r", "")
         engine.step(script)
         engine.run_until(engine.scheduler.is_waiting_for_callers, script)
-        branch = engine.scheduler.branch_for(group)
-        assert branch.injected is not None
+        assert injected_into(group.first_seq) is not None
         engine.scheduler.pressure.give_up(group, 2)
-        assert (group.first_seq.get_num_computed_tokens(), branch.injected) == (0, None)
+        assert (group.first_seq.get_num_computed_tokens(), injected_into(group.first_seq)) == (0, None)
         engine.processor.resume("r", "")
         engine.run(script)
         assert finished(engine).text == "ABCDEFGHaz"

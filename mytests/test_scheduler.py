@@ -175,9 +175,10 @@ class TestQueues:
         """This holds for each status that cannot become BLOCKED."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
+        branch = engine.plant(group)
         group.first_seq.status = SequenceStatus[status]
         with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
-            engine.scheduler.block(engine.scheduler.branch_for(group), "children")
+            engine.scheduler.block_sequence(branch)
 
 
 class TestIntegrity:

@@ -70,9 +70,9 @@ FORK = (
         "childs-adapter",
         (
             Edit(
-                "vllm.engine.spawn:make_child",
+                "vllm.engine.children:ChildSequences.make_child",
                 "return V0Sequence(child_group)",
-                "child_group.lora_request = child_seq.lora_request = None\n    return V0Sequence(child_group)",
+                "child_group.lora_request = child_seq.lora_request = None\n        return V0Sequence(child_group)",
             ),
         ),
         "A child runs without its parent's adapter.",
