@@ -88,11 +88,12 @@ class TestPressure:
 
 
 class TestPrefixCaching:
-    def test_it_leaves_the_cache_with_its_sequence(self) -> None:
-        """Only blocks whose hash is that of their tokens remain in the cache."""
+    @pytest.mark.parametrize("end", ["y", ".y"], ids=["at the end", "at a sync"])
+    def test_it_leaves_the_cache_with_its_sequence(self, end: str) -> None:
+        """Only blocks whose hash is that of their tokens remain in the cache, also of a child freed after its join."""
         engine = engine_with_kv(prefix_caching=True)
         engine.add(prompt="promptprompt")
-        engine.run(plan(r="!!.zzzz!y", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="IJKLMNOPQ"))
+        engine.run(plan(r=f"!!.zzzz!{end}", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="IJKLMNOPQ"))
         allocator = engine.scheduler.block_manager.block_allocator._allocators[Device.GPU]
         known = [recorded(engine).blocks[("gpu", block)] for block in allocator._cached_blocks.values()]
         assert known

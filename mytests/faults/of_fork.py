@@ -80,6 +80,19 @@ FORK = (
         ONLY,
     ),
     Fault(
+        "kept-kv-cached",
+        (
+            Edit(
+                "vllm.core.kept:KeptKV.release",
+                ", self._num_alike.pop(seq.seq_id))",
+                ")\n            del self._num_alike[seq.seq_id]",
+            ),
+        ),
+        "Injected KV of a child that is freed after its join is found in the prefix cache.",
+        surgical("mytests/test_injection_life.py::TestPrefixCaching"),
+        ONLY,
+    ),
+    Fault(
         "merged-tokens-penalized",
         (
             Edit(
