@@ -11,7 +11,7 @@ from mytests.demo_input import TOKENS, CommandError
 from mytests.surgical import SurgicalEngine
 from sequence_hooks.results import Segment
 from vllm.core.hooked_sequence import branch_of
-from vllm.core.sequence_data import Forgotten
+from vllm.core.sequence_data import ReleasedTokens
 from vllm.sequence import SequenceGroup
 
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
@@ -83,7 +83,7 @@ def _context(group: SequenceGroup) -> Text:
     output = seq.get_output_token_ids()
     prompt = seq.prompt_token_ids
     # A joined child no longer has its prompt.
-    text = Text("…", "dim") if isinstance(prompt, Forgotten) else readable(prompt, "dim")
+    text = Text("…", "dim") if isinstance(prompt, ReleasedTokens) else readable(prompt, "dim")
     text.append("|", "dim")
     for segment in branch.segments if branch else [Segment(0, len(output), "sampled")]:
         shown = readable(output[segment.start : segment.end])

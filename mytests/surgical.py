@@ -24,6 +24,7 @@ from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.tree.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine import live
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
@@ -144,6 +145,12 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         )
         self.scheduler.add_seq_group(group)
         return group
+
+    def plant(self, group: SequenceGroup) -> V0Branch:
+        """Begin a group's tree, though no token of it has fired a hook."""
+        root = self.scheduler.driver.add_root(V0Sequence(group))
+        attach(root)
+        return root
 
     def step(self, tokens: Tokens) -> list[Scheduled]:
         """Run one engine step, in which each group that samples gets its token from ``tokens``.

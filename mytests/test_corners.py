@@ -72,6 +72,23 @@ def test_each_sequence_stays_with_its_scheduler() -> None:
     other.assert_empty()
 
 
+def test_an_id_that_waits_in_no_scheduler_is_refused() -> None:
+    """The error names those that wait in any of them, and the list has them in the order in which they were BLOCKED."""
+    engines = [SurgicalEngine(MANUAL), SurgicalEngine(MANUAL)]
+    processor = engines[0].processor
+    processor.scheduler = [engine.scheduler for engine in engines]
+    engines[0].add("r")
+    script = plan(r="aa.", s=".", q=".")
+    for name, engine in (("s", engines[1]), ("q", engines[0])):
+        engine.add(name)
+        engine.step(script)
+    engines[0].run_until(engines[0].is_waiting_for_callers, script)
+    assert [branch.request_id for branch in processor.awaiting_resume()] == ["s", "q", "r"]
+    with pytest.raises(ValueError, match=r"request_id is 't', .*those that wait are \['q', 'r', 's'\]"):
+        processor.resume("t", None)
+    assert processor.room_to_resume("s").num_tokens == 128 - len("prompt.")
+
+
 @pytest.mark.parametrize("is_appended", [False, True], ids=["sync", "async"])
 def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
     """They come in chunks until the prompt has all; in async mode the first token is already in the output."""

@@ -26,7 +26,7 @@ def test_what_the_caller_learns_stays(hooks: SpecialKwargs) -> None:
     engine.assert_empty()
 
 
-def test_an_aborted_child_lets_go_of_all_below_it() -> None:
+def test_an_aborted_child_releases_all_below_it() -> None:
     """Its own children's contexts are dropped too, although they were never joined."""
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=2))
     group = engine.add()
@@ -41,7 +41,7 @@ def test_an_aborted_child_lets_go_of_all_below_it() -> None:
     engine.assert_empty()
 
 
-def test_a_child_whose_kv_is_kept_keeps_its_context_until_it_is_copied() -> None:
+def test_a_child_whose_kv_is_kept_keeps_its_context_until_it_is_joined() -> None:
     """The context tells where each token of the result is."""
     engine = SurgicalEngine(INJECTING)
     group = engine.add()

@@ -7,6 +7,7 @@ from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import OVERLAP, SYNC_INJECT
 from mytests.surgical import finished, plan
 from sequence_hooks.kv.transfer import Run
+from vllm.core.hooked_sequence import injected_into
 
 
 class TestGlue:
@@ -70,6 +71,6 @@ class TestPositions:
         script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 40)
         engine.run(script)
         assert engine.scheduler.num_cumulative_preemption > 0
-        assert engine.scheduler.branch_for(group).injected is None
+        assert injected_into(group.first_seq) is None
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()

@@ -9,6 +9,7 @@ import pytest
 from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import SYNC_INJECT, prefilled
 from mytests.surgical import finished, plan
+from vllm.core.hooked_sequence import injected_into
 from vllm.utils import Device
 
 
@@ -45,10 +46,10 @@ class TestPressure:
         group = engine.add(prompt="prompt")
         script = plan(r="!.z", r_child_0="ABCDE")
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
-        engine.scheduler._settle()
+        engine.scheduler.driver.join_ready()
         assert list(engine.scheduler.forked) == [group]
         assert engine.scheduler._give_up_kv_of_one()
-        assert (bool(engine.scheduler._kept), engine.scheduler.branch_for(group).injected) == (False, None)
+        assert (bool(engine.scheduler._kept), injected_into(group.first_seq)) == (False, None)
         engine.run(script)
         assert finished(engine).text == "ABCDEz"
         engine.assert_empty()
@@ -77,10 +78,9 @@ class TestPressure:
         engine.processor.resume("r", "")
         engine.step(script)
         engine.run_until(engine.scheduler.is_waiting_for_callers, script)
-        branch = engine.scheduler.branch_for(group)
-        assert branch.injected is not None
+        assert injected_into(group.first_seq) is not None
         engine.scheduler.pressure.give_up(group, 2)
-        assert (group.first_seq.get_num_computed_tokens(), branch.injected) == (0, None)
+        assert (group.first_seq.get_num_computed_tokens(), injected_into(group.first_seq)) == (0, None)
         engine.processor.resume("r", "")
         engine.run(script)
         assert finished(engine).text == "ABCDEFGHaz"
@@ -88,11 +88,12 @@ class TestPressure:
 
 
 class TestPrefixCaching:
-    def test_it_leaves_the_cache_with_its_sequence(self) -> None:
-        """Only blocks whose hash is that of their tokens remain in the cache."""
+    @pytest.mark.parametrize("end", ["y", ".y"], ids=["at the end", "at a sync"])
+    def test_it_leaves_the_cache_with_its_sequence(self, end: str) -> None:
+        """Only blocks whose hash is that of their tokens remain in the cache, also of a child freed after its join."""
         engine = engine_with_kv(prefix_caching=True)
         engine.add(prompt="promptprompt")
-        engine.run(plan(r="!!.zzzz!y", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="IJKLMNOPQ"))
+        engine.run(plan(r=f"!!.zzzz!{end}", r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="IJKLMNOPQ"))
         allocator = engine.scheduler.block_manager.block_allocator._allocators[Device.GPU]
         known = [recorded(engine).blocks[("gpu", block)] for block in allocator._cached_blocks.values()]
         assert known

@@ -13,7 +13,7 @@ class TestTrees:
     def hooked(self, policy: str) -> SurgicalEngine:
         """Two trees with three children each, of which only the older runs; there is room for one child at a time."""
         engine = engine_with_kv(dataclasses.replace(HOOKS, children_per_promise=3), policy, num_blocks=8)
-        engine.scheduler._admission._mean_len = 8.0
+        engine.scheduler._estimate._mean_len = 8.0
         engine.add("r", prompt="r" * 8)
         engine.add("s", prompt="s" * 8)
         engine.step({"r": PROMISE, "s": PROMISE})
@@ -48,7 +48,7 @@ class TestAdmission:
     def test_a_child_waits_for_the_room_that_its_like_have_needed(self) -> None:
         """While others run it waits for as many blocks as children need on average; a new request queues behind it."""
         engine = engine_with_kv(dataclasses.replace(HOOKS, children_per_promise=2), num_blocks=8)
-        engine.scheduler._admission._mean_len = 12.0
+        engine.scheduler._estimate._mean_len = 12.0
         engine.add("r", prompt="p" * 8)
         engine.step({"r": PROMISE})
         engine.add("s", prompt="s")
@@ -67,16 +67,16 @@ class TestAdmission:
         engine = engine_with_kv(HOOKS)
         engine.add("r")
         engine.run(plan(r="!z", r_child_0="B" * 31))
-        assert engine.scheduler._admission._mean_len == 2.0
+        assert engine.scheduler._estimate._mean_len == 2.0
 
     @pytest.mark.parametrize(("max_tokens", "num_wanted"), [(None, 1 + 4), (6, 1 + 2)])
     def test_no_more_is_expected_than_max_tokens(self, max_tokens: int | None, num_wanted: int) -> None:
         """A child is expected to need a block for the promise, and those for what it may sample."""
         engine = engine_with_kv(HOOKS)
-        engine.scheduler._admission._mean_len = 16.0
+        engine.scheduler._estimate._mean_len = 16.0
         group = engine.add("r", prompt="p" * 8, max_tokens=max_tokens)
         engine.step({"r": PROMISE})
-        assert engine.scheduler._admission.num_wanted(child_of(group)) == num_wanted
+        assert engine.scheduler._estimate.num_wanted(child_of(group)) == num_wanted
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_a_fan_out_that_can_never_fit_fails_alone(self, policy: str) -> None:

@@ -123,7 +123,7 @@ class TestSharedPrefix:
         engine.step({"r": PROMISE})
         engine.step({})
         engine.add("s", prompt="s")
-        engine.scheduler._admission.num_wanted = lambda group: 0  # type: ignore[method-assign]
+        engine.scheduler._estimate.num_wanted = lambda group: 0  # type: ignore[method-assign]
         engine.run_until(lambda: engine.scheduler.num_cumulative_preemption > 0, {})
         assert engine.scheduler.pressure.evictions == {}
         assert len(engine.block_table(parent)) >= 2

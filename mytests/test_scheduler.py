@@ -7,6 +7,9 @@ import pytest
 
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from sequence_hooks.tree.integrity import IntegrityError
+from sequence_hooks.tree.port import SchedulerPort
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.scheduler import Scheduler
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
 
@@ -167,6 +170,18 @@ class TestQueues:
         engine.step({})
         assert engine.finished_ids[-2:] == ["r_child_0", "r"]
 
+    def test_ended_parents_are_joined_from_the_bottom_up_in_one_step(self) -> None:
+        """Each has ended and only waits for its child; what the last one gets goes up to the request."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=3))
+        engine.add("r")
+        script = plan(r="!a", r_child_0="!b", r_child_0_child_0="!c", r_child_0_child_0_child_0="defg")
+        engine.run_until(lambda: set(engine.statuses().values()) == {"BLOCKED"}, script)
+        assert sorted(engine.statuses()) == ["r", "r_child_0", "r_child_0_child_0"]
+        engine.step(script)
+        assert engine.statuses() == {}
+        assert finished(engine).text == "abcdefg"
+        engine.assert_empty()
+
     def test_an_abort_reaches_a_child_that_was_preempted(self) -> None:
         """It is waiting to be recomputed, without blocks of its own."""
         engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=7)
@@ -183,9 +198,19 @@ class TestQueues:
         """This holds for each status that cannot become BLOCKED."""
         engine = SurgicalEngine(SYNC_HOOKS)
         group = engine.add()
+        branch = engine.plant(group)
         group.first_seq.status = SequenceStatus[status]
         with pytest.raises(IllegalTransition, match=f"r cannot go from {status} to BLOCKED"):
-            engine.scheduler.block(engine.scheduler.branch_for(group), "children")
+            engine.scheduler.block_sequence(branch)
+
+
+class TestPort:
+    def test_no_method_of_upstreams_has_a_name_of_the_drivers_port(self) -> None:
+        """Upstream's own code would call ours."""
+        port = {name for name in vars(SchedulerPort) if not name.startswith("_")}
+        assert len(port) == 7
+        assert port <= vars(HookScheduler).keys()
+        assert not port & set(dir(Scheduler))
 
 
 class TestIntegrity:

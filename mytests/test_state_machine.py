@@ -37,7 +37,7 @@ MUST_ARISE = {
 
 MAX_QUEUED = 8
 MAX_IDLE_STEPS = 6
-"""Enough to join a whole chain of ended parents, one per step, and to preempt all that runs."""
+"""Enough to preempt all that runs."""
 
 
 class Trees(RuleBasedStateMachine):

@@ -4,7 +4,7 @@
 import pytest
 
 from mytests.surgical import PROMISE, SurgicalEngine
-from sequence_hooks.tree.rules import Decision
+from vllm.core.hooked_sequence import branch_of
 from vllm.core.shared_blocks import last_copy_into_each
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
@@ -16,14 +16,11 @@ class TestTransitions:
         engine = SurgicalEngine()
         parent = engine.add()
         engine.step({"r": PROMISE})
-        branch = engine.scheduler.branch_for(parent)
-        child = branch.children[0]
-        assert child.spec is not None and child.handler is not None
-        decision = Decision(PROMISE, child.handler, ((child.spec, None),), None)
+        branch = branch_of(parent)
+        assert branch is not None
         engine.scheduler.block_manager.free(parent.first_seq)
         with pytest.raises(IllegalTransition, match="r spawns without a block table"):
-            engine.scheduler.spawn(branch, decision, [child.sequence])
-        assert branch.children == [child]
+            engine.scheduler.enqueue_children(branch, branch.children)
 
     def test_a_blocked_sequence_is_not_finished(self) -> None:
         """Upstream would treat every status above SWAPPED as finished."""

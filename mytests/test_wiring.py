@@ -60,10 +60,12 @@ def parent_sequence() -> Any:
 
 class TestLLMEngine:
     def test_with_hooks_it_has_their_processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The scheduler joins through it."""
+        """It has attached a driver to the scheduler."""
         engine = bare_engine(monkeypatch, HOOKS)
-        assert type(engine.output_processor) is SequenceHookOutputProcessor
-        assert engine.scheduler[0]._merger is engine.output_processor.merger
+        before = engine.surgical.processor
+        assert type(engine.output_processor) is SequenceHookOutputProcessor is type(before)
+        assert engine.output_processor is not before
+        assert engine.output_processor in engine.scheduler[0].trees._observers
 
     def test_without_hooks_nothing_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Upstream's processor stays, and nothing can be resumed."""

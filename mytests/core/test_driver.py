@@ -201,3 +201,15 @@ class TestLimits:
         assert [branch.depth for branch in below] == [2, 1, 0]
         engine.abort(root)
         engine.assert_empty()
+
+    def test_who_is_aborted_alone_takes_all_below_with_it(self) -> None:
+        """An engine that frees one sequence at a time need not know the others."""
+        engine = PlainEngine(dataclasses.replace(HOOKS, max_child_depth=2))
+        root = engine.add("r")
+        fed(engine, root, PROMISE)
+        fed(engine, root.children[0], PROMISE)
+        below = engine.driver.unfinished_below(root.children)
+        engine.queue.remove(root)
+        engine.driver.abort(root)
+        assert [branch.ended_as for branch in (root, *below)] == ["failed"] * 3
+        engine.assert_empty()

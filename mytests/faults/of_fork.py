@@ -70,13 +70,26 @@ FORK = (
         "childs-adapter",
         (
             Edit(
-                "vllm.engine.spawn:make_child",
+                "vllm.engine.children:ChildSequences.make_child",
                 "return V0Sequence(child_group)",
-                "child_group.lora_request = child_seq.lora_request = None\n    return V0Sequence(child_group)",
+                "child_group.lora_request = child_seq.lora_request = None\n        return V0Sequence(child_group)",
             ),
         ),
         "A child runs without its parent's adapter.",
         surgical("mytests/test_inheritance.py") + fuzzed("childs-adapter"),
+        ONLY,
+    ),
+    Fault(
+        "kept-kv-cached",
+        (
+            Edit(
+                "vllm.core.kept:KeptKV.release",
+                ", self._num_alike.pop(seq.seq_id))",
+                ")\n            del self._num_alike[seq.seq_id]",
+            ),
+        ),
+        "Injected KV of a child that is freed after its join is found in the prefix cache.",
+        surgical("mytests/test_injection_life.py::TestPrefixCaching"),
         ONLY,
     ),
     Fault(

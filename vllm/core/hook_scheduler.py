@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler of an engine with sequence hooks: it moves sequences as the rules and the trees say.
+"""The scheduler of an engine with sequence hooks: it moves sequences as the driver of their trees says.
 
 A child is queued with a fork of its parent's block table. A BLOCKED parent is not scheduled, and keeps its
 blocks unless others need them; once its children have finished it is joined and scheduled again:
@@ -16,131 +16,184 @@ blocks unless others need them; once its children have finished it is joined and
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.limits import limits_of
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.trace.observer import SILENT, TreeNotes
 from sequence_hooks.trace.recorder import Recorder
-from sequence_hooks.tree.injection import InjectedKV
+from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.events import TreeObserver
+from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.integrity import IntegrityError
+from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Decision, ready
-from sequence_hooks.tree.sequence import WaitsFor
-from vllm.core.forgotten import forget_joined
+from sequence_hooks.tree.port import SequencePort
 from vllm.core.hooked_sequence import (
-    Merges,
     V0Branch,
     V0Sequence,
     attach,
     branch_of,
     branch_of_seq,
-    is_below,
+    injected_into,
     status_of,
 )
-from vllm.core.injecting_scheduler import InjectingScheduler
+from vllm.core.injection import Injection
+from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.core.transitions import IllegalTransition
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
-class HookScheduler(InjectingScheduler):
-    """Moves BLOCKED parents and children between the queues.
+class HookScheduler(PriorityScheduler):
+    """The `sequence_hooks.tree.port.SchedulerPort` of V0, over its queues and blocks. It decides nothing about trees.
 
-    The end of a child is noticed at the next `schedule`, whatever its cause, so a join never changes a
-    running step.
+    Its driver joins at the start of `schedule` alone, whatever has ended a child, so a join never changes a running
+    step.
     """
 
     clock = staticmethod(time.monotonic)
     """The clock of a recording, in seconds."""
 
+    driver: ForkJoinDriver[V0Sequence]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.trees: DependencyManager[V0Sequence] = DependencyManager()
+        self._injection = Injection(self._blocks)
+        self._injects_kv = False
         self._finished_at_join: list[SequenceGroup] = []
-        self._told_later: deque[list[str]] = deque([[], [], []])
-        self._merger: Merges
+        self._finished_ids_to_report: deque[list[str]] = deque([[], [], []])
 
-    def attach(self, merger: Merges, special_kwargs: SpecialKwargs) -> None:
-        """Attach the hooks; must be called before the first request."""
-        self._merger = merger
+    @property
+    def trees(self) -> DependencyManager[V0Sequence]:
+        """The trees of all its requests."""
+        return self.driver.trees
+
+    def attach(
+        self,
+        special_kwargs: SpecialKwargs,
+        sequences: SequencePort[V0Sequence],
+        log: HookLog,
+        vocab_size: int | None,
+        observer: TreeObserver,
+    ) -> None:
+        """Attach the hooks, before the first request. The ``observer`` is told of each event of a tree."""
         path = special_kwargs.record_to
-        observer = SILENT if path is None else Recorder(path, self.clock)
+        recorder = SILENT if path is None else Recorder(path, self.clock)
+        observers = TreeNotes(recorder), self._estimate, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
-        self.trees = DependencyManager([TreeNotes(observer)], num_recent=num_recent)
-        self.observe(observer)
+        self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
+        self._injects_kv = special_kwargs.injects_kv
+        self.observe(recorder)
         self.set_policy(special_kwargs.blocked_kv_policy)
-        self.attach_injection(special_kwargs)
 
-    def branch_for(self, group: SequenceGroup) -> V0Branch:
-        """The group's branch; the root of a new tree if it has none yet."""
-        branch = branch_of(group)
-        if branch is None:
-            limits = limits_of(self._special_kwargs, group.sampling_params.extra_args)
-            branch = self.trees.add_root(V0Sequence(group), limits)
-            attach(branch)
-        return branch
-
-    def spawn(self, parent: V0Branch, decision: Decision, made: Iterable[V0Sequence]) -> None:
-        """Queue the children of a ``decision`` that were ``made``; they run as soon as there is room.
+    def enqueue_children(self, parent: V0Branch, children: Collection[V0Branch]) -> None:
+        """Queue new children; they run as soon as there is room.
 
         Those that share no block with their parent are prompts like any other, ahead of new requests.
 
         Raises:
             IllegalTransition: the parent has no block table to share.
         """
-        if decision.children and not self._has_blocks(parent.sequence.group):
+        if not self._has_blocks(parent.sequence.group):
             raise IllegalTransition(f"{parent.request_id} spawns without a block table")
         alone: list[SequenceGroup] = []
-        for (spec, _), sequence in zip(decision.children, made, strict=True):
-            child = self.trees.spawn(parent, spec, decision.handler, sequence)
+        for child in children:
+            assert child.spec is not None
             attach(child)
-            sequence.group.metrics.last_token_time = child.spawn_time
-            self.notes.lives(sequence.group)
-            if self._blocks.fork(parent.sequence.seq, sequence.seq, spec.num_shared):
-                self.forked.append(sequence.group)
+            group = child.sequence.group
+            group.metrics.last_token_time = child.spawn_time
+            self.notes.lives(group)
+            if self._blocks.fork(parent.sequence.seq, child.sequence.seq, child.spec.num_shared):
+                self.forked.append(group)
             else:
-                alone.append(sequence.group)
+                alone.append(group)
         self.waiting.extendleft(reversed(alone))
 
-    def block(self, branch: V0Branch, waits_for: WaitsFor) -> None:
-        """Set a running parent aside until its children have finished, or also until a caller resumes it."""
-        self._move(branch.sequence.group, SequenceStatus.BLOCKED)
-        self.trees.block(branch, waits_for)
+    def block_sequence(self, branch: V0Branch) -> None:
+        if branch.ended_as is not None:
+            self._kept.release(branch)
+        # One that a join has filled up to the model's length is BLOCKED already.
+        if branch.sequence.group not in self.blocked:
+            self._move(branch.sequence.group, SequenceStatus.BLOCKED)
 
-    def end(self, branch: V0Branch, ending: range | None = None) -> None:
-        """Note that a sequence has finished. With unjoined children it is BLOCKED until they have finished.
+    def kv_source(self, child: V0Branch) -> Source:
+        return self._kept.source(child)
 
-        Args:
-            ending: See `DependencyManager.end`.
-        """
-        if self.trees.end(branch, ending):
-            if branch.parent is not None:
-                self._admission.note_end(branch.sequence.seq)
-            return
+    def allocate_injected(self, branch: V0Branch) -> bool:
+        """Whether its KV is on the device; it gets slots for the rest when it is scheduled."""
+        return self._blocks.is_on_device(branch.sequence.seq)
+
+    def enqueue_joined(self, branch: V0Branch) -> None:
+        """Queue a sequence, with what it has to compute as a prefill."""
+        group, seq, injected = branch.sequence.group, branch.sequence.seq, branch.injected
+        num_uncomputed = seq.data.get_num_uncomputed_tokens()
+        if injected is not None and injected.copies:
+            num_uncomputed = len(injected.glue)
+        else:
+            self._kept.release(branch)
+        if self._has_blocks(group) and num_uncomputed > 1:
+            seq.reset_state_for_recompute()
+            seq.data.update_num_computed_tokens(seq.get_len() - num_uncomputed)
+        is_swapped = self._has_blocks(group) and not self._blocks.is_on_device(seq)
+        self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
+
+    def finish_joined(self, branch: V0Branch) -> None:
+        assert branch.ended_as is not None
+        group = branch.sequence.group
+        self._move(group, status_of(branch.ended_as))
         self._kept.release(branch)
-        self._move(branch.sequence.group, SequenceStatus.BLOCKED)
+        # Upstream emits the output of a group that ends outside a step through this list.
+        self._finished_at_join.append(group)
+        self.free_seq(group.first_seq)
+        self._finished_ids_to_report[-1].append(branch.request_id)
+
+    def abort_sequences(self, branches: Collection[V0Branch]) -> None:
+        for branch in branches:
+            group = branch.sequence.group
+            if group in self.blocked or group in self.forked:
+                self._move(group, SequenceStatus.FINISHED_ABORTED)
+                self.free_seq(group.first_seq)
+                self._finished_requests_ids.append(group.request_id)
+        super().abort_seq_group({branch.request_id for branch in branches})
+        for branch in branches:
+            self.driver.abort(branch)
+            self._kept.release(branch)
+
+    def abort_seq_group(
+        self, request_id: str | Iterable[str], seq_id_to_seq_group: dict[str, Any] | None = None
+    ) -> None:
+        """Abort requests or single branches, with all their descendants, whatever their status."""
+        request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
+        samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
+        below = self.driver.unfinished_below(self._named(request_ids, samples))
+        # The other samples finish their request without the aborted one, which upstream then finds by its own id.
+        for request_id in (request_ids | {branch.request_id for branch in below}) & samples.keys():
+            samples.pop(request_id).to_be_finished.pop(request_id, None)
+        self.abort_sequences(below)
+        super().abort_seq_group(request_ids, samples)
+        self.note_if_idle()
 
     def free_seq(self, seq: Sequence) -> None:
         """Free the blocks of a sequence, unless they are kept for its parent."""
         branch = branch_of_seq(seq)
-        if branch is not None and self._is_wanted(branch):
-            self._kept.keep(branch)
-        elif not self._kept.holds(seq):
-            super().free_seq(seq)
+        if not self._kept.holds(seq):
+            if branch is not None and self._has_blocks(branch.sequence.group) and self.driver.keeps_kv(branch):
+                self._kept.keep(branch)
+            else:
+                super().free_seq(seq)
         if seq.is_finished():
             self.notes.ended(seq)
 
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
         """Upstream's `schedule`, after joining the parents and admitting the children that can go on."""
         start = self.notes.now()
-        self._settle()
+        self.driver.join_ready()
         metadata, outputs, allow_async_output_proc = super().schedule()
         scheduled = outputs.scheduled_seq_groups
-        if self._special_kwargs.injects_kv:
+        if self._injects_kv:
             metadata = [self._with_injection(*pair) for pair in _pairs(metadata, scheduled)]
         outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._end_ignored(group)]
         outputs.ignored_seq_groups += self._finished_at_join
@@ -157,33 +210,8 @@ class HookScheduler(InjectingScheduler):
         Upstream's engine forgets the samples (n > 1) that this returns, and makes their outputs in the same step or,
         if outputs are processed asynchronously, in the next.
         """
-        self._told_later.append([])
-        return [*super().get_and_reset_finished_requests_ids(), *self._told_later.popleft()]
-
-    def abort_seq_group(
-        self, request_id: str | Iterable[str], seq_id_to_seq_group: dict[str, Any] | None = None
-    ) -> None:
-        """Abort requests or single branches, with all their descendants, whatever their status."""
-        request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
-        samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
-        queues = chain(self.waiting, self.running, self.swapped, self.blocked, self.forked)
-        branches = [branch for branch in map(branch_of, queues) if branch is not None]
-        doomed = [branch for branch in branches if is_below(branch, request_ids, samples)]
-        for branch in doomed:
-            group = branch.sequence.group
-            if group in self.blocked or group in self.forked:
-                self._move(group, SequenceStatus.FINISHED_ABORTED)
-                self.free_seq(group.first_seq)
-                self._finished_requests_ids.append(group.request_id)
-        aborted_ids = request_ids | {branch.request_id for branch in doomed}
-        # The other samples finish their request without the aborted one, which upstream then finds by its own id.
-        for request_id in aborted_ids & samples.keys():
-            samples.pop(request_id).to_be_finished.pop(request_id, None)
-        super().abort_seq_group(aborted_ids, samples)
-        for branch in doomed:
-            self.trees.abort(branch)
-            self._kept.release(branch)
-        self.note_if_idle()
+        self._finished_ids_to_report.append([])
+        return [*super().get_and_reset_finished_requests_ids(), *self._finished_ids_to_report.popleft()]
 
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
@@ -200,65 +228,37 @@ class HookScheduler(InjectingScheduler):
         can_go_on = self.waiting or self.running or self.swapped or self.forked or self.trees.has_unsettled
         return bool(self.blocked) and not can_go_on
 
-    def _settle(self) -> None:
-        unsettled = self.trees.take_unsettled()
-        for branch in ready(unsettled):
-            self._resume(branch)
-        # Children with KV that their parent may still copy are forgotten when it is released.
-        for branch in unsettled if not self._special_kwargs.injects_kv else ():
-            forget_joined(branch)
+    def _append_slots(
+        self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
+    ) -> None:
+        injected = injected_into(seq_group.first_seq)
+        if injected is not None and injected.copies:
+            self._blocks.leave_cache(seq_group.first_seq)
+        super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
+        if injected is not None and injected.copies:
+            self._injection.place(seq_group, injected.take_copies())
 
-    def _resume(self, branch: V0Branch) -> None:
-        group = branch.sequence.group
-        merge = self._merger.merge(branch)
-        if branch.phase != "blocked":
-            # Its own join function has aborted it.
-            return
-        ends = branch.ended_as is not None or merge.ends_at_length
-        injected = None if ends or not self._special_kwargs.injects_kv else self._injection.plan(branch, merge)
-        num_prefill = 0 if ends else self._make_prefill(branch, injected)
-        self.trees.join(branch, merge, num_prefill, 0 if injected is None else len(injected.copies))
-        if injected is None:
-            self._kept.release(branch)
-        if branch.ended_as is not None:
-            self._finish(branch)
-            return
-        is_swapped = self._has_blocks(group) and not self._blocks.is_on_device(branch.sequence.seq)
-        self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
-
-    def _make_prefill(self, branch: V0Branch, injected: InjectedKV | None) -> int:
-        """Turn what a parent has to compute into a prefill; return its number of tokens."""
-        seq = branch.sequence.seq
-        num_uncomputed = seq.data.get_num_uncomputed_tokens()
-        if injected is not None:
-            branch.inject(injected)
-            num_uncomputed = len(injected.glue)
-        if self._has_blocks(branch.sequence.group) and num_uncomputed > 1:
-            seq.reset_state_for_recompute()
-            seq.data.update_num_computed_tokens(seq.get_len() - num_uncomputed)
-        return num_uncomputed
-
-    def _finish(self, branch: V0Branch) -> None:
-        group, outcome = branch.sequence.group, branch.ended_as
-        assert outcome is not None
-        self._move(group, status_of(outcome))
-        self.end(branch)
-        if branch.phase == "blocked":
-            # A join has filled the model's length, and detached children are not done.
-            return
-        if branch.parent is None and branch.has_detached_below:
-            self.trees.assemble(branch, self._merger.assemble(branch).spans)
-        # Upstream emits the output of a group that ends outside a step through this list.
-        self._finished_at_join.append(group)
-        self.free_seq(group.first_seq)
-        self._told_later[-1].append(branch.request_id)
+    def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:
+        hooked, are_copied = self._injection.metadata(metadata, group)
+        if are_copied:
+            # The step is already scheduled: what is freed now is not written to before it has run.
+            self._kept.release(group.first_seq.branch)
+        return hooked
 
     def _end_ignored(self, group: SequenceGroup) -> bool:
         """Note the end of a group that can never fit; return False if it first waits for its children."""
         branch = branch_of(group)
         if branch is not None:
-            self.end(branch)
+            self.driver.end(branch, range(0))
         return group.is_finished()
+
+    def _named(self, request_ids: set[str], samples: dict[str, Any]) -> Iterator[V0Branch]:
+        """The unfinished branches with these ids, and the samples (n > 1) of such requests."""
+        for group in chain(self.waiting, self.running, self.swapped, self.blocked, self.forked):
+            sample, branch = samples.get(group.request_id), branch_of(group)
+            is_named = group.request_id in request_ids or (sample is not None and sample.group_id in request_ids)
+            if branch is not None and is_named:
+                yield branch
 
 
 def _pairs(

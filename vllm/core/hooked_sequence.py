@@ -6,15 +6,13 @@ A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refer
 """
 
 from collections.abc import Sequence as Ids
-from typing import Any, Protocol
 
 from sequence_hooks.results import Transcript
-from sequence_hooks.tree.assembly import Assembly
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.injection import InjectedKV, num_computed_alike
-from sequence_hooks.tree.rules import Merge
 from sequence_hooks.tree.sequence import Outcome
-from vllm.core.sequence_data import output_ids, prompt_ids
+from sequence_hooks.tree.transcript import output_of
+from vllm.core.sequence_data import output_ids, prompt_ids, release_context
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
 _OUTCOMES: dict[SequenceStatus, Outcome] = {
@@ -32,7 +30,7 @@ _STATUSES: dict[Outcome, SequenceStatus] = {
 
 
 class V0Sequence:
-    """The one sequence of a sequence group; a `sequence_hooks.tree.transcript.Narrated`."""
+    """The one sequence of a sequence group; a `sequence_hooks.tree.port.EngineSequence`."""
 
     def __init__(self, group: SequenceGroup) -> None:
         self.group = group
@@ -42,7 +40,7 @@ class V0Sequence:
         self.merged_text_end = 0
         """Characters of its text up to the end of what was merged last."""
 
-        self.told_wait = 0.0
+        self.reported_wait = 0.0
         """When the wait for its caller began that its stream was told of last, in seconds since the epoch."""
 
         self.orders: tuple[Transcript, Transcript] | None = None
@@ -91,18 +89,19 @@ class V0Sequence:
     def finish_reason(self) -> str | None:
         return SequenceStatus.get_finished_reason(self.seq.status)
 
+    def release_context(self) -> None:
+        """Keep the output, and the length of the context. With whole contexts, a request with many children would hold
+        as many copies of its own."""
+        seq, branch = self.seq, self.seq.branch
+        # What a caller is told is made now, if no join has asked for it.
+        output_of(branch)
+        seq.inputs = {**seq.inputs, "prompt": None, "prompt_token_ids": release_context(seq.data)}
+        seq.tokens = None
+        if not branch.root.has_detached_below:
+            seq.output_logprobs = []
+
 
 V0Branch = Branch[V0Sequence]
-
-
-class Merges(Protocol):
-    """Appends the results of a join to a parent."""
-
-    def merge(self, branch: V0Branch) -> Merge:
-        """Append what `sequence_hooks.tree.rules.join` returns for ``branch`` to its sequence, and return it."""
-
-    def assemble(self, branch: V0Branch) -> Assembly:
-        """Put the results of detached children into the output of a request whose tree has ended, and return it."""
 
 
 def branch_of(group: SequenceGroup) -> V0Branch | None:
@@ -140,9 +139,3 @@ def num_alike(seq: Sequence) -> int:
 def status_of(outcome: Outcome) -> SequenceStatus:
     """The status of a sequence that finishes with ``outcome``."""
     return _STATUSES[outcome]
-
-
-def is_below(branch: V0Branch, request_ids: Any, samples: Any) -> bool:
-    """Whether a branch or one of its ancestors has one of the ids, or is a sample (n > 1) of such a request."""
-    names = (above.request_id for above in branch.lineage())
-    return any(name in request_ids or (name in samples and samples[name].group_id in request_ids) for name in names)

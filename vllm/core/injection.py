@@ -4,13 +4,10 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.kv.transfer import SlotCopy
-from sequence_hooks.tree.injection import Context, InjectedKV, KVCopy, plan_injection
-from sequence_hooks.tree.rules import Merge
+from sequence_hooks.tree.injection import KVCopy
 from vllm.core.hooked_metadata import HookedMetadata
-from vllm.core.hooked_sequence import V0Branch, branch_of
-from vllm.core.kept_children import KeptChildren
+from vllm.core.hooked_sequence import branch_of
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata
 
@@ -18,20 +15,9 @@ from vllm.sequence import SequenceGroup, SequenceGroupMetadata
 class Injection:
     """Owns the slot copies of the step that is being scheduled."""
 
-    def __init__(self, blocks: SharedBlocks, kept: KeptChildren, rule: PositionRule) -> None:
+    def __init__(self, blocks: SharedBlocks) -> None:
         self._blocks = blocks
-        self._kept = kept
-        self._rule = rule
         self._slot_copies: dict[SequenceGroup, tuple[SlotCopy, ...]] = {}
-
-    def plan(self, branch: V0Branch, merge: Merge) -> InjectedKV | None:
-        """How a parent gets the KV of ``merge``, whose tokens it has just got; None if no KV can be copied."""
-        if not self._blocks.is_on_device(branch.sequence.seq):
-            return None
-        num_before = merge.num_context - merge.num_merged
-        context = Context(num_before, branch.sequence.num_computed_tokens, branch.injected)
-        sources = {child.request_id: self._kept.source(child) for child in branch.unjoined}
-        return plan_injection(context, merge.spans, sources, self._rule)
 
     def place(self, group: SequenceGroup, copies: Iterable[KVCopy]) -> None:
         """Let this step make ``copies``, for which ``group`` has slots now."""

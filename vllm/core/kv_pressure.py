@@ -13,12 +13,13 @@ from sequence_hooks.kv.eviction import Costs, Holding, Means, Option, choose, cu
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.trace.events import GaveUp
 from sequence_hooks.trace.observer import SILENT, Observer
-from vllm.core.hooked_sequence import branch_of_seq, injected_into
-from vllm.core.kept_children import KeptChildren
+from sequence_hooks.tree.events import Ended, TreeEvent
+from vllm.core.hooked_sequence import V0Branch, branch_of_seq, injected_into
+from vllm.core.kept import KeptKV
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.core.urgency import Urgency
 from vllm.logger import init_logger
-from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+from vllm.sequence import SequenceGroup, SequenceStatus
 
 logger = init_logger(__name__)
 
@@ -29,7 +30,7 @@ class KVPressure:
     def __init__(
         self,
         blocks: SharedBlocks,
-        kept: KeptChildren,
+        kept: KeptKV,
         policy: BlockedKVPolicy,
         urgency: Urgency,
         observer: Observer = SILENT,
@@ -156,10 +157,11 @@ class KVPressure:
             self.give_up(group, option.num_gained)
 
 
-class Admission:
+class ChildLengthEstimate:
     """Estimates the room that one more sequence needs, from the average of children so far.
 
-    Admitting a child that is preempted at its next block wastes its work, and gains nothing.
+    Admitting a child that is preempted at its next block wastes its work, and gains nothing. A
+    `sequence_hooks.tree.events.TreeObserver`, because trees know when a child has ended.
     """
 
     def __init__(self, blocks: SharedBlocks) -> None:
@@ -167,9 +169,10 @@ class Admission:
         self._mean_len = 0.0
         """Output tokens per child: a moving average over the latest children."""
 
-    def note_end(self, seq: Sequence) -> None:
-        """Record that a child has ended."""
-        self._mean_len += (seq.get_output_len() - self._mean_len) / 16
+    def note(self, branch: V0Branch, event: TreeEvent) -> None:
+        """Take note of the end of a child, once it waits for nothing."""
+        if isinstance(event, Ended) and branch.parent is not None and branch.phase == "finished":
+            self._mean_len += (len(branch.sequence.output_token_ids) - self._mean_len) / 16
 
     def num_wanted(self, group: SequenceGroup) -> int:
         """Blocks for what ``group`` has to compute and is expected to sample."""

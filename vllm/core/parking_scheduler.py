@@ -12,8 +12,8 @@ from typing import Any
 from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.hook_queues import HookQueues
-from vllm.core.kept_children import KeptChildren
-from vllm.core.kv_pressure import Admission, KVPressure
+from vllm.core.kept import KeptKV
+from vllm.core.kv_pressure import ChildLengthEstimate, KVPressure
 from vllm.core.scheduler import (
     PreemptionMode,
     SchedulerOutputs,
@@ -35,10 +35,10 @@ class ParkingScheduler(HookQueues):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._admission = Admission(self._blocks)
+        self._estimate = ChildLengthEstimate(self._blocks)
         self._urgency = Urgency(self.scheduler_config.policy)
         self._adapters = AdapterSlots(self.lora_config)
-        self._kept = KeptChildren(self._blocks)
+        self._kept = KeptKV(self._blocks)
         self._preempted: list[SequenceGroup] = []
         """Groups preempted in this step that have a block table; upstream puts them into `waiting`."""
 
@@ -82,7 +82,7 @@ class ParkingScheduler(HookQueues):
             head = self._adapters.first_with_room(self.forked, in_use)
             if head is None or self._must_wait(head, in_use):
                 return
-            num_wanted = self._admission.num_wanted(head)
+            num_wanted = self._estimate.num_wanted(head)
             while self.running and num_wanted > self._blocks.num_free() - num_reserved:
                 if not self._set_a_tree_aside(self._urgency.rank(head)):
                     return

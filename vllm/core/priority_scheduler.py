@@ -139,7 +139,7 @@ class PriorityScheduler(ParkingScheduler):
         """Blocks that have to become free before ``head`` is admitted; none unless it is positive."""
         num_free = self._blocks.num_free()
         if head in self.forked:
-            return self._admission.num_wanted(head) - num_free
+            return self._estimate.num_wanted(head) - num_free
         is_swapped = head.first_seq.status == SequenceStatus.SWAPPED
         status = self.block_manager.can_swap_in(head, 0) if is_swapped else self.block_manager.can_allocate(head)
         if status != AllocStatus.LATER:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The token ids of upstream's `SequenceData`: read without copies, continued, merged into, and forgotten.
+"""The token ids of upstream's `SequenceData`: read without copies, continued, merged into, and released.
 
 Only this module knows the private members of upstream's class. Upstream treats every output token as sampled: in
 limits, stop strings, penalties and logits processors. With `MergedSequenceData` these see only what the sequence
@@ -43,7 +43,7 @@ class MergedSequenceData(SequenceData):
         for tokens in (self._output_token_ids, self._new_appended_tokens, self._cached_all_token_ids, self._context):
             tokens.extend(token_ids)
 
-    def forget_context(self, context: Any) -> None:
+    def release_context(self, context: Any) -> None:
         """Keep ``context``, which only has a length, instead of the prompt and what was merged."""
         self._context = context
 
@@ -68,7 +68,7 @@ class MergedSequenceData(SequenceData):
         return self.get_output_len() - len(self._sampled)
 
 
-class Forgotten(Ids[int]):
+class ReleasedTokens(Ids[int]):
     """Token ids of which only the number is known."""
 
     def __init__(self, length: int) -> None:
@@ -108,11 +108,11 @@ def continued(data: SequenceData, num_shared: int, prefix_token_ids: Ids[int]) -
     return made
 
 
-def forget_context(data: Any) -> Forgotten:
+def release_context(data: Any) -> ReleasedTokens:
     """Drop the prompt of ``data``, and return what is left of it: its length."""
-    context = Forgotten(data.get_prompt_len())
+    context = ReleasedTokens(data.get_prompt_len())
     data._prompt_token_ids = data._prompt_token_ids_tuple = context
     data._cached_all_token_ids = list(data._output_token_ids)
     if isinstance(data, MergedSequenceData):
-        data.forget_context(context)
+        data.release_context(context)
     return context

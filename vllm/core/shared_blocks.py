@@ -165,11 +165,12 @@ class SharedBlocks:
         self._cut(seq, num_kept, min(table.num_full_slots, num_kept * self._manager.block_size))
         return table.num_full_slots
 
-    def free(self, seq: Sequence) -> None:
-        """Free the blocks of ``seq``.
+    def free(self, seq: Sequence, num_cacheable: int | None = None) -> None:
+        """Free the blocks of ``seq``; those of its first ``num_cacheable`` tokens may stay in the prefix cache.
 
         Upstream enters a prompt's blocks in the prefix cache when they are allocated. Those that are not
         computed by now must not stay there: they would be taken for computed. Nor may those with injected KV.
+        By default all others may.
 
         Upstream also assumes that a block was last used no earlier than the blocks after it. Otherwise the block is
         evicted first, and those after it are still found. So a sequence counts as used now, even if it was not
@@ -177,8 +178,8 @@ class SharedBlocks:
         """
         uncomputed: list[int] = []
         if self._cache is not None and seq.seq_id in self._manager.block_tables:
-            num_computed = num_alike(seq) // self._manager.block_size
-            uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_computed:]
+            num_kept = (num_alike(seq) if num_cacheable is None else num_cacheable) // self._manager.block_size
+            uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_kept:]
             self._manager._last_access_blocks_tracker.update_last_access(seq.seq_id, time.time())
         self._manager.free(seq)
         for block_id in uncomputed:

@@ -1,36 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV of children that have ended, kept until their parents are joined and have copied it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from sequence_hooks.tree.injection import Source
-from vllm.core.forgotten import forget_joined
-from vllm.core.hooked_sequence import V0Branch
+from vllm.core.hooked_sequence import V0Branch, num_alike
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import Sequence, SequenceGroup
 
 
-class KeptChildren:
+class KeptKV:
     """Owns the blocks of finished children whose parents are not joined yet."""
 
     def __init__(self, blocks: SharedBlocks) -> None:
         self._blocks = blocks
         self._by_parent: dict[V0Branch, list[V0Branch]] = {}
-        self.seq_ids: set[int] = set()
-        """The sequence ids of all children whose KV is kept."""
+        self._num_alike: dict[int, int] = {}
+        """By sequence id, how much of a child's KV may stay in the prefix cache. A join drops what its branch knows of
+        injected KV, and its blocks are freed later."""
 
     def __bool__(self) -> bool:
         return bool(self._by_parent)
+
+    @property
+    def seq_ids(self) -> Set[int]:
+        """The sequence ids of all children whose KV is kept."""
+        return self._num_alike.keys()
 
     def keep(self, child: V0Branch) -> None:
         """Keep the KV of a child that has just finished."""
         assert child.parent is not None
         self._by_parent.setdefault(child.parent, []).append(child)
-        self.seq_ids.add(child.sequence.seq.seq_id)
+        self._num_alike[child.sequence.seq.seq_id] = num_alike(child.sequence.seq)
 
     def holds(self, seq: Sequence) -> bool:
         """Whether the blocks of ``seq`` are kept."""
-        return seq.seq_id in self.seq_ids
+        return seq.seq_id in self._num_alike
 
     def groups(self) -> Iterator[SequenceGroup]:
         """The children whose KV can be given up, because no copy of it is under way."""
@@ -45,8 +50,7 @@ class KeptChildren:
         return Source(len(sequence.prompt_token_ids), num_available, child.injected)
 
     def release(self, parent: V0Branch) -> None:
-        """Free what the children of ``parent`` hold. The contexts of joined ones are no longer needed."""
+        """Free what the children of ``parent`` hold."""
         for child in self._by_parent.pop(parent, ()):
-            self.seq_ids.remove(child.sequence.seq.seq_id)
-            self._blocks.free(child.sequence.seq)
-        forget_joined(parent)
+            seq = child.sequence.seq
+            self._blocks.free(seq, self._num_alike.pop(seq.seq_id))
