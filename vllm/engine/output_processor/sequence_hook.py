@@ -149,7 +149,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return waiting[request_id]
 
     def _decide(self, group: SequenceGroup, token_id: int, num_appended: int) -> Decision | None:
-        """What a token's hook asks for, if it fires and may; a request's first one plants a tree.
+        """What a token's hook asks for, if it fires and may; a request's first one begins its tree.
 
         Args:
             num_appended: 1 if the token is in the output already, else 0.
