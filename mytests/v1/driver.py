@@ -26,7 +26,7 @@ from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
 from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import Narrator
 from sequence_hooks.v1.settings import engine_args
 from sequence_hooks.v1.worker.kv_layout import TokenView, view_by_token
 from vllm.config import StructuredOutputsConfig

@@ -4,7 +4,7 @@
 from typing import Any
 
 from sequence_hooks.v1.core.scheduler import HookScheduler
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import Narrator
 
 
 def assert_no_request_left(scheduler: HookScheduler, narrator: Narrator) -> None:

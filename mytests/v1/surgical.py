@@ -31,7 +31,7 @@ from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import Narrator
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.resuming import awaiting, resumption
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger

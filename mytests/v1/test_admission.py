@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.frontend.admission import Admission
-from sequence_hooks.v1.frontend.served import asking_for_trees
+from sequence_hooks.v1.frontend.input_processor import Admission
+from sequence_hooks.v1.frontend.openai import asking_for_trees
 from sequence_hooks.v1.prior_output import EARLIER
 from sequence_hooks.v1.wire import RESUME
 from vllm.exceptions import VLLMValidationError

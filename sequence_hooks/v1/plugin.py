@@ -94,16 +94,16 @@ def _narrate() -> None:
 def _tell_clients() -> None:
     """Let the OpenAI server of this process tell its clients of trees."""
     import vllm.plugins
-    from sequence_hooks.v1.frontend import served
+    from sequence_hooks.v1.frontend import openai
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 
-    _extend(OpenAIServingCompletion, "create_completion", served.asking_for_trees)
-    _extend(OpenAIServingCompletion, "completion_stream_generator", served.completion_stream)
-    _extend(OpenAIServingCompletion, "request_output_to_completion_response", served.completion_response)
-    _extend(OpenAIServingChat, "create_chat_completion", served.asking_for_trees)
-    _extend(OpenAIServingChat, "chat_completion_stream_generator", served.chat_stream)
-    _extend(OpenAIServingChat, "chat_completion_full_generator", served.chat_response)
+    _extend(OpenAIServingCompletion, "create_completion", openai.asking_for_trees)
+    _extend(OpenAIServingCompletion, "completion_stream_generator", openai.completion_stream)
+    _extend(OpenAIServingCompletion, "request_output_to_completion_response", openai.completion_response)
+    _extend(OpenAIServingChat, "create_chat_completion", openai.asking_for_trees)
+    _extend(OpenAIServingChat, "chat_completion_stream_generator", openai.chat_stream)
+    _extend(OpenAIServingChat, "chat_completion_full_generator", openai.chat_response)
     _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)
 
 
@@ -115,8 +115,8 @@ def _with_routes(upstream: Callable[..., list[Any]], *args: Any, **kwargs: Any) 
 
 def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
     upstream(engine, *args, **kwargs)
-    from sequence_hooks.v1.frontend.admission import Admission
-    from sequence_hooks.v1.frontend.narrator import Narrator
+    from sequence_hooks.v1.frontend.input_processor import Admission
+    from sequence_hooks.v1.frontend.output_processor import Narrator
     from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
     from sequence_hooks.v1.processes import num_servers
     from sequence_hooks.v1.settings import special_kwargs_of

@@ -4,7 +4,7 @@
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given, encode_in_thread, longest_token
 from sequence_hooks.v1.frontend import resuming
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import Narrator
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.llm_engine import LLMEngine

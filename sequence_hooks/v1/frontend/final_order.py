@@ -7,8 +7,8 @@ from typing import Any
 from sequence_hooks.results import Transcript
 from sequence_hooks.tree.assembly import segments_of
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.v1.frontend.narration import NUM_SEEN, Narration
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
+from sequence_hooks.v1.frontend.sequences import NUM_SEEN, Narration
 from vllm.logprobs import create_sample_logprobs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest

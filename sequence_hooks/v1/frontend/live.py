@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
-from sequence_hooks.v1.frontend.narrator import Narrator
-from sequence_hooks.v1.frontend.state import TreeState, name_of
+from sequence_hooks.v1.frontend.output_processor import Narrator
+from sequence_hooks.v1.frontend.request_state import TreeState, name_of
 from vllm.v1.engine.output_processor import RequestState
 
 

@@ -17,7 +17,7 @@ from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import Merge, segments
-from sequence_hooks.v1.frontend.narration import Narration
+from sequence_hooks.v1.frontend.sequences import Narration
 from sequence_hooks.v1.wire import LoggedEvent
 
 FrontBranch = Branch[Narration]

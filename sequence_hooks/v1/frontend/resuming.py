@@ -9,7 +9,7 @@ from typing import Any
 
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given, checked_ids, encode_within, nobody_waits
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import Narrator
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.wire import RESUME
 from vllm.sampling_params import SamplingParams

@@ -4,7 +4,7 @@
 from typing import Any
 
 from sequence_hooks.serving.metrics import COUNTERS, Growth, HookMetrics
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import Narrator
 from sequence_hooks.v1.wire import Figures
 from vllm.config import VllmConfig
 from vllm.logger import init_logger

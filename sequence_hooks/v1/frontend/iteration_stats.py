@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sequence_hooks.v1.frontend.narration import Narration
+from sequence_hooks.v1.frontend.sequences import Narration
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStateStats
 

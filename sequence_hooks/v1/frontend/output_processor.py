@@ -16,13 +16,13 @@ from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.tree.events import Assembled, Blocked, Ended, Joined, Spawned
 from sequence_hooks.tree.stats import HookStats
 from sequence_hooks.tree.transcript import waiting_of
-from sequence_hooks.v1.frontend.asides import Asides
 from sequence_hooks.v1.frontend.final_order import assembled
-from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
+from sequence_hooks.v1.frontend.iteration_stats import TreeStats
 from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from sequence_hooks.v1.frontend.state import TreelessState, TreeState, name_of
-from sequence_hooks.v1.frontend.tree_stats import TreeStats
+from sequence_hooks.v1.frontend.request_state import TreelessState, TreeState, name_of
+from sequence_hooks.v1.frontend.sequences import Narration, TreeDetokenizer
+from sequence_hooks.v1.frontend.side_outputs import Asides
 from sequence_hooks.v1.wire import (
     EVENT_LOG_ID,
     EVENTS,
@@ -150,7 +150,7 @@ class Narrator(OutputProcessor):
         trace_request = partial(super().do_tracing, engine_core_output, req_state, *args)
         if isinstance(req_state, TreeState):
             # OpenTelemetry is upstream's requirement, but only where requests are traced.
-            from sequence_hooks.v1.frontend.tree_spans import trace_tree
+            from sequence_hooks.v1.frontend.spans import trace_tree
 
             trace_tree(req_state.branch, trace_request)
         else:

@@ -9,7 +9,7 @@ from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.told_once import ToldOnce
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
-from sequence_hooks.v1.frontend.state import TreeState
+from sequence_hooks.v1.frontend.request_state import TreeState
 from vllm.logger import init_logger
 from vllm.sampling_params import RequestOutputKind
 
