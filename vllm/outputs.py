@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens, Waiting
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.tree.transcript import output_of, tell_final_order, tokens_of, waiting_of
+from sequence_hooks.tree.transcript import output_of, set_final_order, tokens_of, waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
@@ -225,7 +225,7 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
             completion.joins = tuple(branch.joins)
             if branch.sequence.orders is not None:
                 is_delta = branch.sequence.sampling_params.output_kind == RequestOutputKind.DELTA
-                tell_final_order(completion, *branch.sequence.orders, is_delta)
+                set_final_order(completion, *branch.sequence.orders, is_delta)
 
 
 __getattr__ = fall_back_to("vllm._upstream.outputs")

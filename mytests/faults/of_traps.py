@@ -54,7 +54,7 @@ TRAPS = (
         "tokens without logprobs end a stream",
         "merged-tokens-have-no-logprobs",
         "Merged tokens come without the logprobs that their children sampled them with.",
-        (Edit(f"{FRONT}.sequences:Narration.entries", "", "return None"),),
+        (Edit(f"{FRONT}.sequences:OutputSequence.entries", "", "return None"),),
         surgical("mytests/rules/test_accounting.py::TestAccounting::test_logprobs_of_merged_tokens_are_the_childs"),
         model(f"{ON_A_MODEL}::test_logprobs_tell_the_tokens"),
     ),
@@ -91,7 +91,7 @@ TRAPS = (
         "a large step reaches the front end in several calls",
         "events-come-too-early",
         "Events happen before the tokens that caused them.",
-        (Edit(f"{FRONT}.output_processor:Narrator.process_outputs", "if page.num_outputs:", "if False:"),),
+        (Edit(f"{FRONT}.output_processor:HookOutputProcessor.process_outputs", "if page.num_outputs:", "if False:"),),
         surgical("mytests/v1/test_chunks.py"),
     ),
     undoing(

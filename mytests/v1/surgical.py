@@ -31,7 +31,7 @@ from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
-from sequence_hooks.v1.frontend.output_processor import Narrator
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.resuming import awaiting, resumption
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
@@ -111,7 +111,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         overlaps = self.special_kwargs.position_rule == "overlap"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
-        self.narrator = Narrator.adopt(processor, self.special_kwargs)
+        self.narrator = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(self.block_size, sha256)
         self._in_flight: deque[tuple[Any, Any]] = deque()

@@ -37,7 +37,7 @@ N = TypeVar("N", bound=Narrated)
 
 def output_of(child: Branch[N]) -> ChildOutput:
     """What the caller learns about a child and its own children. The result is kept once the child has finished."""
-    return child.output(_narrate)
+    return child.output(_child_output)
 
 
 def finished(children: Iterable[Branch[N]]) -> list[FinishedChild]:
@@ -77,7 +77,7 @@ def waiting_of(branch: Branch[N], index: int) -> Waiting:
     )
 
 
-def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
+def set_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
     """Put both orders of a finished completion with detached children into the engine's ``CompletionOutput``.
 
     Args:
@@ -100,7 +100,7 @@ def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript
     )
 
 
-def _narrate(child: Branch[N]) -> ChildOutput:
+def _child_output(child: Branch[N]) -> ChildOutput:
     sequence, spec = child.sequence, child.spec
     assert spec is not None
     token_ids, logprobs = tuple(sequence.output_token_ids), sequence.token_logprobs

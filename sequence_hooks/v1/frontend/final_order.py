@@ -8,7 +8,7 @@ from sequence_hooks.results import Transcript
 from sequence_hooks.tree.assembly import segments_of
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from sequence_hooks.v1.frontend.sequences import NUM_SEEN, Narration
+from sequence_hooks.v1.frontend.sequences import NUM_SEEN, OutputSequence
 from vllm.logprobs import create_sample_logprobs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -39,7 +39,7 @@ def assembled(root: FrontBranch, told: Sequence[Span], replay: Replay, params: S
     )
 
 
-def _text(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
+def _text(own: OutputSequence, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
     """The text of tokens that follow the request's prompt, without what its end leaves out of its own text."""
     if tokenizer is None or not params.detokenize:
         return ""
@@ -48,7 +48,7 @@ def _text(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: Samp
     return text[: len(text) - num_left_out]
 
 
-def _decoded(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
+def _decoded(own: OutputSequence, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
     plain = SamplingParams(
         skip_special_tokens=params.skip_special_tokens,
         spaces_between_special_tokens=params.spaces_between_special_tokens,
@@ -62,7 +62,7 @@ def _decoded(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: S
 
 
 def _logprobs(
-    own: Narration, spans: Sequence[Span], owners: Sequence[FrontBranch | None], params: SamplingParams
+    own: OutputSequence, spans: Sequence[Span], owners: Sequence[FrontBranch | None], params: SamplingParams
 ) -> Any:
     if own.logprobs.logprobs is None:
         return None

@@ -17,8 +17,8 @@ _OURS = {EARLIER, RESUME}
 """Extra arguments that the core and the worker believe."""
 
 
-class Admission(InputProcessor):
-    """Upstream's input processor for an engine with hooks. Upstream makes it; `adopt` turns it into this.
+class HookInputProcessor(InputProcessor):
+    """Upstream's input processor for an engine with hooks. Upstream makes it; `install` turns it into this.
 
     It raises what upstream raises for its clients' mistakes, so that a server answers 400.
     """
@@ -26,7 +26,7 @@ class Admission(InputProcessor):
     _special_kwargs: SpecialKwargs
 
     @classmethod
-    def adopt(cls, processor: InputProcessor, special_kwargs: SpecialKwargs) -> None:
+    def install(cls, processor: InputProcessor, special_kwargs: SpecialKwargs) -> None:
         """Let an input processor check requests."""
         assert type(processor) is InputProcessor
         processor.__class__ = cls

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sequence_hooks.v1.frontend.sequences import Narration
+from sequence_hooks.v1.frontend.sequences import OutputSequence
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStateStats
 
@@ -32,12 +32,12 @@ class TreeStats:
         """
         self._timestamp, self._iteration = timestamp or 0.0, iteration
 
-    def spawned(self, child: Narration) -> None:
+    def spawned(self, child: OutputSequence) -> None:
         """A child waits for its first token from now on."""
         if self._iteration is not None:
             child.stats = RequestStateStats(arrival_time=time.time(), last_token_ts=self._timestamp)
 
-    def sampled(self, child: Narration, output: EngineCoreOutput) -> None:
+    def sampled(self, child: OutputSequence, output: EngineCoreOutput) -> None:
         """A child has sampled."""
         if self._iteration is None or child.stats is None:
             return

@@ -20,9 +20,9 @@ from sequence_hooks.v1.frontend.final_order import assembled
 from sequence_hooks.v1.frontend.iteration_stats import TreeStats
 from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from sequence_hooks.v1.frontend.request_state import TreelessState, TreeState, name_of
-from sequence_hooks.v1.frontend.sequences import Narration, TreeDetokenizer
-from sequence_hooks.v1.frontend.side_outputs import Asides
+from sequence_hooks.v1.frontend.request_state import HookRequestState, TreeRequestState, external_id_of
+from sequence_hooks.v1.frontend.sequences import OutputSequence, TreeDetokenizer
+from sequence_hooks.v1.frontend.side_outputs import SideOutputs
 from sequence_hooks.v1.wire import (
     EVENT_LOG_ID,
     EVENTS,
@@ -47,14 +47,14 @@ class _StepEvents:
     """How many of these outputs are still to come."""
 
 
-class Narrator(OutputProcessor):
-    """Upstream's output processor for an engine with hooks. Upstream makes it; `adopt` turns it into this."""
+class HookOutputProcessor(OutputProcessor):
+    """Upstream's output processor for an engine with hooks. Upstream makes it; `install` turns it into this."""
 
     special_kwargs: SpecialKwargs
     _replay: Replay
 
     @classmethod
-    def adopt(cls, processor: OutputProcessor, special_kwargs: SpecialKwargs) -> "Narrator":
+    def install(cls, processor: OutputProcessor, special_kwargs: SpecialKwargs) -> "HookOutputProcessor":
         """Let an output processor that has no requests yet tell of trees."""
         assert type(processor) is OutputProcessor and not processor.request_states
         make_all_outputs()
@@ -67,25 +67,25 @@ class Narrator(OutputProcessor):
         """Start without trees."""
         self.special_kwargs = special_kwargs
         self._replay = Replay(self.tokenizer, NUM_RECENT if special_kwargs.live_page else 0)
-        self._states: dict[FrontBranch, TreeState] = {}
+        self._states: dict[FrontBranch, TreeRequestState] = {}
         """The states of requests by the roots of their trees."""
 
         self._joined: list[FrontBranch] = []
         """Branches whose joined children may be let go of."""
 
-        self._asides = Asides()
+        self._side_outputs = SideOutputs()
         self._page: _StepEvents | None = None
         self._stats = TreeStats()
         self._figures: Figures | None = None
         """What the engine has told since `take_figures`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
-        """As upstream; the request is one that `Admission` has let in."""
+        """As upstream; the request is one that `HookInputProcessor` has let in."""
         super().add_request(request, *args, **kwargs)
         state = self.request_states[request.request_id]
         assert request.sampling_params is not None and type(state) is RequestState
-        state.__class__ = TreelessState
-        assert isinstance(state, TreelessState)
+        state.__class__ = HookRequestState
+        assert isinstance(state, HookRequestState)
         given = request.sampling_params.extra_args or {}
         state.limits, state.counts_tree = limits_of(self.special_kwargs, given), bool(given.get(COUNT_TREE))
         state.params = request.sampling_params
@@ -111,7 +111,7 @@ class Narrator(OutputProcessor):
         page = self._page
         if page is None:
             made = self._process(outputs, *args, **kwargs)
-            made.request_outputs += self._asides.tell(self._states)
+            made.request_outputs += self._side_outputs.take_outputs(self._states)
             return made
         end = min(len(outputs), page.num_outputs)
         page.num_outputs -= end
@@ -120,12 +120,12 @@ class Narrator(OutputProcessor):
             return made
         self._page = None
         self._happen(page.events)
-        asides = self._asides.tell(self._states)
+        side = self._side_outputs.take_outputs(self._states)
         self._let_go()
         with self._stats.without_tokens():
             ended = self._process(outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
-            [*made.request_outputs, *asides, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
+            [*made.request_outputs, *side, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
         )
 
     @property
@@ -148,7 +148,7 @@ class Narrator(OutputProcessor):
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, *args: Any) -> None:
         """As upstream, with a span for each sequence of a tree."""
         trace_request = partial(super().do_tracing, engine_core_output, req_state, *args)
-        if isinstance(req_state, TreeState):
+        if isinstance(req_state, TreeRequestState):
             # OpenTelemetry is upstream's requirement, but only where requests are traced.
             from sequence_hooks.v1.frontend.spans import trace_tree
 
@@ -195,9 +195,9 @@ class Narrator(OutputProcessor):
         for logged in events:
             event, branch = logged.event, self._replay.replay(logged)
             if isinstance(event, Ended) and branch is not None:
-                self._asides.note_delta(branch)
+                self._side_outputs.note_delta(branch)
             if isinstance(event, Blocked) and branch is not None and event.waits_for == "caller":
-                self._asides.note_wait(branch)
+                self._side_outputs.note_wait(branch)
             if isinstance(event, Spawned) and branch is not None:
                 self._stats.spawned(branch.children[-1].sequence)
             if isinstance(event, Joined) and branch is not None:
@@ -229,7 +229,7 @@ class Narrator(OutputProcessor):
             return False
         branch.sequence.sample(output)
         self._stats.sampled(branch.sequence, output)
-        self._asides.note_delta(branch)
+        self._side_outputs.note_delta(branch)
         return True
 
     def _prepare(self, events: list[LoggedEvent]) -> None:
@@ -237,20 +237,22 @@ class Narrator(OutputProcessor):
         for logged in events:
             request_id = logged.event.request_id
             state = self.request_states.get(request_id)
-            if type(state) is TreelessState:
+            if type(state) is HookRequestState:
                 self._add_root(state)
             branch = self._replay.branch_of(request_id)
             if logged.text_end is not None and branch is not None and branch.phase == "live":
                 branch.sequence.detokenizer.end_with(logged.text_end)
 
     def _add_root(self, state: RequestState) -> None:
-        state.__class__ = TreeState
-        assert isinstance(state, TreeState)
+        state.__class__ = TreeRequestState
+        assert isinstance(state, TreeRequestState)
         assert state.detokenizer is not None and state.logprobs_processor is not None
         detokenizer = TreeDetokenizer(state.detokenizer)
         state.detokenizer = detokenizer
         prompt = state.prompt_token_ids or []
-        root = Narration(name_of(state), state.request_id, prompt, None, detokenizer, state.logprobs_processor)
+        root = OutputSequence(
+            external_id_of(state), state.request_id, prompt, None, detokenizer, state.logprobs_processor
+        )
         root.stats = state.stats
         state.branch, state.merged, state.assembled = self._replay.add_root(root, state.limits), [], None
         self._states[state.branch] = state

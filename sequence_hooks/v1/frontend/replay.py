@@ -17,10 +17,10 @@ from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import Merge, segments
-from sequence_hooks.v1.frontend.sequences import Narration
+from sequence_hooks.v1.frontend.sequences import OutputSequence
 from sequence_hooks.v1.wire import LoggedEvent
 
-FrontBranch = Branch[Narration]
+FrontBranch = Branch[OutputSequence]
 
 
 class Replay:
@@ -32,7 +32,7 @@ class Replay:
     """
 
     def __init__(self, tokenizer: Any, num_recent: int = 0) -> None:
-        self.trees: DependencyManager[Narration] = DependencyManager(num_recent=num_recent)
+        self.trees: DependencyManager[OutputSequence] = DependencyManager(num_recent=num_recent)
         self.tokenizer = tokenizer
         self._branches: dict[str, FrontBranch] = {}
         """By the engine's ids. To its caller a request has the id that the caller gave it, and so have its children."""
@@ -57,7 +57,7 @@ class Replay:
         """Whether any unfinished request has a tree."""
         return bool(self._branches)
 
-    def add_root(self, root: Narration, limits: Limits) -> FrontBranch:
+    def add_root(self, root: OutputSequence, limits: Limits) -> FrontBranch:
         """Make a request's own sequence the root of a tree."""
         branch = self._branches[root.engine_id] = self.trees.add_root(root, limits)
         return branch
@@ -93,7 +93,7 @@ class Replay:
         prompt += parent.sequence.output_token_ids[: num_shared - len(prompt)]
         prompt += event.spec.prefix_token_ids
         assert logged.text_params is not None
-        child = Narration.of_child(name, engine_id, prompt, logged.text_params, self.tokenizer)
+        child = OutputSequence.of_child(name, engine_id, prompt, logged.text_params, self.tokenizer)
         spec = structs.replace(event.spec, request_id=name, parent_id=parent.request_id)
         self._branches[engine_id] = self.trees.spawn(parent, spec, None, child)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.results import ChildDelta, Transcript
-from sequence_hooks.tree.transcript import output_of, tell_final_order, tokens_of, waiting_of
+from sequence_hooks.tree.transcript import output_of, set_final_order, tokens_of, waiting_of
 from sequence_hooks.v1.frontend.final_order import as_sampled
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
@@ -15,7 +15,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestState
 
 
-class TreelessState(RequestState):
+class HookRequestState(RequestState):
     """Upstream's state of a request that no hook has touched so far. Nothing of ours is called for its outputs."""
 
     limits: Limits
@@ -26,7 +26,7 @@ class TreelessState(RequestState):
     """The request's own."""
 
 
-class TreeState(TreelessState, ReleaseRequestState):
+class TreeRequestState(HookRequestState, ReleaseRequestState):
     """Upstream's state of a request with a tree."""
 
     branch: FrontBranch
@@ -85,11 +85,11 @@ class TreeState(TreelessState, ReleaseRequestState):
             made.segments = branch.segments
             made.joins = tuple(branch.joins)
         if self.assembled is not None:
-            tell_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
+            set_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
         return made
 
 
-def name_of(state: RequestState) -> str:
+def external_id_of(state: RequestState) -> str:
     """The request id of a request's own sequence, as its caller knows it; each sample (n > 1) has one of its own."""
     name: str = state.external_req_id
     return name if state.parent_req is None else f"{state.request_index}_{name}"

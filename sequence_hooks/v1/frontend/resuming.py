@@ -9,36 +9,36 @@ from typing import Any
 
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given, checked_ids, encode_within, nobody_waits
-from sequence_hooks.v1.frontend.output_processor import Narrator
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.wire import RESUME
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 
 
-def awaiting(narrator: Narrator) -> list[Waiting]:
+def awaiting(processor: HookOutputProcessor) -> list[Waiting]:
     """The sequences that wait for their callers, in the order in which they were BLOCKED."""
-    return sorted(narrator.waits(), key=lambda each: each.since)
+    return sorted(processor.waits(), key=lambda each: each.since)
 
 
-def room_of(narrator: Narrator, request_id: str, max_model_len: int) -> int:
+def room_of(processor: HookOutputProcessor, request_id: str, max_model_len: int) -> int:
     """How many tokens a sequence that waits has room for; raises a `ValueError` if no such sequence waits."""
-    return _room(_waiting(narrator, request_id), max_model_len)
+    return _room(_waiting(processor, request_id), max_model_len)
 
 
 def resumption(
-    narrator: Narrator, request_id: str, given: Given, max_model_len: int, vocab_size: int | None
+    processor: HookOutputProcessor, request_id: str, given: Given, max_model_len: int, vocab_size: int | None
 ) -> EngineCoreRequest:
     """What to send to the engine, so that a sequence goes on with ``given`` after its children's results.
 
     Raises:
         ValueError: no such sequence waits, or ``given`` is not what it could go on with.
     """
-    branch = _waiting(narrator, request_id)
+    branch = _waiting(processor, request_id)
     room = _room(branch, max_model_len)
-    token_ids: Any = encode_within(given, narrator.tokenizer, room) if isinstance(given, str) else given
+    token_ids: Any = encode_within(given, processor.tokenizer, room) if isinstance(given, str) else given
     token_ids = checked_ids(token_ids, room, vocab_size)
-    narrator.resumed(branch)
+    processor.resumed(branch)
     return EngineCoreRequest(
         request_id=branch.root.sequence.engine_id,
         prompt_token_ids=[0],
@@ -52,8 +52,8 @@ def resumption(
     )
 
 
-def _waiting(narrator: Narrator, request_id: str) -> FrontBranch:
-    waiting = {branch.request_id: branch for branch in narrator.awaiting()}
+def _waiting(processor: HookOutputProcessor, request_id: str) -> FrontBranch:
+    waiting = {branch.request_id: branch for branch in processor.awaiting()}
     if request_id not in waiting:
         raise nobody_waits(request_id, waiting)
     return waiting[request_id]

@@ -62,7 +62,7 @@ class TreeDetokenizer(IncrementalDetokenizer):
 
     def let_go(self) -> None:
         """Keep the text and the tokens alone."""
-        self._detokenizer = _Told(self.output_text, list(self.output_token_ids))
+        self._detokenizer = _FinishedText(self.output_text, list(self.output_token_ids))
 
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
         """As upstream's."""
@@ -70,14 +70,14 @@ class TreeDetokenizer(IncrementalDetokenizer):
         return text
 
 
-class _Told(IncrementalDetokenizer):
+class _FinishedText(IncrementalDetokenizer):
     """The text and tokens of a finished child, without what made the one of the other."""
 
     def __init__(self, text: str, token_ids: list[int]) -> None:
         self.output_text, self.token_ids = text, token_ids
 
 
-class Narration:
+class OutputSequence:
     """One sequence of a tree, as its caller is told about it; a `sequence_hooks.tree.transcript.Narrated`."""
 
     num_computed_tokens = 0
@@ -106,7 +106,7 @@ class Narration:
         self.stats: RequestStateStats | None = None
         """Upstream's; None if the engine has none."""
 
-        self._num_told = 0
+        self._num_streamed = 0
         self._kept_logprobs: Sequence[float] | None = None
         self.outcome: Outcome | None = None
         self.finish_reason: str | None = None
@@ -114,7 +114,7 @@ class Narration:
     @classmethod
     def of_child(
         cls, request_id: str, engine_id: str, prompt_token_ids: list[int], texts: ChildTextParams, tokenizer: Any
-    ) -> "Narration":
+    ) -> "OutputSequence":
         """A child that has sampled nothing yet."""
         params = SamplingParams(
             detokenize=texts.detokenize,
@@ -142,8 +142,8 @@ class Narration:
 
     def take_delta(self) -> tuple[str, tuple[int, ...]]:
         """The text and the tokens that no delta has told yet."""
-        token_ids = tuple(self.output_token_ids[self._num_told :])
-        self._num_told += len(token_ids)
+        token_ids = tuple(self.output_token_ids[self._num_streamed :])
+        self._num_streamed += len(token_ids)
         return self.detokenizer.get_next_output_text(self.finish_reason is not None, True), token_ids
 
     def sample(self, output: EngineCoreOutput) -> None:

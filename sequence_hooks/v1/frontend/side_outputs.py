@@ -9,7 +9,7 @@ from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.told_once import ToldOnce
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
-from sequence_hooks.v1.frontend.request_state import TreeState
+from sequence_hooks.v1.frontend.request_state import TreeRequestState
 from vllm.logger import init_logger
 from vllm.sampling_params import RequestOutputKind
 
@@ -17,7 +17,7 @@ from vllm.sampling_params import RequestOutputKind
 logger: Logger = init_logger(f"vllm.{__name__}")
 
 
-class Asides:
+class SideOutputs:
     """Collects them during a step, and tells them at its end."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Asides:
         self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))
         self._waiting.append(branch)
 
-    def tell(self, states: Mapping[FrontBranch, TreeState]) -> list[upstream.RequestOutput]:
+    def take_outputs(self, states: Mapping[FrontBranch, TreeRequestState]) -> list[upstream.RequestOutput]:
         """An output for each of them; those of asynchronous requests go to their queues.
 
         Args:
@@ -51,10 +51,10 @@ class Asides:
             for branch in waiting
             if (state := states.get(branch.root)) and state.output_kind == RequestOutputKind.DELTA
         ]
-        return [output for state, output in made if not _is_queued(state, output)]
+        return [output for state, output in made if not _put_in_queue(state, output)]
 
 
-def _is_queued(state: TreeState, output: RequestOutput) -> bool:
+def _put_in_queue(state: TreeRequestState, output: RequestOutput) -> bool:
     if state.queue is None:
         return False
     state.queue.put(output)
