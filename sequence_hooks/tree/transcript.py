@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens, Waiting
+from sequence_hooks.results import ChildDelta, ChildOutput, Origin, Transcript, TreeFields, TreeTokens, Waiting
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import FinishedChild
 from sequence_hooks.tree.sequence import HookedSequence
@@ -75,6 +75,33 @@ def waiting_of(branch: Branch[N], index: int) -> Waiting:
         num_unfinished_children=sum(child.phase != "finished" for child in unjoined),
         since=branch.blocked_time,
     )
+
+
+def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int]) -> ChildDelta:
+    """What the caller learns about a child that has sampled ``token_ids``, which are ``text``, since its last delta.
+
+    Args:
+        index: That of the completion that its tree belongs to.
+    """
+    assert child.spec is not None
+    return ChildDelta(
+        request_id=child.request_id,
+        parent_id=child.spec.parent_id,
+        index=index,
+        spawn_position=child.spec.position,
+        text=text,
+        token_ids=tuple(token_ids),
+        finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
+    )
+
+
+def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
+    """Put what hooks did into a completion that has finished; ``branch`` is the root of its tree."""
+    completion.request_id = branch.request_id
+    completion.children = tuple(output_of(child) for child in branch.children)
+    completion.segments = branch.segments
+    completion.joins = tuple(branch.joins)
+    completion.tree_tokens = tokens_of(branch)
 
 
 def set_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
