@@ -26,7 +26,7 @@ def assert_no_request_left(scheduler: HookScheduler, narrator: HookOutputProcess
         assert not manager.req_to_blocks and not manager.num_cached_block
     assert not narrator.request_states and not narrator._replay.has_trees
     assert not narrator._states
-    assert not narrator._side_outputs._sampled and not narrator._side_outputs._waiting
+    assert not narrator._side_outputs._with_deltas and not narrator._side_outputs._waiting
     assert not list(narrator._replay.trees.branches) and not narrator._replay.trees.has_unsettled
     # Upstream keeps those in ``parent_requests`` whose samples were aborted.
     assert not narrator.external_req_ids

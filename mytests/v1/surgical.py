@@ -33,8 +33,8 @@ from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.frontend.outputs import RequestOutput
-from sequence_hooks.v1.frontend.resuming import awaiting, resumption
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
+from sequence_hooks.v1.resuming import resumption
 from vllm.config import VllmConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
@@ -176,7 +176,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         self.scheduler.add_request(Request.from_engine_core_request(new, self._hasher))
 
     def waits(self) -> list[Waiting]:
-        return awaiting(self.narrator)
+        return self.narrator.awaiting_resume()
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
         """What the page of running trees is told."""

@@ -72,10 +72,10 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 @pytest.mark.parametrize("name", [EARLIER, RESUME])
 def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: str) -> None:
     """Whatever it is, they would believe it."""
-    admission = HookInputProcessor.__new__(HookInputProcessor)
-    admission.check_for(SpecialKwargs(promise_token_id=1, sync_token_id=2))
+    processor = HookInputProcessor.__new__(HookInputProcessor)
+    processor.special_kwargs = SpecialKwargs(promise_token_id=1, sync_token_id=2)
     with pytest.raises(VLLMValidationError, match=f"extra_args has '{name}', which .*; leave it out"):
-        admission._validate_params(SamplingParams(extra_args={name: "abc"}))
+        processor._validate_params(SamplingParams(extra_args={name: "abc"}))
 
 
 @pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])

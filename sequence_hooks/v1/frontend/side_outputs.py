@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from logging import Logger
 
 import vllm.outputs as upstream
+from sequence_hooks.tree.events import Blocked, Ended, TreeEvent
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.told_once import ToldOnce
 from sequence_hooks.v1.frontend.outputs import RequestOutput
@@ -18,24 +19,27 @@ logger: Logger = init_logger(f"vllm.{__name__}")
 
 
 class SideOutputs:
-    """Collects them during a step, and tells them at its end."""
+    """Collects them during a step; a `sequence_hooks.tree.events.TreeObserver` of the front end's trees."""
 
     def __init__(self) -> None:
-        self._sampled: dict[FrontBranch, None] = {}
+        self._with_deltas: dict[FrontBranch, None] = {}
         """Children whose latest tokens their callers asked for."""
 
         self._waiting: list[FrontBranch] = []
         self._log = HookLog(logger, ToldOnce())
 
-    def note_delta(self, branch: FrontBranch) -> None:
-        """A sequence has sampled, got results of its children, or ended."""
-        if branch.parent is not None and branch.limits.stream_children:
-            self._sampled[branch] = None
+    def note(self, branch: FrontBranch, event: TreeEvent) -> None:
+        """Note an end, and the beginning of a wait for a caller, which is also logged."""
+        if isinstance(event, Ended):
+            self.note_delta(branch)
+        elif isinstance(event, Blocked) and event.waits_for == "caller":
+            self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))
+            self._waiting.append(branch)
 
-    def note_wait(self, branch: FrontBranch) -> None:
-        """A sequence has begun to wait for its caller."""
-        self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))
-        self._waiting.append(branch)
+    def note_delta(self, branch: FrontBranch) -> None:
+        """A sequence has sampled or ended."""
+        if branch.parent is not None and branch.limits.stream_children:
+            self._with_deltas[branch] = None
 
     def take_outputs(self, states: Mapping[FrontBranch, TreeRequestState]) -> list[upstream.RequestOutput]:
         """An output for each of them; those of asynchronous requests go to their queues.
@@ -43,9 +47,9 @@ class SideOutputs:
         Args:
             states: Those of unfinished requests, by the roots of their trees.
         """
-        sampled, self._sampled = self._sampled, {}
+        with_deltas, self._with_deltas = self._with_deltas, {}
         waiting, self._waiting = self._waiting, []
-        made = [(state, state.delta_of(branch)) for branch in sampled if (state := states.get(branch.root))]
+        made = [(state, state.delta_of(branch)) for branch in with_deltas if (state := states.get(branch.root))]
         made += [
             (state, state.wait_of(branch))
             for branch in waiting
