@@ -11,7 +11,7 @@ from sequence_hooks.tree import rules
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.log import HookLog
-from sequence_hooks.tree.resume import checked_ids, encode_within, nobody_waits
+from sequence_hooks.tree.resume import ResumeRoom, checked_ids, encode_within, nobody_waits
 from sequence_hooks.tree.rules import Decision, Refusal
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
@@ -23,7 +23,6 @@ from vllm.engine.output_processor.merged_text import ending_of
 from vllm.engine.output_processor.merger import Merger
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.engine.resume import ResumeRoom
 from vllm.engine.spawn import make_child
 from vllm.logger import init_logger
 from vllm.outputs import note_processed
