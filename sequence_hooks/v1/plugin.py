@@ -42,7 +42,7 @@ def register() -> None:
 
 def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
     parser = upstream(parser)
-    from sequence_hooks.v1.options import SpecialKwargsAction
+    from sequence_hooks.v1.settings import SpecialKwargsAction
 
     parser.add_argument(OPTION, action=SpecialKwargsAction)
     return parser
@@ -115,10 +115,10 @@ def _with_routes(upstream: Callable[..., list[Any]], *args: Any, **kwargs: Any) 
 
 def _with_processors(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
     upstream(engine, *args, **kwargs)
+    from sequence_hooks.v1.checks import num_servers
     from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
     from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
     from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
-    from sequence_hooks.v1.processes import num_servers
     from sequence_hooks.v1.settings import special_kwargs_of
 
     special_kwargs = special_kwargs_of(engine.vllm_config)
