@@ -6,8 +6,7 @@ from logging import Logger
 
 import vllm.outputs as upstream
 from sequence_hooks.tree.events import Blocked, Ended, TreeEvent
-from sequence_hooks.tree.log import HookLog
-from sequence_hooks.tree.told_once import ToldOnce
+from sequence_hooks.tree.log import HookLog, ToldOnce
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.frontend.request_state import TreeRequestState
