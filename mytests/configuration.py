@@ -21,6 +21,7 @@ def config_of(**fields: object) -> Any:
         "block_size": 16,
         "get_vocab_size": lambda: 128,
         "max_logprobs": 20,
+        "skip_tokenizer_init": False,
         "worker_cls": "vllm.worker.cpu_worker.CPUWorker",
     }
     everything = SimpleNamespace(**good | fields)

@@ -86,6 +86,6 @@ def test_its_grammar_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_tokenizer_there_are_no_words() -> None:
     """Without a tokenizer, neither words nor grammars can be configured."""
     config = config_of(skip_tokenizer_init=True)
-    hooks = SpecialKwargs(promise_token_id=5, child_sampling_params={"bad_words": ["5"]})
+    hooks = SpecialKwargs(promise_token_id=5, merge_separator="", child_sampling_params={"bad_words": ["5"]})
     with pytest.raises(ValueError, match="it needs a tokenizer; set skip_tokenizer_init=False, or leave it out"):
         compatibility.resolve(hooks, config)

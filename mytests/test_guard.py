@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mytests.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from sequence_hooks.tree.told_once import ToldOnce
+from sequence_hooks.tree.log import ToldOnce
 from vllm.engine.guard import GuardedProcessor, guard_processors
 from vllm.engine.output_processor.stop_checker import request_of
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
@@ -176,7 +176,7 @@ class TestToldOnce:
 
     def test_only_the_latest_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server runs indefinitely, so that not all can be remembered."""
-        monkeypatch.setattr("sequence_hooks.tree.told_once._MOST", 2)
+        monkeypatch.setattr("sequence_hooks.tree.log._MOST", 2)
         told = ToldOnce(request_of)
         assert all(told.is_first(name) for name in ("a", "b", "c", "a"))
         assert not told.is_first("c")

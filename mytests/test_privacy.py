@@ -14,7 +14,7 @@ FILES = sorted(path for top in ("sequence_hooks", "vllm") for path in (ROOT / to
 OURS = {path: ast.parse(path.read_text()) for path in FILES if "_upstream" not in path.parts}
 REACH_INTO_UPSTREAM = {
     "sequence_hooks/v1/core/requests.py",
-    "sequence_hooks/v1/processes.py",
+    "sequence_hooks/v1/checks.py",
     "vllm/attention/backends/torch_sdpa.py",
     "vllm/core/sequence_data.py",
     "vllm/core/shared_blocks.py",

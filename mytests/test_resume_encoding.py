@@ -11,7 +11,7 @@ import pytest
 
 from mytests.surgical import CharTokenizer
 from sequence_hooks.tree import resume
-from vllm.engine.resume import ResumeRoom, ids_of
+from sequence_hooks.tree.resume import ResumeRoom, ids_of
 from vllm.lora.request import LoRARequest
 
 ROOM = 20

@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 
 from mytests.surgical import CharTokenizer
 from sequence_hooks.results import Waiting
+from sequence_hooks.tree.resume import ResumeRoom
 from vllm.engine.multiprocessing import MQEngineDeadError, RPCError, RPCLoadAdapterRequest
 from vllm.engine.multiprocessing import engine as engine_module
 from vllm.engine.multiprocessing.client import MQLLMEngineClient
 from vllm.engine.multiprocessing.engine import MQLLMEngine, run_mp_engine
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
-from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.openai import api_server
 from vllm.lora.request import LoRARequest
 

@@ -12,6 +12,7 @@ from forkjoin_engine import MODEL_FOLDER
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
 from mytests.surgical import HOOKS, SYNC_HOOKS, CharTokenizer, SurgicalEngine, plan
+from sequence_hooks.tree.resume import ResumeRoom
 from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
@@ -19,7 +20,6 @@ from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.guard import GuardedProcessor
 from vllm.engine.llm_engine import LLMEngine
 from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
-from vllm.engine.resume import ResumeRoom
 from vllm.entrypoints.llm import LLM
 from vllm.inputs import token_inputs
 from vllm.sampling_params import SamplingParams

@@ -162,3 +162,35 @@ class Waiting:
 
     since: float
     """When it began to wait, in seconds since the epoch."""
+
+
+@dataclass
+class TreeFields:
+    """What the `CompletionOutput` of either engine has beside upstream's fields; all of it is empty if no hook fired.
+
+    It is set in the output in which the completion has finished. Positions count its output tokens.
+    """
+
+    request_id: str | None = None
+    """The id of the completion's own sequence, as its children, streams and waiting sequences name it; None if no hook
+    fired."""
+
+    children: tuple[ChildOutput, ...] = ()
+    """The completion's own children, in spawn order."""
+
+    segments: tuple[Segment, ...] = ()
+    """The origin of every output token, in order."""
+
+    joins: tuple[Join, ...] = ()
+    """The completion's joins with its children, in order."""
+
+    tree_tokens: TreeTokens | None = None
+    """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
+    request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
+
+    sampled: Transcript | None = None
+    """The completion as it was sampled, which is its context; None unless it has detached children."""
+
+    assembled: Transcript | None = None
+    """The completion with the results of detached children in place: what text, tokens and logprobs are, unless outputs
+    are deltas. Segments are always its own. None unless it has detached children."""

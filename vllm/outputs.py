@@ -4,9 +4,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens, Waiting
+from sequence_hooks.results import ChildDelta, TreeFields, Waiting
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.tree.transcript import output_of, tell_final_order, tokens_of, waiting_of
+from sequence_hooks.tree.transcript import delta_of, set_final_order, set_tree, tokens_of, waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
@@ -15,35 +15,8 @@ from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceSt
 
 
 @dataclass
-class CompletionOutput(upstream.CompletionOutput):
-    """Upstream's `CompletionOutput`, and what the sequence hooks did; all of it is empty if none fired.
-
-    It is set in the output in which the completion has finished. Positions count its output tokens.
-    """
-
-    request_id: str | None = None
-    """The id of the completion's own sequence, as its children, streams and waiting sequences name it; None if no hook
-    fired."""
-
-    children: tuple[ChildOutput, ...] = ()
-    """The completion's own children, in spawn order."""
-
-    segments: tuple[Segment, ...] = ()
-    """The origin of every output token, in order."""
-
-    joins: tuple[Join, ...] = ()
-    """The completion's joins with its children, in order."""
-
-    tree_tokens: TreeTokens | None = None
-    """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
-    request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
-
-    sampled: Transcript | None = None
-    """The completion as it was sampled, which is its context; None unless it has detached children."""
-
-    assembled: Transcript | None = None
-    """The completion with the results of detached children in place: what text, tokens and logprobs are, unless outputs
-    are deltas. Segments are always its own. None unless it has detached children."""
+class CompletionOutput(TreeFields, upstream.CompletionOutput):
+    """Upstream's `CompletionOutput`, with its tree."""
 
 
 class RequestOutput(upstream.RequestOutput):
@@ -194,17 +167,9 @@ def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBa
 def _delta_of(child: V0Branch, index: int) -> ChildDelta:
     """What a child's sequence has gained since its last delta. ``index`` is that of its tree's completion."""
     seq, params = child.sequence.seq, child.sequence.sampling_params
-    assert child.parent is not None and child.spec is not None
     token_ids = seq.get_output_token_ids_to_return(delta=True)
-    return ChildDelta(
-        request_id=child.request_id,
-        parent_id=child.parent.request_id,
-        index=index,
-        spawn_position=child.spec.position,
-        text=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
-        token_ids=(token_ids,) if isinstance(token_ids, int) else tuple(token_ids),
-        finish_reason=child.sequence.finish_reason,
-    )
+    text = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
+    return delta_of(child, index, text, (token_ids,) if isinstance(token_ids, int) else token_ids)
 
 
 def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> None:
@@ -218,14 +183,10 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
             if (branch.sequence.sampling_params.extra_args or {}).get(COUNT_TREE):
                 completion.tree_tokens = tokens_of(branch)
         elif branch.limits.hooks:
-            completion.tree_tokens = tokens_of(branch)
-            completion.request_id = branch.request_id
-            completion.children = tuple(output_of(child) for child in branch.children)
-            completion.segments = branch.segments
-            completion.joins = tuple(branch.joins)
+            set_tree(completion, branch)
             if branch.sequence.orders is not None:
                 is_delta = branch.sequence.sampling_params.output_kind == RequestOutputKind.DELTA
-                tell_final_order(completion, *branch.sequence.orders, is_delta)
+                set_final_order(completion, *branch.sequence.orders, is_delta)
 
 
 __getattr__ = fall_back_to("vllm._upstream.outputs")

@@ -19,9 +19,8 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection import Source
-from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.log import HookLog, ToldOnce
 from sequence_hooks.tree.rules import Merge
-from sequence_hooks.tree.told_once import ToldOnce
 
 
 class ComputedSequence(PlainSequence):

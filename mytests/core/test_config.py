@@ -15,7 +15,7 @@ from sequence_hooks.handlers import Spawn
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.tree.ids import check_request_id, child_id, root_id
-from sequence_hooks.tree.told_once import ToldOnce
+from sequence_hooks.tree.log import ToldOnce
 
 
 def make_nothing(tokenizer: Any) -> str:

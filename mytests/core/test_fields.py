@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, resolve, with_token_ids
 
 JOIN = f"{__name__}.join"
 HANDLER = f"{__name__}.make"
@@ -184,6 +184,27 @@ class TestTokens:
         """Ids stay as they are."""
         assert not needs_tokenizer(HOOKS)
         assert with_token_ids(HOOKS, WordTokenizer()) == HOOKS
+
+    def test_one_function_resolves_all_of_it(self) -> None:
+        """It loads the tokenizer only for what is given by text, and checks ids in either case."""
+        assert resolve(SpecialKwargs(sync_token="<sync>"), WordTokenizer, 128).sync_token_id == 7
+        assert resolve(HOOKS, pytest.fail, 128) == HOOKS
+        with pytest.raises(ValueError, match="not in the model's vocabulary; use an id from 0 to 1"):
+            resolve(HOOKS, pytest.fail, 2)
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"sync_token": "<sync>"}, "a token is given by its text, and skip_tokenizer_init=True leaves nothing"),
+            ({"sync_token_id": 5}, r"merge_separator is '\\n'; set it to '', or skip_tokenizer_init=False"),
+        ],
+    )
+    def test_what_needs_a_tokenizer_is_refused_without_one(self, fields: dict[str, Any], message: str) -> None:
+        """The error names what needs it, and both ways out; ids alone need none."""
+        with pytest.raises(ValueError, match=message):
+            resolve(SpecialKwargs(**fields), None, 128)
+        by_id = SpecialKwargs(sync_token_id=5, merge_separator="")
+        assert resolve(by_id, None, 128) == by_id
 
     @pytest.mark.parametrize("text", ["sync up", "nonsense"])
     def test_a_text_of_more_or_less_than_one_token_is_refused(self, text: str) -> None:

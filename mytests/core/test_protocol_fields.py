@@ -40,6 +40,11 @@ def test_a_word_is_a_whole_configuration(protocol: str) -> None:
     assert needs_tokenizer(special_kwargs)
 
 
+def test_the_tags_of_a_handler_need_a_tokenizer() -> None:
+    """Even where its hook is given by id: the handler reads and writes them."""
+    assert needs_tokenizer(SpecialKwargs(protocol="npr", handlers={5: "sequence_hooks.protocols.npr.handler"}))
+
+
 def test_fields_beside_it_override_it() -> None:
     """Also with what is a field's default."""
     assert SpecialKwargs(protocol="hpd").max_children == 64

@@ -67,7 +67,7 @@ FUZZED = (
     ),
     Fault(
         "deltas-lost",
-        (Edit("sequence_hooks.v1.frontend.asides:Asides.note_delta", "", "return"),),
+        (Edit("sequence_hooks.v1.frontend.side_outputs:SideOutputs.note_delta", "", "return"),),
         "A caller that streams children is told nothing of them.",
         surgical("mytests/rules/test_child_deltas.py") + fuzzed("deltas-lost"),
     ),

@@ -54,7 +54,7 @@ TRAPS = (
         "tokens without logprobs end a stream",
         "merged-tokens-have-no-logprobs",
         "Merged tokens come without the logprobs that their children sampled them with.",
-        (Edit(f"{FRONT}.narration:Narration.entries", "", "return None"),),
+        (Edit(f"{FRONT}.sequences:OutputSequence.entries_of", "if sampled is not None:", "if False:"),),
         surgical("mytests/rules/test_accounting.py::TestAccounting::test_logprobs_of_merged_tokens_are_the_childs"),
         model(f"{ON_A_MODEL}::test_logprobs_tell_the_tokens"),
     ),
@@ -91,7 +91,7 @@ TRAPS = (
         "a large step reaches the front end in several calls",
         "events-come-too-early",
         "Events happen before the tokens that caused them.",
-        (Edit(f"{FRONT}.narrator:Narrator.process_outputs", "if page.num_outputs:", "if False:"),),
+        (Edit(f"{FRONT}.output_processor:HookOutputProcessor.process_outputs", "if step.num_outputs:", "if False:"),),
         surgical("mytests/v1/test_chunks.py"),
     ),
     undoing(
@@ -201,7 +201,13 @@ TRAPS = (
         "with data parallelism a request goes to any engine",
         "a-resumption-goes-anywhere",
         "With data parallelism, a resumption goes to an engine where no such sequence waits.",
-        (Edit(f"{FRONT}.resuming:resumption", "request_id=branch.root.sequence.engine_id", 'request_id="resumption"'),),
+        (
+            Edit(
+                "sequence_hooks.v1.resuming:resumption",
+                "request_id=branch.root.sequence.engine_id",
+                'request_id="resumption"',
+            ),
+        ),
         surgical(f"{CORNERS}::test_a_resumption_goes_where_its_request_is"),
     ),
     undoing(

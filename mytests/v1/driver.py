@@ -26,7 +26,7 @@ from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
 from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.settings import engine_args
 from sequence_hooks.v1.worker.kv_layout import TokenView, view_by_token
 from vllm.config import StructuredOutputsConfig
@@ -68,7 +68,7 @@ class V1Driver(Driver):
         _opened.append(self.engine)
         core: Any = self.engine.engine_core
         scheduler, narrator = core.engine_core.scheduler, self.engine.output_processor
-        assert isinstance(scheduler, HookScheduler) and isinstance(narrator, Narrator)
+        assert isinstance(scheduler, HookScheduler) and isinstance(narrator, HookOutputProcessor)
         self.scheduler, self._narrator = scheduler, narrator
         self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
         self.runner.input_batch.generators = _NeverRewound()

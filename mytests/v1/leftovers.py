@@ -4,10 +4,10 @@
 from typing import Any
 
 from sequence_hooks.v1.core.scheduler import HookScheduler
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 
 
-def assert_no_request_left(scheduler: HookScheduler, narrator: Narrator) -> None:
+def assert_no_request_left(scheduler: HookScheduler, narrator: HookOutputProcessor) -> None:
     """Raise an `AssertionError` unless every queue and map of core and front end is empty, and every block is free."""
     scheduler.check_integrity()
     assert not scheduler.requests and not scheduler._branches and not scheduler._blocked
@@ -26,7 +26,7 @@ def assert_no_request_left(scheduler: HookScheduler, narrator: Narrator) -> None
         assert not manager.req_to_blocks and not manager.num_cached_block
     assert not narrator.request_states and not narrator._replay.has_trees
     assert not narrator._states
-    assert not narrator._asides._sampled and not narrator._asides._waiting
+    assert not narrator._side_outputs._with_deltas and not narrator._side_outputs._waiting
     assert not list(narrator._replay.trees.branches) and not narrator._replay.trees.has_unsettled
     # Upstream keeps those in ``parent_requests`` whose samples were aborted.
     assert not narrator.external_req_ids

@@ -31,10 +31,10 @@ from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.v1.core.hooks import Hooks
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.frontend.outputs import RequestOutput
-from sequence_hooks.v1.frontend.resuming import awaiting, resumption
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
+from sequence_hooks.v1.resuming import resumption
 from vllm.config import VllmConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
@@ -111,7 +111,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         overlaps = self.special_kwargs.position_rule == "overlap"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
-        self.narrator = Narrator.adopt(processor, self.special_kwargs)
+        self.narrator = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(self.block_size, sha256)
         self._in_flight: deque[tuple[Any, Any]] = deque()
@@ -176,7 +176,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         self.scheduler.add_request(Request.from_engine_core_request(new, self._hasher))
 
     def waits(self) -> list[Waiting]:
-        return awaiting(self.narrator)
+        return self.narrator.awaiting_resume()
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
         """What the page of running trees is told."""

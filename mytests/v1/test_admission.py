@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.frontend.admission import Admission
-from sequence_hooks.v1.frontend.served import asking_for_trees
+from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
+from sequence_hooks.v1.frontend.openai import request_trees
 from sequence_hooks.v1.prior_output import EARLIER
 from sequence_hooks.v1.wire import RESUME
 from vllm.exceptions import VLLMValidationError
@@ -44,7 +44,7 @@ def asked_by(is_forced: bool = False, **fields: Any) -> Any:
         return given.vllm_xargs
 
     serving = SimpleNamespace(enable_force_include_usage=is_forced)
-    return asyncio.run(asking_for_trees(upstream, serving, SimpleNamespace(**body)))
+    return asyncio.run(request_trees(upstream, serving, SimpleNamespace(**body)))
 
 
 @pytest.mark.parametrize("request_id", ["r_child_0", "r" * 1001, "\ud800", "sequence_hooks"])
@@ -52,30 +52,30 @@ def test_an_id_that_hooks_cannot_use_is_refused(request_id: str, monkeypatch: py
     """Even where upstream is told not to make ids unique."""
     monkeypatch.setenv("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")
     with pytest.raises(VLLMValidationError, match="request_id is "):
-        Admission.assign_request_id(request(request_id))
+        HookInputProcessor.assign_request_id(request(request_id))
 
 
 def test_a_streamed_prompt_is_refused() -> None:
     """Its session would end at the tokens at which a tree waits."""
     with pytest.raises(VLLMValidationError, match="a prompt cannot be streamed; send it whole"):
-        Admission.assign_request_id(request("r", resumable=True))
+        HookInputProcessor.assign_request_id(request("r", resumable=True))
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:
     """A child that has lost its KV would compute it from the tokens; without hooks there is none."""
     fields: dict[str, Any] = {"prompt_embeds": torch.ones(2, 4)}
     with pytest.raises(VLLMValidationError, match=r"no prompt_embeds: .* hooks=0 in extra_args"):
-        Admission.assign_request_id(request("r", **fields))
-    Admission.assign_request_id(request("r", SamplingParams(extra_args={"hooks": 0}), **fields))
+        HookInputProcessor.assign_request_id(request("r", **fields))
+    HookInputProcessor.assign_request_id(request("r", SamplingParams(extra_args={"hooks": 0}), **fields))
 
 
 @pytest.mark.parametrize("name", [EARLIER, RESUME])
 def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: str) -> None:
     """Whatever it is, they would believe it."""
-    admission = Admission.__new__(Admission)
-    admission.check_for(SpecialKwargs(promise_token_id=1, sync_token_id=2))
+    processor = HookInputProcessor.__new__(HookInputProcessor)
+    processor.special_kwargs = SpecialKwargs(promise_token_id=1, sync_token_id=2)
     with pytest.raises(VLLMValidationError, match=f"extra_args has '{name}', which .*; leave it out"):
-        admission._validate_params(SamplingParams(extra_args={name: "abc"}))
+        processor._validate_params(SamplingParams(extra_args={name: "abc"}))
 
 
 @pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])

@@ -12,7 +12,7 @@ from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.hooks import Hooks
-from sequence_hooks.v1.frontend.resuming import resumption
+from sequence_hooks.v1.resuming import resumption
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager

@@ -5,7 +5,7 @@ import pytest
 
 from mytests.rules.traced import collected, exporter, traced_run
 from mytests.v1.surgical import SurgicalEngine, plan
-from sequence_hooks.v1.frontend import tree_spans
+from sequence_hooks.v1.frontend import spans
 from vllm.tracing import SpanAttributes
 
 
@@ -84,6 +84,6 @@ def test_what_its_caller_does_not_sample_is_not_traced() -> None:
 
 def test_a_foreign_provider_gets_the_requests_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only OpenTelemetry's own tells which span is the request's."""
-    monkeypatch.setattr(tree_spans, "get_tracer_provider", object)
-    monkeypatch.setattr(tree_spans._Listener, "on_end", lambda *_: None)
+    monkeypatch.setattr(spans, "get_tracer_provider", object)
+    monkeypatch.setattr(spans._Listener, "on_end", lambda *_: None)
     assert list(traced_run(r="!z", r_child_0="A")) == ["r"]

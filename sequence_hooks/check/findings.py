@@ -10,7 +10,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import shortened, told
 from sequence_hooks.config.presets import fields_of
-from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
+from sequence_hooks.config.tokens import resolve
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.handlers.triggers import Triggers
 
@@ -30,8 +30,7 @@ def findings(special_kwargs: SpecialKwargs, files: ModelFiles) -> Iterator[Findi
     named = "" if protocol is None else f"protocol {protocol}: {', '.join(fields_of(protocol))}"
     yield Finding("fields", True, named or "valid")
     try:
-        resolved = with_token_ids(special_kwargs, files.tokenizer)
-        check_vocabulary(resolved, files.vocab_size)
+        resolved = resolve(special_kwargs, lambda: files.tokenizer, files.vocab_size)
     except ValueError as error:
         yield Finding("tokens", False, str(error))
         return

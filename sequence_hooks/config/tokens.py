@@ -2,9 +2,10 @@
 """Resolves the texts of hook tokens to ids, and checks ids against the model's vocabulary."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from sequence_hooks.config.checks import refuse
 from sequence_hooks.config.messages import shortened
 from sequence_hooks.config.presets import one_token_tags
 from sequence_hooks.config.special_kwargs import K, SpecialKwargs
@@ -21,9 +22,35 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
+def resolve(special_kwargs: K, load_tokenizer: Callable[[], Tokenizer] | None, vocab_size: int) -> K:
+    """``special_kwargs`` for a model: every token is given by its id, which is in the vocabulary.
+
+    Args:
+        load_tokenizer: Returns the model's tokenizer, and is called only if a token is given by its text. None if the
+            engine has no tokenizer.
+        vocab_size: Tokens of the model.
+
+    Raises:
+        ValueError: a field needs a tokenizer or a token that is not there; the message names the field, the value and
+            the way out.
+    """
+    if needs_tokenizer(special_kwargs):
+        if load_tokenizer is None:
+            raise ValueError(
+                "special_kwargs: a token is given by its text, and skip_tokenizer_init=True leaves nothing to look it "
+                "up in; give its id, or set skip_tokenizer_init=False"
+            )
+        special_kwargs = with_token_ids(special_kwargs, load_tokenizer())
+    if special_kwargs.merge_separator and load_tokenizer is None:
+        refuse(special_kwargs, "merge_separator", "set it to '', or skip_tokenizer_init=False: it needs a tokenizer")
+    check_vocabulary(special_kwargs, vocab_size)
+    return special_kwargs
+
+
 def needs_tokenizer(special_kwargs: SpecialKwargs) -> bool:
-    """Whether anything is given by its text that needs to become tokens."""
-    return bool(_hook_texts(special_kwargs) or special_kwargs.child_prefix or special_kwargs.child_stop)
+    """Whether anything is given by its text that needs to become tokens, or a protocol by its name that has tags."""
+    given = special_kwargs.child_prefix, special_kwargs.child_stop, _hook_texts(special_kwargs)
+    return any(given) or bool(one_token_tags(special_kwargs))
 
 
 def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:

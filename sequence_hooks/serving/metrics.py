@@ -19,7 +19,7 @@ COUNTERS = {
 _SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]
 
 
-class Growth:
+class CounterDelta:
     """How much counters have grown since they were last looked at."""
 
     def __init__(self) -> None:

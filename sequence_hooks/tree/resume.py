@@ -7,8 +7,9 @@ fit.
 
 import asyncio
 import copy
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,6 +19,17 @@ from sequence_hooks.tree.merge import inserted
 
 Given = str | Iterable[int] | None
 """A text, token ids, or nothing."""
+
+
+@dataclass(frozen=True)
+class ResumeRoom:
+    """What a sequence that waits has room for."""
+
+    num_tokens: int
+    """Tokens up to the model's length, or that of the sequence's adapter."""
+
+    lora_request: Any
+    """The sequence's adapter, which may have its own tokenizer; None if it has none."""
 
 
 @lru_cache(maxsize=16)
@@ -82,6 +94,17 @@ def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...
             "give fewer"
         )
     return token_ids
+
+
+async def ids_of(given: Given, room: ResumeRoom, tokenizer_of: Callable[[Any], Awaitable[Any]]) -> tuple[int, ...]:
+    """`checked_ids` of whatever is ``given``. A text is encoded in a thread, so the event loop is not blocked.
+
+    Args:
+        tokenizer_of: Returns an adapter's own tokenizer, or the model's.
+    """
+    if isinstance(given, str):
+        given = await encode_in_thread(given, await tokenizer_of(room.lora_request), room.num_tokens)
+    return checked_ids(given, room.num_tokens, vocab_size=None)
 
 
 def _no_tokens(given: Any, error: Exception) -> ValueError:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from sequence_hooks.results import ChildOutput, Origin, Transcript, TreeTokens, Waiting
+from sequence_hooks.results import ChildDelta, ChildOutput, Origin, Transcript, TreeFields, TreeTokens, Waiting
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import FinishedChild
 from sequence_hooks.tree.sequence import HookedSequence
@@ -37,7 +37,7 @@ N = TypeVar("N", bound=Narrated)
 
 def output_of(child: Branch[N]) -> ChildOutput:
     """What the caller learns about a child and its own children. The result is kept once the child has finished."""
-    return child.output(_narrate)
+    return child.output(_child_output)
 
 
 def finished(children: Iterable[Branch[N]]) -> list[FinishedChild]:
@@ -77,7 +77,34 @@ def waiting_of(branch: Branch[N], index: int) -> Waiting:
     )
 
 
-def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
+def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int]) -> ChildDelta:
+    """What the caller learns about a child that has sampled ``token_ids``, which are ``text``, since its last delta.
+
+    Args:
+        index: That of the completion that its tree belongs to.
+    """
+    assert child.spec is not None
+    return ChildDelta(
+        request_id=child.request_id,
+        parent_id=child.spec.parent_id,
+        index=index,
+        spawn_position=child.spec.position,
+        text=text,
+        token_ids=tuple(token_ids),
+        finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
+    )
+
+
+def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
+    """Put what hooks did into a completion that has finished; ``branch`` is the root of its tree."""
+    completion.request_id = branch.request_id
+    completion.children = tuple(output_of(child) for child in branch.children)
+    completion.segments = branch.segments
+    completion.joins = tuple(branch.joins)
+    completion.tree_tokens = tokens_of(branch)
+
+
+def set_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:
     """Put both orders of a finished completion with detached children into the engine's ``CompletionOutput``.
 
     Args:
@@ -100,7 +127,7 @@ def tell_final_order(completion: Any, sampled: Transcript, assembled: Transcript
     )
 
 
-def _narrate(child: Branch[N]) -> ChildOutput:
+def _child_output(child: Branch[N]) -> ChildOutput:
     sequence, spec = child.sequence, child.spec
     assert spec is not None
     token_ids, logprobs = tuple(sequence.output_token_ids), sequence.token_logprobs

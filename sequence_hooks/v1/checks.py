@@ -4,14 +4,14 @@
 from functools import partial
 from typing import Any
 
+import vllm.envs
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.checks import refuse
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import FAULTS, told
-from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, with_token_ids
+from sequence_hooks.config.tokens import resolve
 from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.v1.core.params import check_child, verify_params
-from sequence_hooks.v1.processes import check_processes, starts_cores
 from sequence_hooks.v1.releases.installed import unsupported
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
@@ -37,26 +37,16 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
             f"special_kwargs: scheduler_cls is {SCHEDULER!r}, and additional_config has no {KEY!r}; on a command line, "
             "give --special-kwargs after --additional-config"
         )
-    if usage_context == UsageContext.LLM_CLASS and special_kwargs.sync_resume == "manual":
-        refuse(special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume")
     check_engine(special_kwargs, config)
-    check_processes(special_kwargs, config)
+    check_callers(special_kwargs, config, usage_context)
     model = config.model_config
-    if needs_tokenizer(special_kwargs):
-        if model.skip_tokenizer_init:
-            raise ValueError(
-                "special_kwargs: a token is given by its text, and skip_tokenizer_init=True leaves nothing to look it "
-                "up in; give its id, or set skip_tokenizer_init=False"
-            )
-        special_kwargs = with_token_ids(special_kwargs, cached_tokenizer_from_config(model))
-    if model.skip_tokenizer_init and special_kwargs.merge_separator:
-        refuse(special_kwargs, "merge_separator", "set it to '', or skip_tokenizer_init=False: it needs a tokenizer")
-    check_vocabulary(special_kwargs, model.get_vocab_size())
-    if special_kwargs.child_sampling_params is not None:
-        check_child_params(special_kwargs, config)
+    load_tokenizer = None if model.skip_tokenizer_init else partial(cached_tokenizer_from_config, model)
+    special_kwargs = resolve(special_kwargs, load_tokenizer, model.get_vocab_size())
+    check_child_params(special_kwargs, config)
+    fields = plain_fields(special_kwargs)
     assert isinstance(config.additional_config, dict)
-    config.additional_config = {**config.additional_config, KEY: plain_fields(special_kwargs)}
-    logger.info("Sequence hooks are on: %s", plain_fields(special_kwargs))
+    config.additional_config = {**config.additional_config, KEY: fields}
+    logger.info("Sequence hooks are on: %s", fields)
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)
     if special_kwargs.record_to is not None and starts_cores(config):
@@ -65,6 +55,8 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
 
 def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     """Raise a `ValueError` if no child could have the configured parameters."""
+    if special_kwargs.child_sampling_params is None:
+        return
     tokenizer = cached_tokenizer_from_config(config.model_config)
     try:
         check_child(special_kwargs.child_sampling_params, partial(verify_params, config=config, tokenizer=tokenizer))
@@ -96,6 +88,8 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
          parallel.decode_context_parallel_size, "leave it at 1: a fork's last block would lie on several ranks"),
         (model.is_diffusion, "model", model.model, "use a model that samples one token at a time"),
         (model.return_sampling_mask, "return_sampling_mask", True, "leave it out: a join's tokens have none"),
+        (vllm.envs.VLLM_USE_RUST_FRONTEND, "VLLM_USE_RUST_FRONTEND", 1,
+         "unset it: only upstream's front end in Python can tell of trees"),
         *unsupported(config),
     ]  # fmt: skip
     for is_refused, name, value, way_out in refused:
@@ -120,3 +114,31 @@ def check_injection(config: VllmConfig) -> None:
                 f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
                 "'concatenate'"
             )
+
+
+def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:
+    """Raise a `ValueError` for fields that need a caller, one server or one core, where ``config`` has others."""
+    if usage_context == UsageContext.LLM_CLASS and special_kwargs.sync_resume == "manual":
+        refuse(special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume")
+    if special_kwargs.sync_resume == "manual" and num_servers(config) > 1:
+        refuse(
+            special_kwargs,
+            "sync_resume",
+            "use --api-server-count 1: a server knows only the sequences of its own clients, and a call to resume one "
+            "may reach another server",
+        )
+    if special_kwargs.live_page and num_servers(config) > 1:
+        refuse(special_kwargs, "live_page", "use --api-server-count 1: a server knows only its own clients' sequences")
+    if special_kwargs.record_to is not None and config.parallel_config.data_parallel_size > 1:
+        refuse(special_kwargs, "record_to", "leave it out, or use no data parallelism: a file holds one engine's run")
+
+
+def starts_cores(config: VllmConfig) -> bool:
+    """Whether the cores are started by the process that asks; if several servers share them, another one does it."""
+    return bool(num_servers(config) == 1 or config.parallel_config._api_process_rank < 0)
+
+
+def num_servers(config: VllmConfig) -> int:
+    """The number of servers that share the cores."""
+    count: int = config.parallel_config._api_process_count
+    return count

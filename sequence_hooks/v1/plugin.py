@@ -42,7 +42,7 @@ def register() -> None:
 
 def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
     parser = upstream(parser)
-    from sequence_hooks.v1.options import SpecialKwargsAction
+    from sequence_hooks.v1.settings import SpecialKwargsAction
 
     parser.add_argument(OPTION, action=SpecialKwargsAction)
     return parser
@@ -61,7 +61,7 @@ def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = 
         from sequence_hooks.v1.checks import prepare
 
         prepare(config, usage_context)
-        _narrate()
+        _extend_front_ends()
         # The worker may run in this process.
         _extend_workers()
     return config
@@ -82,28 +82,28 @@ def _with_sampled_tokens(upstream: Callable[..., Any], wrapper: Any, *args: Any,
         attach(wrapper.worker.model_runner)
 
 
-def _narrate() -> None:
+def _extend_front_ends() -> None:
     """Let engines with hooks that are made from now on tell their callers of trees."""
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.llm_engine import LLMEngine
 
     for engine in (LLMEngine, AsyncLLM):
-        _extend(engine, "__init__", _with_narrator)
+        _extend(engine, "__init__", _with_processors)
 
 
-def _tell_clients() -> None:
+def _extend_server() -> None:
     """Let the OpenAI server of this process tell its clients of trees."""
     import vllm.plugins
-    from sequence_hooks.v1.frontend import served
+    from sequence_hooks.v1.frontend import openai
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 
-    _extend(OpenAIServingCompletion, "create_completion", served.asking_for_trees)
-    _extend(OpenAIServingCompletion, "completion_stream_generator", served.completion_stream)
-    _extend(OpenAIServingCompletion, "request_output_to_completion_response", served.completion_response)
-    _extend(OpenAIServingChat, "create_chat_completion", served.asking_for_trees)
-    _extend(OpenAIServingChat, "chat_completion_stream_generator", served.chat_stream)
-    _extend(OpenAIServingChat, "chat_completion_full_generator", served.chat_response)
+    _extend(OpenAIServingCompletion, "create_completion", openai.request_trees)
+    _extend(OpenAIServingCompletion, "completion_stream_generator", openai.completion_stream)
+    _extend(OpenAIServingCompletion, "request_output_to_completion_response", openai.completion_response)
+    _extend(OpenAIServingChat, "create_chat_completion", openai.request_trees)
+    _extend(OpenAIServingChat, "chat_completion_stream_generator", openai.chat_stream)
+    _extend(OpenAIServingChat, "chat_completion_full_generator", openai.chat_response)
     _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)
 
 
@@ -113,28 +113,28 @@ def _with_routes(upstream: Callable[..., list[Any]], *args: Any, **kwargs: Any) 
     return [*upstream(*args, **kwargs), HookRoutes()]
 
 
-def _with_narrator(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
+def _with_processors(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
     upstream(engine, *args, **kwargs)
-    from sequence_hooks.v1.frontend.admission import Admission
-    from sequence_hooks.v1.frontend.narrator import Narrator
+    from sequence_hooks.v1.checks import num_servers
+    from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
+    from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
     from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
-    from sequence_hooks.v1.processes import num_servers
     from sequence_hooks.v1.settings import special_kwargs_of
 
     special_kwargs = special_kwargs_of(engine.vllm_config)
     if special_kwargs is not None:
-        Admission.adopt(engine.input_processor, special_kwargs)
-        narrator = Narrator.adopt(engine.output_processor, special_kwargs)
+        HookInputProcessor.install(engine.input_processor, special_kwargs)
+        processor = HookOutputProcessor.install(engine.output_processor, special_kwargs)
         if engine.logger_manager is not None:
             loggers = engine.logger_manager
             loggers.stat_loggers.append(
                 HookStatLogger(
-                    engine.vllm_config, loggers.engine_indexes, narrator, logs=num_servers(engine.vllm_config) == 1
+                    engine.vllm_config, loggers.engine_indexes, processor, logs=num_servers(engine.vllm_config) == 1
                 )
             )
         # A process that only generates has not imported the server.
         if "vllm.entrypoints.openai" in sys.modules:
-            _tell_clients()
+            _extend_server()
 
 
 def _extend(owner: type | ModuleType, name: str, extension: Callable[..., Any]) -> None:

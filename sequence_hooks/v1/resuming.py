@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``sync_resume="manual"`` on V1: which sequences wait for their callers, and how they go on."""
+"""``sync_resume="manual"`` on V1: which sequences wait for their callers, and how they go on.
+
+The front end checks and encodes what a caller gives, and the engine's scheduler resumes the sequence. To the engine a
+resumption is a request that its scheduler takes out of the way. It has the id of the request whose sequence waits, so
+that upstream sends it to the same engine where there are several.
+"""
+
+from typing import Any
 
 from sequence_hooks.results import Waiting
-from sequence_hooks.tree.resume import Given, encode_in_thread, longest_token
-from sequence_hooks.v1.frontend import resuming
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.tree.resume import Given, checked_ids, encode_in_thread, encode_within, longest_token
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
+from sequence_hooks.v1.frontend.replay import FrontBranch
+from sequence_hooks.v1.wire import RESUME
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -16,7 +25,7 @@ def sequences_awaiting_resume(engine: LLMEngine | AsyncLLM) -> list[Waiting]:
     Raises:
         ValueError: the engine has no hooks.
     """
-    return resuming.awaiting(narrator_of(engine))
+    return output_processor_of(engine).awaiting_resume()
 
 
 def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given = None) -> None:
@@ -25,32 +34,62 @@ def resume_sequence(engine: LLMEngine, request_id: str, text_or_token_ids: Given
     Raises:
         ValueError: no such sequence waits, or it has no room for what it is given. It keeps waiting.
     """
-    engine.engine_core.add_request(_request(engine, request_id, text_or_token_ids))
+    engine.engine_core.add_request(_resumption(engine, request_id, text_or_token_ids))
 
 
 async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token_ids: Given = None) -> None:
     """`resume_sequence` for an asynchronous engine, which serves others while a text is encoded."""
     if isinstance(text_or_token_ids, str):
-        narrator = narrator_of(engine)
-        room = resuming.room_of(narrator, request_id, engine.model_config.max_model_len)
-        text_or_token_ids = await encode_in_thread(text_or_token_ids, narrator.tokenizer, room)
-    await engine.engine_core.add_request_async(_request(engine, request_id, text_or_token_ids))
+        processor = output_processor_of(engine)
+        room = _room(processor.waiting_branch(request_id), engine.model_config.max_model_len)
+        text_or_token_ids = await encode_in_thread(text_or_token_ids, processor.tokenizer, room)
+    await engine.engine_core.add_request_async(_resumption(engine, request_id, text_or_token_ids))
 
 
 def longest_text(engine: LLMEngine | AsyncLLM) -> int:
     """Characters of the longest text that any sequence could have room for; raises a `ValueError` without hooks."""
-    tokenizer = narrator_of(engine).tokenizer
+    tokenizer = output_processor_of(engine).tokenizer
     # Without a tokenizer only token ids can be given.
     return int(engine.model_config.max_model_len) * (1 if tokenizer is None else longest_token(tokenizer))
 
 
-def _request(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:
-    model = engine.model_config
-    return resuming.resumption(narrator_of(engine), request_id, given, model.max_model_len, model.get_vocab_size())
-
-
-def narrator_of(engine: LLMEngine | AsyncLLM) -> Narrator:
+def output_processor_of(engine: LLMEngine | AsyncLLM) -> HookOutputProcessor:
     """What tells the engine's callers of trees; raises a `ValueError` if it has no hooks."""
-    if not isinstance(engine.output_processor, Narrator):
+    if not isinstance(engine.output_processor, HookOutputProcessor):
         raise ValueError("the engine has no sequence hooks; start it with special_kwargs")
     return engine.output_processor
+
+
+def resumption(
+    processor: HookOutputProcessor, request_id: str, given: Given, max_model_len: int, vocab_size: int | None
+) -> EngineCoreRequest:
+    """What to send to the engine, so that a sequence goes on with ``given`` after its children's results.
+
+    Raises:
+        ValueError: no such sequence waits, or ``given`` is not what it could go on with.
+    """
+    branch = processor.waiting_branch(request_id)
+    room = _room(branch, max_model_len)
+    token_ids: Any = encode_within(given, processor.tokenizer, room) if isinstance(given, str) else given
+    token_ids = checked_ids(token_ids, room, vocab_size)
+    processor.resumed(branch)
+    return EngineCoreRequest(
+        request_id=branch.root.sequence.engine_id,
+        prompt_token_ids=[0],
+        mm_features=None,
+        sampling_params=SamplingParams(max_tokens=1, extra_args={RESUME: [branch.sequence.engine_id, list(token_ids)]}),
+        pooling_params=None,
+        arrival_time=0.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+def _resumption(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:
+    model = engine.model_config
+    return resumption(output_processor_of(engine), request_id, given, model.max_model_len, model.get_vocab_size())
+
+
+def _room(branch: FrontBranch, max_model_len: int) -> int:
+    return max_model_len - len(branch.sequence.prompt_token_ids) - len(branch.sequence.output_token_ids)

@@ -50,16 +50,16 @@ class _Engine:
         return resuming.longest_text(self._engine)
 
     async def has_live_page(self) -> bool:
-        return resuming.narrator_of(self._engine).special_kwargs.live_page
+        return resuming.output_processor_of(self._engine).special_kwargs.live_page
 
     async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        return live.live_requests(resuming.narrator_of(self._engine), limit, num_tokens)
+        return live.live_requests(resuming.output_processor_of(self._engine), limit, num_tokens)
 
     async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
-        return live.live_tree(resuming.narrator_of(self._engine), request_id, num_tokens)
+        return live.live_tree(resuming.output_processor_of(self._engine), request_id, num_tokens)
 
     async def decode(self, token_ids: tuple[int, ...]) -> str:
-        tokenizer = resuming.narrator_of(self._engine).tokenizer
+        tokenizer = resuming.output_processor_of(self._engine).tokenizer
         return "" if tokenizer is None else str(tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
 

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks of an engine, as upstream's configuration carries them to every process."""
+"""The hooks of an engine, as upstream's configuration carries them to every process.
 
+``--special-kwargs`` of upstream's command line, and `engine_args` in Python, are short for two of its own options.
+"""
+
+import argparse
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.docs import help_text
 from sequence_hooks.config.presets import fields_of
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
@@ -36,6 +41,26 @@ def engine_args(special_kwargs: SpecialKwargs | Mapping[str, Any], **more: Any) 
         )
     additional = {**(more.pop("additional_config", None) or {}), KEY: plain_fields(checked)}
     return {**more, "scheduler_cls": SCHEDULER, "additional_config": additional}
+
+
+class SpecialKwargsAction(argparse.Action):
+    """Sets ``scheduler_cls`` and ``additional_config``, which reach every process of an engine."""
+
+    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, metavar="JSON", help=help_text(), **kwargs)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        try:
+            special_kwargs = SpecialKwargs.from_json(values)
+        except ValueError as error:
+            parser.error(str(error))
+        assert special_kwargs is not None
+        # Whichever of the two options comes last would otherwise replace the other.
+        additional = dict(getattr(namespace, "additional_config", None) or {})
+        namespace.additional_config = {**additional, KEY: plain_fields(special_kwargs)}
+        namespace.scheduler_cls = SCHEDULER
 
 
 def special_kwargs_of(config: VllmConfig) -> SpecialKwargs | None:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine's core tells its front ends: plain values that upstream's encoder carries between processes.
+"""What crosses a process: from the engine's core to its front ends, and to its workers.
 
-The events of a step are those of the core's trees, in the order in which they happened, and what only the core knows. A
-front end that replays them has the same trees, see `sequence_hooks.v1.frontend.replay`.
+To front ends go plain values, which upstream's encoder carries. The events of a step are those of the core's trees, in
+the order in which they happened, and what only the core knows. A front end that replays them has the same trees, see
+`sequence_hooks.v1.frontend.replay`. What workers are told goes beside upstream's schedule.
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.tree.events import TreeEvent
+from vllm.v1.core.sched.output import SchedulerOutput
 
 EVENT_LOG_ID = "sequence_hooks"
 """The request id of the output that carries a step's events; no request has it."""
@@ -87,3 +91,32 @@ class LoggedEvent(msgspec.Struct, array_like=True, frozen=True):
 def decode(plain: list[Any]) -> list[LoggedEvent]:
     """The events that `LoggedEvent.encode` made ``plain``."""
     return msgspec.convert(plain, list[LoggedEvent])
+
+
+_INJECTED_STEP = "sequence_hooks_injected"
+"""The attribute of upstream's schedule, which travels to the workers as it is."""
+
+
+@dataclass
+class InjectedStep:
+    """What the workers do about injected KV in one step."""
+
+    copies: list[SlotCopy] = field(default_factory=list)
+    """Made before the model runs."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    """By request, the rotary position minus the index of each token that it computes; 0 for all others."""
+
+    def __bool__(self) -> bool:
+        return bool(self.copies or self.offsets)
+
+
+def attach_step(output: SchedulerOutput, step: InjectedStep) -> None:
+    """Let ``step`` travel with a schedule."""
+    setattr(output, _INJECTED_STEP, step)
+
+
+def attached_step(output: SchedulerOutput) -> InjectedStep | None:
+    """What travels with a schedule; None in most steps."""
+    step: InjectedStep | None = getattr(output, _INJECTED_STEP, None)
+    return step

@@ -7,11 +7,11 @@ from typing import Any
 
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.tree.resume import ids_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
 from vllm.engine.hooked import has_hooks
 from vllm.engine.request_checks import only_value_errors
-from vllm.engine.resume import ids_of
 from vllm.sampling_params import SamplingParams
 
 _IDLE_SECONDS = 0.001

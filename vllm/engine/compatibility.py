@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sequence hooks need of the engine: arguments left open are set, and conflicting ones are refused."""
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import vllm.envs as envs
+from sequence_hooks.config import tokens
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import shortened
-from sequence_hooks.config.tokens import check_vocabulary, needs_tokenizer, with_token_ids
 from sequence_hooks.trace.beginning import begin_recording
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
@@ -53,12 +54,8 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
     """
     _check_config(config)
     model_config = config.model_config
-    if needs_tokenizer(special_kwargs):
-        if model_config.skip_tokenizer_init:
-            _refuse("a token's text and skip_tokenizer_init=True", "give sync_token_id and promise_token_id")
-        tokenizer = init_tokenizer_from_configs(model_config, config.scheduler_config, None).tokenizer
-        special_kwargs = with_token_ids(special_kwargs, tokenizer)
-    check_vocabulary(special_kwargs, model_config.get_vocab_size())
+    load_tokenizer = None if model_config.skip_tokenizer_init else partial(_tokenizer_of, config)
+    special_kwargs = tokens.resolve(special_kwargs, load_tokenizer, model_config.get_vocab_size())
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)
     check_child_params(special_kwargs, config)
@@ -67,6 +64,10 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
     if special_kwargs.record_to is not None:
         begin_recording(special_kwargs, model_config.model)
     return special_kwargs
+
+
+def _tokenizer_of(config: VllmConfig) -> Any:
+    return init_tokenizer_from_configs(config.model_config, config.scheduler_config, None).tokenizer
 
 
 def _check_config(config: VllmConfig) -> None:

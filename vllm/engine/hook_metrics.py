@@ -7,7 +7,7 @@ Import this where upstream imports its own metrics: prometheus_client reads its 
 import time
 from collections.abc import Mapping, Sequence
 
-from sequence_hooks.serving.metrics import COUNTERS, Growth, HookMetrics
+from sequence_hooks.serving.metrics import COUNTERS, CounterDelta, HookMetrics
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.metrics import local_interval_elapsed
 from vllm.engine.metrics_types import StatLoggerBase, Stats, SupportsMetricsInfo
@@ -28,7 +28,7 @@ class HookStatLogger(StatLoggerBase):
         super().__init__(local_interval, None)
         self.last_local_log: float = time.time()
         self._schedulers = schedulers
-        self._growth = Growth()
+        self._delta = CounterDelta()
         self._logged = (0, 0.0)
         self._metrics = HookMetrics(list(labels), gauge_mode="sum").of(labels)
 
@@ -38,10 +38,10 @@ class HookStatLogger(StatLoggerBase):
         self._metrics.set_blocked(num_blocked)
         for field in COUNTERS:
             total = sum(getattr(each.trees.stats, field) for each in self._schedulers)
-            self._metrics.add(field, self._growth.of(field, total))
+            self._metrics.add(field, self._delta.of(field, total))
         for means in ("swap", "discard"):
             total = sum(each.pressure.evictions[means] for each in self._schedulers)
-            self._metrics.add_evictions(means, self._growth.of(means, total))
+            self._metrics.add_evictions(means, self._delta.of(means, total))
         for scheduler in self._schedulers:
             while scheduler.trees.stats.blocked_times:
                 self._metrics.observe_blocked(scheduler.trees.stats.blocked_times.popleft())

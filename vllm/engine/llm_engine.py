@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.tree.resume import ResumeRoom
 from sequence_hooks.tree.transcript import waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import llm_engine as upstream
@@ -18,7 +19,6 @@ from vllm.engine.live import live_requests, live_tree
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts, SequenceHookOutputProcessor
 from vllm.engine.request_checks import ModelFacts, check_request, only_value_errors
-from vllm.engine.resume import ResumeRoom
 from vllm.engine.tree_spans import trace_tree
 from vllm.engine.tree_stats import (
     add_finished,

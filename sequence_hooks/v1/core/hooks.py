@@ -10,8 +10,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.field_checks import BUILT_IN_MERGES
 from sequence_hooks.config.limits import Limits, limits_of
 from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
-from sequence_hooks.tree.log import HookLog
-from sequence_hooks.tree.told_once import ToldOnce
+from sequence_hooks.tree.log import HookLog, ToldOnce
 from sequence_hooks.v1.core.decider import Decider
 from sequence_hooks.v1.core.merger import Merger
 from sequence_hooks.v1.core.params import Completion, verify_params

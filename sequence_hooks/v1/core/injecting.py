@@ -27,7 +27,7 @@ from sequence_hooks.v1.core.blocking import BlockingScheduler
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.pressure import Pressure
 from sequence_hooks.v1.core.requests import make_glue
-from sequence_hooks.v1.injected import InjectedStep, tell
+from sequence_hooks.v1.wire import InjectedStep, attach_step
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -175,7 +175,7 @@ class InjectingScheduler(BlockingScheduler):
         copies = [copy for each in self._copies.values() for copy in each]
         step = InjectedStep(copies, dict(self._offsets(scheduler_output.num_scheduled_tokens)))
         if step:
-            tell(scheduler_output, step)
+            attach_step(scheduler_output, step)
         # What takes these blocks now writes to them after the copies.
         for request in self._copies:
             self._release_kept(request)

@@ -7,8 +7,8 @@ from typing import Any
 from sequence_hooks.results import Transcript
 from sequence_hooks.tree.assembly import segments_of
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.v1.frontend.narration import NUM_SEEN, Narration
-from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
+from sequence_hooks.v1.frontend.replay import FrontBranch
+from sequence_hooks.v1.frontend.sequences import NUM_SEEN, OutputSequence
 from vllm.logprobs import create_sample_logprobs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -21,25 +21,23 @@ def as_sampled(root: FrontBranch) -> Transcript:
     return Transcript(sequence.text, tuple(sequence.output_token_ids), root.segments, sequence.logprobs.logprobs)
 
 
-def assembled(root: FrontBranch, told: Sequence[Span], replay: Replay, params: SamplingParams) -> Transcript:
+def assembled(root: FrontBranch, spans: Sequence[Span], tokenizer: Any, params: SamplingParams) -> Transcript:
     """The output with the results of detached children in place.
 
     Args:
-        told: What the engine has put together.
+        spans: What the engine has put together.
         params: The request's own.
     """
-    spans = [replay.span(each) for each in told]
-    owners = [None if each.child is None else replay.known(each.child) for each in told]
     token_ids = tuple(token_id for span in spans for token_id in span.token_ids)
     return Transcript(
-        text=_text(root.sequence, token_ids, replay.tokenizer, params),
+        text=_text(root.sequence, token_ids, tokenizer, params),
         token_ids=token_ids,
         segments=tuple(segments_of(spans, root.request_id, root.segments)),
-        logprobs=_logprobs(root.sequence, spans, owners, params),
+        logprobs=_logprobs(root, spans, params),
     )
 
 
-def _text(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
+def _text(own: OutputSequence, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
     """The text of tokens that follow the request's prompt, without what its end leaves out of its own text."""
     if tokenizer is None or not params.detokenize:
         return ""
@@ -48,7 +46,7 @@ def _text(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: Samp
     return text[: len(text) - num_left_out]
 
 
-def _decoded(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
+def _decoded(own: OutputSequence, token_ids: Sequence[int], tokenizer: Any, params: SamplingParams) -> str:
     plain = SamplingParams(
         skip_special_tokens=params.skip_special_tokens,
         spaces_between_special_tokens=params.spaces_between_special_tokens,
@@ -61,14 +59,13 @@ def _decoded(own: Narration, token_ids: Sequence[int], tokenizer: Any, params: S
     return text
 
 
-def _logprobs(
-    own: Narration, spans: Sequence[Span], owners: Sequence[FrontBranch | None], params: SamplingParams
-) -> Any:
+def _logprobs(root: FrontBranch, spans: Sequence[Span], params: SamplingParams) -> Any:
+    own = root.sequence
     if own.logprobs.logprobs is None:
         return None
+    owners = {branch.request_id: branch.sequence for branch in root.subtree()}
     logprobs = create_sample_logprobs(params.flat_logprobs)
-    for span, owner in zip(spans, owners, strict=True):
-        entries = None if owner is None else owner.sequence.entries(span.positions)
-        for entry in own.entries_of_inserted(span.token_ids) if entries is None else entries:
+    for span in spans:
+        for entry in own.entries_of(span, None if span.child is None else owners[span.child]):
             logprobs.append(entry)
     return logprobs

@@ -5,31 +5,31 @@ from collections.abc import Iterator
 from itertools import chain
 
 from sequence_hooks.serving.live.trees import LiveRequests, Tree, alone, summaries, tree_of
-from sequence_hooks.v1.frontend.narrator import Narrator
-from sequence_hooks.v1.frontend.state import TreeState, name_of
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
+from sequence_hooks.v1.frontend.request_state import TreeRequestState, external_id_of
 from vllm.v1.engine.output_processor import RequestState
 
 
-def live_requests(narrator: Narrator, limit: int, num_tokens: int) -> LiveRequests:
+def live_requests(processor: HookOutputProcessor, limit: int, num_tokens: int) -> LiveRequests:
     """See `sequence_hooks.serving.live.routes.Watched`."""
-    running = (_tree_of(state, num_tokens) for state in narrator.request_states.values())
-    return summaries(running, _recent(narrator, num_tokens), limit)
+    running = (_tree_of(state, num_tokens) for state in processor.request_states.values())
+    return summaries(running, _recent(processor, num_tokens), limit)
 
 
-def live_tree(narrator: Narrator, request_id: str, num_tokens: int) -> Tree:
+def live_tree(processor: HookOutputProcessor, request_id: str, num_tokens: int) -> Tree:
     """See `sequence_hooks.serving.live.routes.Watched`."""
-    named = (state for state in narrator.request_states.values() if name_of(state) == request_id)
-    found = chain((_tree_of(state, num_tokens) for state in named), _recent(narrator, num_tokens))
+    named = (state for state in processor.request_states.values() if external_id_of(state) == request_id)
+    found = chain((_tree_of(state, num_tokens) for state in named), _recent(processor, num_tokens))
     return next((tree for tree in found if tree[0].request_id == request_id), ())
 
 
-def _recent(narrator: Narrator, num_tokens: int) -> Iterator[Tree]:
-    return (tree_of(root, num_tokens) for root in narrator.recent)
+def _recent(processor: HookOutputProcessor, num_tokens: int) -> Iterator[Tree]:
+    return (tree_of(root, num_tokens) for root in processor.recent)
 
 
 def _tree_of(state: RequestState, num_tokens: int) -> Tree:
-    if isinstance(state, TreeState):
+    if isinstance(state, TreeRequestState):
         return tree_of(state.branch, num_tokens)
     started = None if state.stats is None else state.stats.arrival_time
     output = [] if state.detokenizer is None else state.detokenizer.output_token_ids
-    return alone(name_of(state), started, output, num_tokens)
+    return alone(external_id_of(state), started, output, num_tokens)

@@ -1,43 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's outputs, with what the sequence hooks did."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import vllm.outputs as upstream
-from sequence_hooks.results import ChildDelta, ChildOutput, Join, Segment, Transcript, TreeTokens, Waiting
+from sequence_hooks.results import ChildDelta, TreeFields, Waiting
 from vllm.v1.engine import output_processor
 
 
 @dataclass(repr=False)
-class CompletionOutput(upstream.CompletionOutput):
-    """Upstream's `CompletionOutput`, and what the sequence hooks did; all of it is empty if none fired.
-
-    It is set in the output in which the completion has finished. Positions count its output tokens.
-    """
-
-    request_id: str | None = None
-    """The id of the completion's own sequence, as its children, streams and waiting sequences name it; None if no hook
-    fired."""
-
-    children: tuple[ChildOutput, ...] = ()
-    """The completion's own children, in spawn order."""
-
-    segments: tuple[Segment, ...] = ()
-    """The origin of every output token, in order."""
-
-    joins: tuple[Join, ...] = ()
-    """The completion's joins with its children, in order."""
-
-    tree_tokens: TreeTokens | None = None
-    """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
-    request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
-
-    sampled: Transcript | None = None
-    """The completion as it was sampled, which is its context; None unless it has detached children."""
-
-    assembled: Transcript | None = None
-    """The completion with the results of detached children in place: what text, tokens and logprobs are, unless outputs
-    are deltas. Segments are always its own. None unless it has detached children."""
+class CompletionOutput(TreeFields, upstream.CompletionOutput):
+    """Upstream's `CompletionOutput`, with its tree."""
 
 
 class RequestOutput(upstream.RequestOutput):
@@ -59,10 +32,8 @@ class RequestOutput(upstream.RequestOutput):
         for completion in self.outputs:
             later = trees.get(completion.index)
             if later is not None and later is not completion and isinstance(completion, CompletionOutput):
-                completion.request_id = later.request_id
-                completion.children, completion.segments = later.children, later.segments
-                completion.joins, completion.tree_tokens = later.joins, later.tree_tokens
-                completion.sampled, completion.assembled = later.sampled, later.assembled
+                for field in fields(TreeFields):
+                    setattr(completion, field.name, getattr(later, field.name))
         if isinstance(next_output, RequestOutput):
             self.child_deltas += next_output.child_deltas
             self.waiting += next_output.waiting

@@ -2,25 +2,26 @@
 """Replays what the engine did to trees, so that the front end has the same ones.
 
 A `DependencyManager` of its own keeps the trees, and `sequence_hooks.tree.transcript` tells of them as on every engine.
+Its observers are told of the same events as those of the core, with the names that callers know.
 """
 
-from collections.abc import Iterator
-from functools import singledispatchmethod
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import structs
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent
+from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeObserver
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import Merge, segments
-from sequence_hooks.v1.frontend.narration import Narration
-from sequence_hooks.v1.wire import LoggedEvent
+from sequence_hooks.v1.frontend.sequences import OutputSequence
+from sequence_hooks.v1.wire import ChildTextParams, LoggedEvent
 
-FrontBranch = Branch[Narration]
+FrontBranch = Branch[OutputSequence]
 
 
 class Replay:
@@ -28,12 +29,12 @@ class Replay:
 
     Args:
         tokenizer: The model's; None if the engine has none.
-        num_recent: See `DependencyManager`.
+        observers, num_recent: See `DependencyManager`.
     """
 
-    def __init__(self, tokenizer: Any, num_recent: int = 0) -> None:
-        self.trees: DependencyManager[Narration] = DependencyManager(num_recent=num_recent)
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, observers: Iterable[TreeObserver] = (), num_recent: int = 0) -> None:
+        self.trees: DependencyManager[OutputSequence] = DependencyManager(observers, num_recent=num_recent)
+        self._tokenizer = tokenizer
         self._branches: dict[str, FrontBranch] = {}
         """By the engine's ids. To its caller a request has the id that the caller gave it, and so have its children."""
 
@@ -41,23 +42,16 @@ class Replay:
         """The branch of a sequence in a tree of an unfinished request."""
         return self._branches.get(request_id)
 
-    def known(self, request_id: str) -> FrontBranch:
-        """The same, of a sequence that is known to be in one."""
-        return self._branches[request_id]
-
-    def span(self, told: Span) -> Span:
-        """What the engine tells, with the names that its caller knows."""
-        owner, prefix_of = (
-            None if name is None else self._branches[name].request_id for name in (told.child, told.prefix_of)
-        )
-        return structs.replace(told, child=owner, prefix_of=prefix_of)
-
     @property
     def has_trees(self) -> bool:
         """Whether any unfinished request has a tree."""
         return bool(self._branches)
 
-    def add_root(self, root: Narration, limits: Limits) -> FrontBranch:
+    def awaiting(self) -> Iterator[FrontBranch]:
+        """The sequences that wait for a caller."""
+        return (branch for branch in self._branches.values() if branch.awaits_resume)
+
+    def add_root(self, root: OutputSequence, limits: Limits) -> FrontBranch:
         """Make a request's own sequence the root of a tree."""
         branch = self._branches[root.engine_id] = self.trees.add_root(root, limits)
         return branch
@@ -70,64 +64,51 @@ class Replay:
                 branch.sequence.finish_reason = branch.sequence.finish_reason or "abort"
                 self.trees.abort(branch)
 
-    def replay(self, logged: LoggedEvent) -> FrontBranch | None:
-        """Do to the trees what the engine did; return the branch that it happened to.
+    def replay(self, logged: LoggedEvent) -> None:
+        """Do to the trees what the engine did.
 
-        None if its request is no longer known: it was aborted while the engine's outputs were on their way.
+        Nothing if the request is no longer known: it was aborted while the engine's outputs were on their way.
         """
-        branch = self._branches.get(logged.event.request_id)
-        if branch is not None:
-            self._replay(logged.event, branch, logged)
-        return branch
+        event = logged.event
+        branch = self._branches.get(event.request_id)
+        if branch is None:
+            return
+        match event:
+            case Spawned():
+                assert logged.text_params is not None
+                self._spawn(branch, event.spec, logged.text_params)
+            case Blocked():
+                # One that has ended is BLOCKED by its end.
+                if branch.ended_as is None:
+                    self.trees.block(branch, event.waits_for)
+            case Joined():
+                self._join(branch, event)
+            case Ended():
+                assert logged.text_end is not None
+                branch.sequence.outcome, branch.sequence.finish_reason = event.outcome, logged.text_end.finish_reason
+                self.trees.end(branch, range(*event.ending))
+            case Aborted():
+                branch.sequence.finish_reason = "abort"
+                self.trees.abort(branch)
+            case Assembled():
+                self.trees.assemble(branch, [self._named(span) for span in event.spans])
 
-    @singledispatchmethod
-    def _replay(self, event: TreeEvent, branch: FrontBranch, logged: LoggedEvent) -> None:
-        raise TypeError(f"{event} is not an event")
-
-    @_replay.register
-    def _(self, event: Spawned, parent: FrontBranch, logged: LoggedEvent) -> None:
-        engine_id, num_shared = event.spec.request_id, event.spec.num_shared
-        name = child_id(parent.request_id, event.spec.number)
+    def _spawn(self, parent: FrontBranch, spec: ChildSpec, params: ChildTextParams) -> None:
+        engine_id, num_shared = spec.request_id, spec.num_shared
         # A context may be long: it is copied once.
         prompt = parent.sequence.prompt_token_ids[:num_shared]
         prompt += parent.sequence.output_token_ids[: num_shared - len(prompt)]
-        prompt += event.spec.prefix_token_ids
-        assert logged.text_params is not None
-        child = Narration.of_child(name, engine_id, prompt, logged.text_params, self.tokenizer)
-        spec = structs.replace(event.spec, request_id=name, parent_id=parent.request_id)
+        prompt += spec.prefix_token_ids
+        name = child_id(parent.request_id, spec.number)
+        child = OutputSequence.of_child(name, engine_id, prompt, params, self._tokenizer)
+        spec = structs.replace(spec, request_id=name, parent_id=parent.request_id)
         self._branches[engine_id] = self.trees.spawn(parent, spec, None, child)
 
-    @_replay.register
-    def _(self, event: Assembled, branch: FrontBranch, logged: LoggedEvent) -> None:
-        """Changes no tree: it is what a caller is told."""
-
-    @_replay.register
-    def _(self, event: Blocked, branch: FrontBranch, logged: LoggedEvent) -> None:
-        # One that has ended is BLOCKED by its end.
-        if branch.ended_as is None:
-            self.trees.block(branch, event.waits_for)
-
-    @_replay.register
-    def _(self, event: Ended, branch: FrontBranch, logged: LoggedEvent) -> None:
-        assert logged.text_end is not None
-        branch.sequence.outcome, branch.sequence.finish_reason = event.outcome, logged.text_end.finish_reason
-        self.trees.end(branch, range(*event.ending))
-
-    @_replay.register
-    def _(self, event: Aborted, branch: FrontBranch, logged: LoggedEvent) -> None:
-        branch.sequence.finish_reason = "abort"
-        self.trees.abort(branch)
-
-    @_replay.register
-    def _(self, event: Joined, branch: FrontBranch, logged: LoggedEvent) -> None:
-        sequence = branch.sequence
-        start = len(sequence.output_token_ids)
+    def _join(self, branch: FrontBranch, event: Joined) -> None:
+        sequence, start = branch.sequence, len(branch.sequence.output_token_ids)
         for span in event.spans:
-            child = None if span.child is None else self._branches[span.child]
-            token_ids = list(span.token_ids)
-            entries = None if child is None else child.sequence.entries(span.positions)
-            sequence.merge(token_ids, sequence.entries_of_inserted(token_ids) if entries is None else entries)
-        spans = tuple(map(self.span, event.spans))
+            sequence.merge(span, None if span.child is None else self._branches[span.child].sequence)
+        spans = tuple(map(self._named, event.spans))
         merge = Merge(
             position=start,
             spans=spans,
@@ -139,6 +120,9 @@ class Replay:
         )
         self.trees.join(branch, merge, event.num_prefill, event.num_injected)
 
-    def awaiting(self) -> Iterator[FrontBranch]:
-        """The sequences that wait for a caller."""
-        return (branch for branch in self._branches.values() if branch.awaits_resume)
+    def _named(self, span: Span) -> Span:
+        """What the engine tells, with the names that its caller knows."""
+        child, prefix_of = (
+            None if each is None else self._branches[each].request_id for each in (span.child, span.prefix_of)
+        )
+        return structs.replace(span, child=child, prefix_of=prefix_of)

@@ -3,8 +3,8 @@
 
 from typing import Any
 
-from sequence_hooks.serving.metrics import COUNTERS, Growth, HookMetrics
-from sequence_hooks.v1.frontend.narrator import Narrator
+from sequence_hooks.serving.metrics import COUNTERS, CounterDelta, HookMetrics
+from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.wire import Figures
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
@@ -16,16 +16,18 @@ logger = init_logger(f"vllm.{__name__}")
 
 
 class HookStatLogger(AggregateStatLoggerBase):
-    """Counts what the narrator has told since the last step. Upstream calls `record` after each step of an engine.
+    """Counts what the processor has told since the last step. Upstream calls `record` after each step of an engine.
 
     Args:
         logs: Whether to log a line; of several servers none knows all BLOCKED sequences.
     """
 
-    def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int], narrator: Narrator, logs: bool) -> None:
-        self._narrator = narrator
+    def __init__(
+        self, vllm_config: VllmConfig, engine_indexes: list[int], processor: HookOutputProcessor, logs: bool
+    ) -> None:
+        self._processor = processor
         self._logs = logs
-        self._growth = Growth()
+        self._delta = CounterDelta()
         self._latest: dict[int, Figures] = {}
         self._logged: dict[int, tuple[int, float]] = {}
         # As upstream's own: the labels, and that figures of an engine come from whoever was told them last.
@@ -43,12 +45,12 @@ class HookStatLogger(AggregateStatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         """Count what has happened to trees of the engine ``engine_idx``."""
-        metrics, stats = self._engines[engine_idx], self._narrator.hook_stats
+        metrics, stats = self._engines[engine_idx], self._processor.hook_stats
         for field in COUNTERS:
-            metrics.add(field, self._growth.of(field, getattr(stats, field)))
+            metrics.add(field, self._delta.of(field, getattr(stats, field)))
         while stats.blocked_times:
             metrics.observe_blocked(stats.blocked_times.popleft())
-        figures = self._narrator.take_figures()
+        figures = self._processor.take_figures()
         if figures is not None:
             self._latest[engine_idx] = figures
             metrics.set_blocked(figures.num_blocked)

@@ -8,10 +8,10 @@ from typing import Any
 
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
+from sequence_hooks.tree.resume import ids_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import client as upstream
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
-from vllm.engine.resume import ids_of
 
 
 class MQLLMEngineClient(upstream.MQLLMEngineClient):

@@ -9,7 +9,7 @@ from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
 from sequence_hooks.tree.log import HookLog
-from sequence_hooks.tree.resume import encode_within, nobody_waits
+from sequence_hooks.tree.resume import ResumeRoom, encode_within, nobody_waits
 from sequence_hooks.tree.rules import Decision
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
@@ -22,7 +22,6 @@ from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.merged_text import ending_of
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
-from vllm.engine.resume import ResumeRoom
 from vllm.logger import init_logger
 from vllm.outputs import note_processed
 from vllm.sequence import SequenceGroup, SequenceGroupOutput

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from sequence_hooks.tree.ids import root_id
-from sequence_hooks.tree.told_once import ToldOnce
+from sequence_hooks.tree.log import ToldOnce
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.output_processor import stop_checker as upstream
 from vllm.engine.guard import fault_of

@@ -2,9 +2,10 @@
 """The text, tokens and logprobs of one sequence of a tree, which grow as the engine tells."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.v1.wire import ChildTextParams, TextEnd
 from vllm.logprobs import Logprob
@@ -60,9 +61,9 @@ class TreeDetokenizer(IncrementalDetokenizer):
         if is_stop_string and isinstance(self._detokenizer, BaseIncrementalDetokenizer):
             self._detokenizer.output_text = self.output_text[: end.num_characters]
 
-    def let_go(self) -> None:
+    def release_context(self) -> None:
         """Keep the text and the tokens alone."""
-        self._detokenizer = _Told(self.output_text, list(self.output_token_ids))
+        self._detokenizer = _FinishedText(self.output_text, list(self.output_token_ids))
 
     def get_next_output_text(self, finished: bool, delta: bool) -> str:
         """As upstream's."""
@@ -70,14 +71,14 @@ class TreeDetokenizer(IncrementalDetokenizer):
         return text
 
 
-class _Told(IncrementalDetokenizer):
+class _FinishedText(IncrementalDetokenizer):
     """The text and tokens of a finished child, without what made the one of the other."""
 
     def __init__(self, text: str, token_ids: list[int]) -> None:
         self.output_text, self.token_ids = text, token_ids
 
 
-class Narration:
+class OutputSequence:
     """One sequence of a tree, as its caller is told about it; a `sequence_hooks.tree.transcript.Narrated`."""
 
     num_computed_tokens = 0
@@ -98,7 +99,7 @@ class Narration:
 
         self.prompt_token_ids = prompt_token_ids
         self.num_prompt_tokens = len(prompt_token_ids)
-        """Also after its prompt has been let go of."""
+        """Also after its prompt was released."""
 
         self.sampling_params = sampling_params
         self.detokenizer = detokenizer
@@ -106,7 +107,7 @@ class Narration:
         self.stats: RequestStateStats | None = None
         """Upstream's; None if the engine has none."""
 
-        self._num_told = 0
+        self._num_streamed = 0
         self._kept_logprobs: Sequence[float] | None = None
         self.outcome: Outcome | None = None
         self.finish_reason: str | None = None
@@ -114,7 +115,7 @@ class Narration:
     @classmethod
     def of_child(
         cls, request_id: str, engine_id: str, prompt_token_ids: list[int], texts: ChildTextParams, tokenizer: Any
-    ) -> "Narration":
+    ) -> "OutputSequence":
         """A child that has sampled nothing yet."""
         params = SamplingParams(
             detokenize=texts.detokenize,
@@ -141,9 +142,9 @@ class Narration:
         return self.detokenizer.output_text
 
     def take_delta(self) -> tuple[str, tuple[int, ...]]:
-        """The text and the tokens that no delta has told yet."""
-        token_ids = tuple(self.output_token_ids[self._num_told :])
-        self._num_told += len(token_ids)
+        """The text and the tokens that were not streamed yet."""
+        token_ids = tuple(self.output_token_ids[self._num_streamed :])
+        self._num_streamed += len(token_ids)
         return self.detokenizer.get_next_output_text(self.finish_reason is not None, True), token_ids
 
     def sample(self, output: EngineCoreOutput) -> None:
@@ -159,37 +160,35 @@ class Narration:
         pairs = zip(own, self.output_token_ids, strict=True)
         return [entry[token_id].logprob for entry, token_id in pairs if entry is not None]
 
-    def let_go(self) -> None:
-        """Keep nothing but the output of a child that was joined, and whose last delta was told."""
+    def release_logprobs(self) -> None:
+        """Keep one number of each token's logprobs: its own."""
         self._kept_logprobs = None if self.logprobs.logprobs is None else array("d", self.token_logprobs or ())
         self.logprobs.logprobs = None
-        self.let_go_of_context()
 
-    def let_go_of_context(self) -> None:
-        """Keep the output, with its logprobs, which an output with detached children is put together from."""
+    def release_context(self) -> None:
+        """Keep the output of a child that was joined, and whose last delta was streamed."""
         self.prompt_token_ids = []
-        self.detokenizer.let_go()
+        self.detokenizer.release_context()
 
-    def merge(self, token_ids: list[int], entries: Iterable[dict[int, Logprob]]) -> None:
+    def merge(self, span: Span, owner: "OutputSequence | None") -> None:
         """Append what a join has appended.
 
         Args:
-            entries: The logprobs of each token, read only if the sequence has logprobs.
+            owner: Has sampled the tokens; None if they were inserted.
         """
-        self.detokenizer.update(token_ids, False)
+        self.detokenizer.update(list(span.token_ids), False)
         if self.logprobs.logprobs is not None:
-            for entry in entries:
+            for entry in self.entries_of(span, owner):
                 self.logprobs.logprobs.append(entry)
 
-    def entries(self, positions: Sequence[int]) -> list[dict[int, Logprob]] | None:
-        """The logprobs of the output tokens at ``positions``; None if it has none."""
-        own = self.logprobs.logprobs
-        return None if own is None else [own[position] for position in positions]
+    def entries_of(self, span: Span, owner: "OutputSequence | None") -> list[dict[int, Logprob]]:
+        """The logprobs that appended tokens have in this sequence: those of their owner.
 
-    def entries_of_inserted(self, token_ids: Sequence[int]) -> list[dict[int, Logprob]]:
-        """The logprobs of tokens that no sequence sampled: each token alone, with 0.0; nothing if it has none."""
-        if self.logprobs.logprobs is None:
-            return []
+        Where it has none, or no sequence sampled the tokens, each of them is alone, with 0.0.
+        """
+        sampled = None if owner is None else owner.logprobs.logprobs
+        if sampled is not None:
+            return [sampled[position] for position in span.positions]
         tokenizer = self.logprobs.tokenizer
-        texts = [None if tokenizer is None else tokenizer.decode([token_id]) for token_id in token_ids]
-        return [{token_id: Logprob(0.0, None, text)} for token_id, text in zip(token_ids, texts, strict=True)]
+        texts = [None if tokenizer is None else tokenizer.decode([token_id]) for token_id in span.token_ids]
+        return [{token_id: Logprob(0.0, None, text)} for token_id, text in zip(span.token_ids, texts, strict=True)]

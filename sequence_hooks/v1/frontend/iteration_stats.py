@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sequence_hooks.v1.frontend.narration import Narration
+from sequence_hooks.tree.events import Joined, Spawned, TreeEvent
+from sequence_hooks.v1.frontend.replay import FrontBranch
+from sequence_hooks.v1.frontend.sequences import OutputSequence
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStateStats
 
@@ -18,7 +20,7 @@ _NO_ADAPTERS = LoRARequestStates()
 
 
 class TreeStats:
-    """The statistics of one step at a time; without any, nothing is counted."""
+    """The statistics of one step at a time; without any, nothing is counted. Observes the front end's trees."""
 
     def __init__(self) -> None:
         self._timestamp = 0.0
@@ -32,22 +34,21 @@ class TreeStats:
         """
         self._timestamp, self._iteration = timestamp or 0.0, iteration
 
-    def spawned(self, child: Narration) -> None:
-        """A child waits for its first token from now on."""
-        if self._iteration is not None:
-            child.stats = RequestStateStats(arrival_time=time.time(), last_token_ts=self._timestamp)
+    def note(self, branch: FrontBranch, event: TreeEvent) -> None:
+        """Note that a child waits for its first token from its spawn on, and that a join's tokens count as a sequence's
+        own when it ends; they were counted when they were sampled."""
+        sequence = branch.sequence
+        if isinstance(event, Spawned) and self._iteration is not None:
+            sequence.stats = RequestStateStats(arrival_time=time.time(), last_token_ts=self._timestamp)
+        elif isinstance(event, Joined) and sequence.stats is not None:
+            sequence.stats.num_generation_tokens += event.num_merged
 
-    def sampled(self, child: Narration, output: EngineCoreOutput) -> None:
+    def sampled(self, child: OutputSequence, output: EngineCoreOutput) -> None:
         """A child has sampled."""
         if self._iteration is None or child.stats is None:
             return
         child.stats.first_token_ts = child.stats.first_token_ts or self._timestamp
         self._iteration.update_from_output(output, self._timestamp, False, child.stats, _NO_ADAPTERS, None)
-
-    def merged(self, stats: RequestStateStats | None, num_tokens: int) -> None:
-        """A sequence has got tokens from a join, which count as its own when it ends, and were counted when sampled."""
-        if stats is not None:
-            stats.num_generation_tokens += num_tokens
 
     @contextmanager
     def without_tokens(self) -> Iterator[None]:

@@ -13,16 +13,17 @@ from sequence_hooks.config.limits import limits_of
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.tree.events import Assembled, Blocked, Ended, Joined, Spawned
+from sequence_hooks.tree.events import Assembled, Joined, TreeEvent
+from sequence_hooks.tree.resume import nobody_waits
 from sequence_hooks.tree.stats import HookStats
 from sequence_hooks.tree.transcript import waiting_of
-from sequence_hooks.v1.frontend.asides import Asides
 from sequence_hooks.v1.frontend.final_order import assembled
-from sequence_hooks.v1.frontend.narration import Narration, TreeDetokenizer
+from sequence_hooks.v1.frontend.iteration_stats import TreeStats
 from sequence_hooks.v1.frontend.outputs import make_all_outputs
 from sequence_hooks.v1.frontend.replay import FrontBranch, Replay
-from sequence_hooks.v1.frontend.state import TreelessState, TreeState, name_of
-from sequence_hooks.v1.frontend.tree_stats import TreeStats
+from sequence_hooks.v1.frontend.request_state import HookRequestState, TreeRequestState, external_id_of
+from sequence_hooks.v1.frontend.sequences import OutputSequence, TreeDetokenizer
+from sequence_hooks.v1.frontend.side_outputs import SideOutputs
 from sequence_hooks.v1.wire import (
     EVENT_LOG_ID,
     EVENTS,
@@ -47,45 +48,48 @@ class _StepEvents:
     """How many of these outputs are still to come."""
 
 
-class Narrator(OutputProcessor):
-    """Upstream's output processor for an engine with hooks. Upstream makes it; `adopt` turns it into this."""
+class HookOutputProcessor(OutputProcessor):
+    """Upstream's output processor for an engine with hooks. Upstream makes it; `install` turns it into this.
+
+    It is also an observer of its trees; see `sequence_hooks.tree.events.TreeObserver`.
+    """
 
     special_kwargs: SpecialKwargs
-    _replay: Replay
 
     @classmethod
-    def adopt(cls, processor: OutputProcessor, special_kwargs: SpecialKwargs) -> "Narrator":
+    def install(cls, processor: OutputProcessor, special_kwargs: SpecialKwargs) -> "HookOutputProcessor":
         """Let an output processor that has no requests yet tell of trees."""
         assert type(processor) is OutputProcessor and not processor.request_states
         make_all_outputs()
         processor.__class__ = cls
         assert isinstance(processor, cls)
-        processor.narrate(special_kwargs)
+        processor._begin(special_kwargs)
         return processor
 
-    def narrate(self, special_kwargs: SpecialKwargs) -> None:
-        """Start without trees."""
+    def _begin(self, special_kwargs: SpecialKwargs) -> None:
         self.special_kwargs = special_kwargs
-        self._replay = Replay(self.tokenizer, NUM_RECENT if special_kwargs.live_page else 0)
-        self._states: dict[FrontBranch, TreeState] = {}
+        self._stats, self._side_outputs = TreeStats(), SideOutputs()
+        num_recent = NUM_RECENT if special_kwargs.live_page else 0
+        self._replay = Replay(self.tokenizer, (self._stats, self._side_outputs, self), num_recent)
+        self._states: dict[FrontBranch, TreeRequestState] = {}
         """The states of requests by the roots of their trees."""
 
         self._joined: list[FrontBranch] = []
-        """Branches whose joined children may be let go of."""
+        """Branches whose joined children may be released."""
 
-        self._asides = Asides()
-        self._page: _StepEvents | None = None
-        self._stats = TreeStats()
+        self._step: _StepEvents | None = None
+        """What is still to happen, while a step's outputs come in."""
+
         self._figures: Figures | None = None
         """What the engine has told since `take_figures`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
-        """As upstream; the request is one that `Admission` has let in."""
+        """As upstream; the request is one that `HookInputProcessor` has let in."""
         super().add_request(request, *args, **kwargs)
         state = self.request_states[request.request_id]
         assert request.sampling_params is not None and type(state) is RequestState
-        state.__class__ = TreelessState
-        assert isinstance(state, TreelessState)
+        state.__class__ = HookRequestState
+        assert isinstance(state, HookRequestState)
         given = request.sampling_params.extra_args or {}
         state.limits, state.counts_tree = limits_of(self.special_kwargs, given), bool(given.get(COUNT_TREE))
         state.params = request.sampling_params
@@ -106,32 +110,47 @@ class Narrator(OutputProcessor):
         args = (engine_core_timestamp, iteration_stats, *args)
         outputs = engine_core_outputs
         if outputs and outputs[0].request_id == EVENT_LOG_ID:
-            self._open(outputs[0])
+            self._begin_step(outputs[0])
             outputs = outputs[1:]
-        page = self._page
-        if page is None:
+        step = self._step
+        if step is None:
             made = self._process(outputs, *args, **kwargs)
-            made.request_outputs += self._asides.tell(self._states)
+            made.request_outputs += self._side_outputs.take_outputs(self._states)
             return made
-        end = min(len(outputs), page.num_outputs)
-        page.num_outputs -= end
+        end = min(len(outputs), step.num_outputs)
+        step.num_outputs -= end
         made = self._process(outputs[:end], *args, **kwargs)
-        if page.num_outputs:
+        if step.num_outputs:
             return made
-        self._page = None
-        self._happen(page.events)
-        asides = self._asides.tell(self._states)
-        self._let_go()
+        self._step = None
+        self._replay_all(step.events)
+        side_outputs = self._side_outputs.take_outputs(self._states)
+        self._release_joined()
         with self._stats.without_tokens():
             ended = self._process(outputs[end:], *args, **kwargs)
         return OutputProcessorOutput(
-            [*made.request_outputs, *asides, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
+            [*made.request_outputs, *side_outputs, *ended.request_outputs], [*made.reqs_to_abort, *ended.reqs_to_abort]
         )
+
+    def note(self, branch: FrontBranch, event: TreeEvent) -> None:
+        """Note what the next output of a request has to tell: tokens of a join, or an output in its final order."""
+        if isinstance(event, Joined):
+            self._joined.append(branch)
+            if branch.parent is None:
+                self._states[branch].merged += [token_id for span in event.spans for token_id in span.token_ids]
+        elif isinstance(event, Assembled):
+            state = self._states[branch]
+            state.assembled = assembled(branch, event.spans, self.tokenizer, state.params)
 
     @property
     def hook_stats(self) -> HookStats:
         """What hooks have done to the requests of this front end."""
         return self._replay.trees.stats
+
+    @property
+    def recent(self) -> Iterator[FrontBranch]:
+        """The roots of the trees that have ended last."""
+        return self._replay.trees.recent
 
     def take_figures(self) -> Figures | None:
         """What the engine has told of its hooks since the last call; None if nothing has changed."""
@@ -148,79 +167,61 @@ class Narrator(OutputProcessor):
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, *args: Any) -> None:
         """As upstream, with a span for each sequence of a tree."""
         trace_request = partial(super().do_tracing, engine_core_output, req_state, *args)
-        if isinstance(req_state, TreeState):
+        if isinstance(req_state, TreeRequestState):
             # OpenTelemetry is upstream's requirement, but only where requests are traced.
-            from sequence_hooks.v1.frontend.tree_spans import trace_tree
+            from sequence_hooks.v1.frontend.spans import trace_tree
 
             trace_tree(req_state.branch, trace_request)
         else:
             trace_request()
 
-    def awaiting(self) -> Iterator[FrontBranch]:
-        """The sequences that wait for their callers."""
-        return self._replay.awaiting()
+    def awaiting_resume(self) -> list[Waiting]:
+        """What callers learn about the sequences that wait for them, in the order in which they were BLOCKED."""
+        waiting = (waiting_of(each, self._states[each.root].request_index) for each in self._replay.awaiting())
+        return sorted(waiting, key=lambda each: each.since)
 
-    def waits(self) -> Iterator[Waiting]:
-        """What their callers learn about them."""
-        return (waiting_of(branch, self._states[branch.root].request_index) for branch in self.awaiting())
-
-    @property
-    def recent(self) -> Iterator[FrontBranch]:
-        """The roots of the trees that have ended last."""
-        return self._replay.trees.recent
+    def waiting_branch(self, request_id: str) -> FrontBranch:
+        """The sequence with this id that waits for its caller; raises a `ValueError` that names those that do."""
+        waiting = {branch.request_id: branch for branch in self._replay.awaiting()}
+        if request_id not in waiting:
+            raise nobody_waits(request_id, waiting)
+        return waiting[request_id]
 
     def resumed(self, branch: FrontBranch) -> None:
         """Take note that a caller has resumed a sequence."""
         self._replay.trees.resume(branch, ())
 
-    def _open(self, told: EngineCoreOutput) -> None:
+    def _begin_step(self, log: EngineCoreOutput) -> None:
         """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
-        page = told.kv_transfer_params
-        assert page is not None and self._page is None
-        if FIGURES in page:
-            told_now = msgspec.convert(page[FIGURES], Figures)
-            self._figures = told_now if self._figures is None else self._figures + told_now
-        events = decode(page[EVENTS])
-        before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
-        self._happen(before)
+        told = log.kv_transfer_params
+        assert told is not None and self._step is None
+        if FIGURES in told:
+            figures = msgspec.convert(told[FIGURES], Figures)
+            self._figures = figures if self._figures is None else self._figures + figures
+        events = decode(told[EVENTS])
+        before, during = events[: told[NUM_BEFORE]], events[told[NUM_BEFORE] :]
+        self._replay_all(before)
         self._prepare(during)
-        self._page = _StepEvents(during, page[NUM_OUTPUTS])
+        self._step = _StepEvents(during, told[NUM_OUTPUTS])
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""
         plain = [output for output in outputs if not self._sample(output)] if self._replay.has_trees else outputs
         return super().process_outputs(plain, *args, **kwargs)
 
-    def _happen(self, events: list[LoggedEvent]) -> None:
+    def _replay_all(self, events: list[LoggedEvent]) -> None:
         for logged in events:
-            event, branch = logged.event, self._replay.replay(logged)
-            if isinstance(event, Ended) and branch is not None:
-                self._asides.note_delta(branch)
-            if isinstance(event, Blocked) and branch is not None and event.waits_for == "caller":
-                self._asides.note_wait(branch)
-            if isinstance(event, Spawned) and branch is not None:
-                self._stats.spawned(branch.children[-1].sequence)
-            if isinstance(event, Joined) and branch is not None:
-                self._note_join(branch, [token_id for span in event.spans for token_id in span.token_ids])
-            if isinstance(event, Assembled) and branch is not None:
-                state = self._states[branch]
-                state.assembled = assembled(branch, event.spans, self._replay, state.params)
+            self._replay.replay(logged)
 
-    def _note_join(self, branch: FrontBranch, token_ids: list[int]) -> None:
-        self._joined.append(branch)
-        self._stats.merged(branch.sequence.stats, len(token_ids))
-        if branch.parent is None:
-            self._states[branch].merged += token_ids
-
-    def _let_go(self) -> None:
+    def _release_joined(self) -> None:
         """Drop what is not needed of children that were joined, now that their last deltas are told."""
         joined, self._joined = self._joined, []
         for branch in joined:
             for below in branch.take_releasable():
-                if below.root.has_detached_below:
-                    below.sequence.let_go_of_context()
-                else:
-                    below.sequence.let_go()
+                # An output with detached children is put together from all that were sampled.
+                if not below.root.has_detached_below:
+                    below.sequence.release_logprobs()
+                below.sequence.release_context()
 
     def _sample(self, output: EngineCoreOutput) -> bool:
         """Append what a child has sampled; False if ``output`` is not a child's."""
@@ -229,7 +230,7 @@ class Narrator(OutputProcessor):
             return False
         branch.sequence.sample(output)
         self._stats.sampled(branch.sequence, output)
-        self._asides.note_delta(branch)
+        self._side_outputs.note_delta(branch)
         return True
 
     def _prepare(self, events: list[LoggedEvent]) -> None:
@@ -237,20 +238,20 @@ class Narrator(OutputProcessor):
         for logged in events:
             request_id = logged.event.request_id
             state = self.request_states.get(request_id)
-            if type(state) is TreelessState:
+            if type(state) is HookRequestState:
                 self._add_root(state)
             branch = self._replay.branch_of(request_id)
             if logged.text_end is not None and branch is not None and branch.phase == "live":
                 branch.sequence.detokenizer.end_with(logged.text_end)
 
     def _add_root(self, state: RequestState) -> None:
-        state.__class__ = TreeState
-        assert isinstance(state, TreeState)
+        state.__class__ = TreeRequestState
+        assert isinstance(state, TreeRequestState)
         assert state.detokenizer is not None and state.logprobs_processor is not None
         detokenizer = TreeDetokenizer(state.detokenizer)
         state.detokenizer = detokenizer
-        prompt = state.prompt_token_ids or []
-        root = Narration(name_of(state), state.request_id, prompt, None, detokenizer, state.logprobs_processor)
+        names, prompt = (external_id_of(state), state.request_id), state.prompt_token_ids or []
+        root = OutputSequence(*names, prompt, None, detokenizer, state.logprobs_processor)
         root.stats = state.stats
         state.branch, state.merged, state.assembled = self._replay.add_root(root, state.limits), [], None
         self._states[state.branch] = state

@@ -17,25 +17,21 @@ _OURS = {EARLIER, RESUME}
 """Extra arguments that the core and the worker believe."""
 
 
-class Admission(InputProcessor):
-    """Upstream's input processor for an engine with hooks. Upstream makes it; `adopt` turns it into this.
+class HookInputProcessor(InputProcessor):
+    """Upstream's input processor for an engine with hooks. Upstream makes it; `install` turns it into this.
 
     It raises what upstream raises for its clients' mistakes, so that a server answers 400.
     """
 
-    _special_kwargs: SpecialKwargs
+    special_kwargs: SpecialKwargs
 
     @classmethod
-    def adopt(cls, processor: InputProcessor, special_kwargs: SpecialKwargs) -> None:
+    def install(cls, processor: InputProcessor, special_kwargs: SpecialKwargs) -> None:
         """Let an input processor check requests."""
         assert type(processor) is InputProcessor
         processor.__class__ = cls
         assert isinstance(processor, cls)
-        processor.check_for(special_kwargs)
-
-    def check_for(self, special_kwargs: SpecialKwargs) -> None:
-        """Check requests for an engine with these hooks."""
-        self._special_kwargs = special_kwargs
+        processor.special_kwargs = special_kwargs
 
     @staticmethod
     def assign_request_id(request: EngineCoreRequest) -> None:
@@ -63,7 +59,7 @@ class Admission(InputProcessor):
                     parameter="extra_args",
                 )
             try:
-                limits_of(self._special_kwargs, params.extra_args)
+                limits_of(self.special_kwargs, params.extra_args)
             except ValueError as error:
                 raise VLLMValidationError(str(error), parameter="extra_args") from None
         return super()._validate_params(params, *args)

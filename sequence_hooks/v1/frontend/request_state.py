@@ -4,8 +4,8 @@
 from typing import Any
 
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.results import ChildDelta, Transcript
-from sequence_hooks.tree.transcript import output_of, tell_final_order, tokens_of, waiting_of
+from sequence_hooks.results import Transcript
+from sequence_hooks.tree.transcript import delta_of, set_final_order, set_tree, tokens_of, waiting_of
 from sequence_hooks.v1.frontend.final_order import as_sampled
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
@@ -15,7 +15,7 @@ from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestState
 
 
-class TreelessState(RequestState):
+class HookRequestState(RequestState):
     """Upstream's state of a request that no hook has touched so far. Nothing of ours is called for its outputs."""
 
     limits: Limits
@@ -26,7 +26,7 @@ class TreelessState(RequestState):
     """The request's own."""
 
 
-class TreeState(TreelessState, ReleaseRequestState):
+class TreeRequestState(HookRequestState, ReleaseRequestState):
     """Upstream's state of a request with a tree."""
 
     branch: FrontBranch
@@ -42,20 +42,9 @@ class TreeState(TreelessState, ReleaseRequestState):
         return super().make_request_output(new_token_ids, *args, **kwargs)
 
     def delta_of(self, child: FrontBranch) -> RequestOutput:
-        """An output without completions that tells what a child has that no output has told yet."""
-        assert child.parent is not None and child.spec is not None
-        text, token_ids = child.sequence.take_delta()
-        delta = ChildDelta(
-            request_id=child.request_id,
-            parent_id=child.parent.request_id,
-            index=self.request_index,
-            spawn_position=child.spec.position,
-            text=text,
-            token_ids=token_ids,
-            finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
-        )
+        """An output without completions that has what a child has sampled since its last delta."""
         output = self._without_completions()
-        output.child_deltas = (delta,)
+        output.child_deltas = (delta_of(child, self.request_index, *child.sequence.take_delta()),)
         return output
 
     def wait_of(self, branch: FrontBranch) -> RequestOutput:
@@ -75,21 +64,18 @@ class TreeState(TreelessState, ReleaseRequestState):
         branch = self.branch
         if not branch.limits.hooks:
             return made
-        if self.counts_tree or finish_reason is not None:
-            made.tree_tokens = tokens_of(branch)
         if finish_reason is not None:
             # No event tells how a request itself ends.
             branch.sequence.finish_reason = made.finish_reason
-            made.request_id = branch.request_id
-            made.children = tuple(output_of(child) for child in branch.children)
-            made.segments = branch.segments
-            made.joins = tuple(branch.joins)
+            set_tree(made, branch)
+        elif self.counts_tree:
+            made.tree_tokens = tokens_of(branch)
         if self.assembled is not None:
-            tell_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
+            set_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
         return made
 
 
-def name_of(state: RequestState) -> str:
+def external_id_of(state: RequestState) -> str:
     """The request id of a request's own sequence, as its caller knows it; each sample (n > 1) has one of its own."""
     name: str = state.external_req_id
     return name if state.parent_req is None else f"{state.request_index}_{name}"

@@ -18,7 +18,7 @@ from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 STREAM_CHILDREN = "stream_children"
 
 
-async def asking_for_trees(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+async def request_trees(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
     """A request asks the engine in ``vllm_xargs`` for what its own fields ask for."""
     asked: dict[str, Any] = {}
     wanted = (request.model_extra or {}).get(STREAM_CHILDREN)
@@ -75,8 +75,8 @@ async def _stream(
     common = {"id": given["request_id"], **chunk, "model": given["model_name"]}
     stream = TreeStream(common, request.n or 1)
     made = upstream(**{**given, "result_generator": stream.watched(given["result_generator"])})
-    narrator = given["self"].engine_client.output_processor
-    may_wait = narrator.special_kwargs.sync_resume == "manual"
+    processor = given["self"].engine_client.output_processor
+    may_wait = processor.special_kwargs.sync_resume == "manual"
     has_events = may_wait or bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
     async for line in stream.with_events(made) if has_events else stream.of_parent(made):
         yield line
