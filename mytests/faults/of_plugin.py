@@ -38,10 +38,10 @@ FUZZED = (
         "shared-grammar",
         (
             Edit(
-                f"{CORE}.spawn:make_child",
-                "grammars.grammar_init(child)",
+                f"{CORE}.children:ChildRequests.make_child",
+                "self._grammars.grammar_init(child)",
                 "child.structured_output_request = request.structured_output_request or child.structured_output_request"
-                "\n        grammars.grammar_init(child)",
+                "\n        self._grammars.grammar_init(child)",
             ),
         ),
         "Parent and child advance one grammar, and neither gets the tokens that it allows.",

@@ -71,9 +71,9 @@ TRAPS = (
         "The EOS of a child becomes part of its parent's context.",
         (
             Edit(
-                f"{CORE}.hooks:ending_of",
-                "if request.status == RequestStatus.FINISHED_STOPPED else range(0)",
-                "if False else range(0)",
+                f"{CORE}.sequence:V1Sequence.ending",
+                "ending = range(num_output - 1, num_output)",
+                "ending = range(0)",
             ),
         ),
         surgical(

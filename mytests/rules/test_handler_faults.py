@@ -4,7 +4,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 from vllm.sampling_params import SamplingParams
 
-MAKES_CHILDREN = "sequence_hooks.v1.core.decider" if IS_V1 else "vllm.engine.output_processor.sequence_hook"
+MAKES_CHILDREN = (
+    "sequence_hooks.v1.core.children:ChildRequests" if IS_V1 else "vllm.engine.output_processor.sequence_hook"
+)
 
 
 def owned(name: str) -> str:
@@ -164,8 +166,8 @@ class TestFaults:
 
     def test_if_one_child_cannot_be_made_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Memory may run out at the second child."""
-        module = import_module(MAKES_CHILDREN)
-        upstream, made = module.make_child, list[object]()
+        owner = resolve_name(MAKES_CHILDREN)
+        upstream, made = owner.make_child, list[object]()
 
         def make(*given: Any) -> Any:
             if made:
@@ -173,7 +175,7 @@ class TestFaults:
             made.append(upstream(*given))
             return made[0]
 
-        monkeypatch.setattr(module, "make_child", make)
+        monkeypatch.setattr(owner, "make_child", make)
         engine = SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise"))
         engine.add()
         engine.run(plan(r="!z"))

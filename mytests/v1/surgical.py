@@ -28,7 +28,7 @@ from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
-from sequence_hooks.v1.core.hooks import Hooks
+from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.narrator import Narrator
@@ -102,9 +102,9 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         # Upstream keeps one block that no request can have.
         kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         grammars = StructuredOutputManager(config)
-        hooks = Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
+        children = ChildRequests.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
         # The tokenizer of a test is not its model's.
-        with patch.object(Hooks, "of", return_value=hooks):
+        with patch.object(ChildRequests, "of", return_value=children):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"

@@ -11,7 +11,7 @@ from mytests.characters import PROMISE
 from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.tree.integrity import IntegrityError
-from sequence_hooks.v1.core.hooks import Hooks
+from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.frontend.resuming import resumption
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
@@ -175,4 +175,4 @@ def test_the_scheduler_needs_hooks() -> None:
     config = engine._config()
     config.additional_config = {}
     with pytest.raises(ValueError, match="this scheduler is for sequence hooks, and none are configured"):
-        Hooks.of(config, StructuredOutputManager(config))
+        ChildRequests.of(config, StructuredOutputManager(config))

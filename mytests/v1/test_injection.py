@@ -131,7 +131,7 @@ class TestKept:
         """Its parent gets nothing of it."""
         engine: Any = engine_with_kv(**mode)
         engine.add(prompt="prompt")
-        monkeypatch.setattr(engine.scheduler, "_append", failing_at("C", engine.scheduler._append))
+        monkeypatch.setattr(engine.scheduler, "_append_upstream", failing_at("C", engine.scheduler._append_upstream))
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
         engine.run_until(lambda: "r_child_0" not in engine.statuses() and "r_child_1" in engine.statuses(), script)
         assert not engine.scheduler._kept

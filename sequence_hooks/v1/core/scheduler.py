@@ -1,27 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler of a V1 engine with sequence hooks, as the rest of upstream's engine calls it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from sequence_hooks.tree.integrity import IntegrityError
-from sequence_hooks.tree.resume import nobody_waits
 from sequence_hooks.v1.core.figures import FigureCounter
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.core.stats import Queue, count_requests
-from sequence_hooks.v1.core.tree_scheduler import TreeScheduler
+from sequence_hooks.v1.core.tree_scheduler import TreeScheduler, logger
 from sequence_hooks.v1.wire import RESUME
-from vllm.logger import init_logger
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-
-# Below upstream's logger, which has the handlers.
-logger = init_logger(f"vllm.{__name__}")
 
 
 class HookScheduler(TreeScheduler):
@@ -29,12 +24,12 @@ class HookScheduler(TreeScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._append = self._upstream._update_request_with_output
+        self._append_upstream = self._upstream._update_request_with_output
         self._figures = FigureCounter(self._blocked, self.kv_cache_manager, self.pressure, self.has_unfinished_requests)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Upstream's `schedule`, after joining the parents that can go on."""
-        self._settle()
+        self.driver.join_ready()
         if self._branches:
             self.pressure.begin()
         else:
@@ -47,11 +42,12 @@ class HookScheduler(TreeScheduler):
         """Upstream's outputs, and what happened to trees meanwhile."""
         self._event_log.begin_step()
         sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
-        is_ours = bool(self._branches) or any(map(self._candidates.__contains__, sampled))
+        is_ours = bool(self._branches) or any(map(self.triggers.candidates.__contains__, sampled))
+        ours = self._append_token if is_ours else self._append_upstream
         # Upstream calls it for each request. In most steps nobody is in a tree, and nothing of ours is called.
-        self._update_request_with_output = self._sample if is_ours else self._append  # type: ignore[method-assign]
+        self._update_request_with_output = ours  # type: ignore[method-assign]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        self._settle()
+        self.driver.join_ready()
         self.note_if_idle()
         figures = self._figures.news() if self.log_stats else None
         if self._event_log or figures is not None:
@@ -90,7 +86,7 @@ class HookScheduler(TreeScheduler):
             return
         name, token_ids = resumption
         try:
-            self.resume(name, token_ids)
+            self.driver.resume(name, token_ids)
         except ValueError as error:
             # The front end has checked it: the sequence was aborted meanwhile.
             logger.debug("%s", error)
@@ -101,30 +97,19 @@ class HookScheduler(TreeScheduler):
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Abort requests or single branches, with all their descendants, whatever their status."""
-        named = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
+        given = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
         # Glue ends with its owner.
-        ids = [name for name in named if name not in self._glue] if self._glue else list(named)
-        doomed = [self._branches[name] for name in ids if name in self._branches]
-        if not doomed:
+        ids = [name for name in given if name not in self._glue] if self._glue else list(given)
+        named = [self._branches[name] for name in ids if name in self._branches]
+        if not named:
             untouched: list[Request] = super().finish_requests(ids, finished_status)
             return untouched
-        below = [branch.request_id for each in doomed for branch in each.subtree() if branch.phase != "finished"]
+        below = [branch.request_id for branch in self.driver.unfinished_below(named)]
         # Children first: a parent that is aborted then has none left to abort.
         finished: list[Request] = []
-        for name in dict.fromkeys([*reversed(below), *ids]):
+        for name in dict.fromkeys([*below, *ids]):
             finished += super().finish_requests(name, finished_status)
         return finished
-
-    def resume(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """Let a sequence that waits for a caller go on, with ``token_ids`` after its children's results.
-
-        Raises:
-            ValueError: no such sequence waits, an id lies outside the vocabulary, or there are too many.
-        """
-        branch = self._branches.get(request_id)
-        if branch is None or not branch.awaits_resume:
-            raise nobody_waits(request_id, (each.request_id for each in self._branches.values() if each.awaits_resume))
-        self.trees.resume(branch, self.hooks.merger.checked(branch, token_ids))
 
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""

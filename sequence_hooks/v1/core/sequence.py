@@ -68,9 +68,8 @@ class V1Sequence:
 
         self.num_prompt_tokens = len(request.all_token_ids) - request.num_output_tokens
         self.output_token_ids: Sequence[int] = TokenView(request.all_token_ids, self.num_prompt_tokens)
-        self.finish_reason: str | None = None
         self.ended_with: RequestStatus | None = None
-        """Upstream's status at its end; None until then."""
+        """Upstream's status at its own end; None until then, and of one that was aborted before."""
 
         self._text_of = text_of
         self._texts = texts
@@ -82,7 +81,7 @@ class V1Sequence:
 
     @property
     def request(self) -> Request:
-        """Upstream's request; raises a `LookupError` if it was let go."""
+        """Upstream's request; raises a `LookupError` if its context was released."""
         if self._request is None:
             raise LookupError(f"{self.request_id} has been joined, and its context is not kept")
         return self._request
@@ -108,22 +107,42 @@ class V1Sequence:
         """Not known here, as they go straight to the front end."""
         return None
 
-    def sampled(self, token_id: int) -> Stop | None:
-        """Take note of the token that upstream has just appended; return the stop string that has ended the output."""
-        self._sample(token_id)
-        return self.stop
+    @property
+    def finish_reason(self) -> str | None:
+        return None if self.ended_with is None else str(RequestStatus.get_finished_reason(self.ended_with))
 
-    def merged(self, token_ids: Sequence[int]) -> None:
-        """Take note of tokens that a join has just appended."""
+    def ending(self, token_id: int) -> range | None:
+        """Take note of the token that upstream has just appended. If the sequence has ended with it, return the output
+        tokens that ended it and are not part of its result; None if it goes on.
+
+        A stop string ends it like a stop token, which wins if both do.
+        """
+        request, num_output = self.request, len(self.output_token_ids)
+        self._sample(token_id)
+        is_stopped = request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_REPETITION)
+        if self.stop is not None and not is_stopped:
+            request.status, request.stop_reason = RequestStatus.FINISHED_STOPPED, self.stop.string
+            ending = range(self.stop.num_tokens, num_output)
+        elif request.status == RequestStatus.FINISHED_STOPPED:
+            ending = range(num_output - 1, num_output)
+        elif request.is_finished():
+            ending = range(0)
+        else:
+            return None
+        self.note_end(request.status)
+        return ending
+
+    def append_merged(self, token_ids: Sequence[int]) -> None:
+        """Append tokens of a join, which complete no stop string."""
+        self.request.append_output_token_ids(list(token_ids))
         if self._texts is not None:
             self._texts.merge(token_ids)
 
-    def note_end(self) -> None:
-        """Take note of how upstream's request has ended."""
-        self.ended_with = self.request.status
-        self.finish_reason = str(RequestStatus.get_finished_reason(self.request.status))
+    def note_end(self, status: RequestStatus) -> None:
+        """Take note of how it has ended; what ends it first counts."""
+        self.ended_with = self.ended_with or status
 
-    def let_go(self) -> None:
+    def release_context(self) -> None:
         """Keep nothing but the output of a joined child: a tree lives as long as its request."""
         self.output_token_ids = tuple(self.output_token_ids)
         self._request = self._texts = None

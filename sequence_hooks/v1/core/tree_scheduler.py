@@ -11,33 +11,36 @@ How a request is BLOCKED, and whose KV is given up meanwhile, is the business of
 its children, that of `InjectingScheduler`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.handlers.triggers import TriggerMatch
+from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.trace.observer import SILENT, TreeNotes
 from sequence_hooks.trace.recorder import Recorder
-from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
-from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Decision, Merge, keeps_kv, ready
+from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.injection import InjectedKV, Source
+from sequence_hooks.tree.log import HookLog
+from sequence_hooks.tree.told_once import ToldOnce
+from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.forks import check_kv_groups
-from sequence_hooks.v1.core.hooks import Hooks, ending_of
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recording import RecordingScheduler
 from sequence_hooks.v1.core.requests import begin_session
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence
+from vllm.logger import init_logger
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
 
+# Below upstream's logger, which has the handlers.
+logger = init_logger(f"vllm.{__name__}")
+
 
 class TreeScheduler(RecordingScheduler):
-    """Owns the trees of all requests, whose events the front ends learn of."""
+    """Asks the driver what to do about tokens and ends, and carries it out; its `SchedulerPort`."""
 
-    _append: Callable[..., tuple[list[int], bool]]
-    """Upstream's own way to give a request a new token; this scheduler's is `_sample`."""
+    _append_upstream: Callable[..., tuple[list[int], bool]]
+    """Upstream's own way to give a request a new token; this scheduler's is `_append_token`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,100 +48,130 @@ class TreeScheduler(RecordingScheduler):
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
         self._event_log = EventLog()
-        self.attach(Hooks.of(self.vllm_config, self.structured_output_manager))
-        special_kwargs = self.hooks.special_kwargs
+        self._children = children = ChildRequests.of(self.vllm_config, self.structured_output_manager)
+        special_kwargs = children.special_kwargs
+        self.triggers = Triggers.of(special_kwargs, children.tokenizer)
         check_kv_groups(self.kv_cache_config)
         observer = SILENT if special_kwargs.record_to is None else Recorder(special_kwargs.record_to)
-        self.trees: DependencyManager[V1Sequence] = DependencyManager((TreeNotes(observer), self._event_log))
-        self.observe(observer, lambda *tokens: self.hooks.decode(*tokens))
+        self.driver: ForkJoinDriver[V1Sequence] = ForkJoinDriver(
+            special_kwargs,
+            children,
+            self,
+            HookLog(logger, ToldOnce()),
+            children.vocab_size,
+            (TreeNotes(observer), self._event_log),
+        )
+        self.trees = self.driver.trees
+        self.observe(observer, children.decode)
         self.relieve_by(special_kwargs.blocked_kv_policy, observer)
         if special_kwargs.injects_kv:
             self.share_no_injected_blocks()
             self._shifts_positions = special_kwargs.position_rule == "overlap"
 
-    def attach(self, hooks: Hooks) -> None:
-        """Use ``hooks``; must be called before the first request."""
-        self.hooks = hooks
-        self._triggers, self._candidates = hooks.decider.triggers, hooks.decider.triggers.candidates
-
     def branch_of(self, request_id: str) -> V1Branch | None:
         """The branch of an unfinished request; None if no hook has touched it."""
         return self._branches.get(request_id)
 
-    def _sample(self, request: Request, new_token_ids: list[int], is_stale: bool = False) -> tuple[list[int], bool]:
+    def enqueue_children(self, parent: V1Branch, children: Sequence[V1Branch]) -> None:
+        """Queue children with forks of their parent's blocks."""
+        for child in children:
+            request, name = child.sequence.request, child.request_id
+            assert child.spec is not None
+            self._branches[name], self.requests[name] = child, request
+            self._forks.add(parent.sequence.request, request, child.spec.num_shared)
+            self._enqueue_waiting_request(request)
+            if self.log_stats:
+                request.record_event(EngineCoreEventType.QUEUED)
+
+    def block_sequence(self, branch: V1Branch) -> None:
+        """Set a request aside; see `_handle_stopped_request` for what upstream does then."""
+        request = branch.sequence.request
+        self._block(request)
+        if branch.ended_as is not None:
+            self._release_kept(request)
+
+    def kv_source(self, child: V1Branch) -> Source:
+        """What is kept of a finished child."""
+        return self._kept.source(child)
+
+    def allocate_injected(self, branch: V1Branch) -> bool:
+        """Allocate slots for the whole context of a BLOCKED request; False if there are not enough."""
+        return self._has_slots(branch.sequence.request)
+
+    def enqueue_joined(self, branch: V1Branch) -> None:
+        """Let a request go on, for which all that it has so far is its prompt."""
+        request, injected = branch.sequence.request, branch.injected
+        self._unblock(request)
+        begin_session(request, params_after_join(branch))
+        request.status = RequestStatus.WAITING
+        if injected is not None and injected.copies:
+            self._begin_injected(request, injected)
+        else:
+            self._release_kept(request)
+        self._enqueue_waiting_request(request)
+
+    def finish_joined(self, branch: V1Branch) -> None:
+        """Finish a BLOCKED request with the end that it had, or with the model's length."""
+        request, ended_with = branch.sequence.request, branch.sequence.ended_with
+        assert ended_with is not None
+        self._unblock(request)
+        self._release_kept(request)
+        request.status = ended_with
+        self._free_request(request)
+        if branch.parent is None:
+            self._event_log.finish(branch)
+
+    def abort_sequences(self, branches: Sequence[V1Branch]) -> None:
+        """Abort requests, in this order."""
+        self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
+
+    def _append_token(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
         """In place of upstream's `_update_request_with_output`."""
         branch = self._branches.get(request.request_id)
         token_id = new_token_ids[-1]
-        match = self._match(token_id, request, branch) if token_id in self._candidates else None
-        if branch is None and match is None:
-            return self._append(request, new_token_ids, is_stale)
-        branch = self._add_root(request) if branch is None else branch
-        decision = self.hooks.decider.decide(token_id, match, branch) if match and branch.limits.hooks else None
-        if branch.phase == "finished":
+        match = self._match(token_id, request, branch) if token_id in self.triggers.candidates else None
+        if branch is None:
+            if match is None:
+                return self._append_upstream(request, new_token_ids, is_stale)
+            branch = self._branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+        output = branch.sequence.output_token_ids
+        decision = None if match is None else self.driver.decide(branch, token_id, match, output)
+        if request.is_finished():
             # Its own handler has aborted it.
             _cache_nothing(request)
             return [], False
-        new_token_ids, stopped = self._append(request, new_token_ids, is_stale)
-        stopped = stopped or self._ends_full(request)
-        ending = ending_of(branch.sequence, token_id)
+        new_token_ids, stopped = self._append_upstream(request, new_token_ids, is_stale)
+        if not stopped:
+            self._ends_full(request)
+        ending = branch.sequence.ending(token_id)
         if ending is not None:
-            self._end(branch, ending)
+            self.driver.end(branch, ending)
             return new_token_ids, True
-        if decision is not None:
-            stopped = self._carry_out(decision, branch)
-        return new_token_ids, stopped
+        is_blocked = decision is not None and self.driver.apply(branch, decision)
+        if request.is_finished():
+            # Code of a user's in its children's parameters has aborted it.
+            _cache_nothing(request)
+        return new_token_ids, is_blocked
+
+    def _match(self, token_id: int, request: Request, branch: V1Branch | None) -> TriggerMatch | None:
+        """The hook that a token which comes next in a request's context fires, if any."""
+        num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
+        return self.triggers.match(token_id, request.all_token_ids, num_sampled)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self._branches.pop(request.request_id, None)
         if branch is not None:
             if branch.phase != "finished":
-                self._abort(branch)
-            if self.hooks.special_kwargs.injects_kv and keeps_kv(branch):
+                self._unblock(request)
+                self._forks.release(branch.request_id)
+                self._stop_injecting(request)
+                self.driver.abort(branch)
+            elif self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
         freed: tuple[Any, Any] = super()._free_request(request, *args, **kwargs)
         return freed
-
-    def _match(self, token_id: int, request: Request, branch: V1Branch | None) -> TriggerMatch | None:
-        """The hook that a token which comes next in a request's context fires, if any."""
-        num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
-        return self._triggers.match(token_id, request.all_token_ids, num_sampled)
-
-    def _add_root(self, request: Request) -> V1Branch:
-        branch = self.trees.add_root(self.hooks.sequence_of(request), self.hooks.limits_of(request))
-        self._branches[request.request_id] = branch
-        return branch
-
-    def _carry_out(self, decision: Decision, branch: V1Branch) -> bool:
-        """Spawn and block as decided; return whether the sequence is BLOCKED now."""
-        children = self.hooks.decider.children(decision, branch)
-        if branch.phase == "finished":
-            # Code of a user's in the children's parameters has aborted it.
-            _cache_nothing(branch.sequence.request)
-            return False
-        if children is None:
-            return False
-        for (spec, _), child in zip(decision.children, children, strict=True):
-            self._spawn(branch, spec, decision.handler, child)
-        if decision.waits_for is None:
-            return False
-        self.trees.block(branch, decision.waits_for)
-        self._block(branch.sequence.request)
-        return True
-
-    def _spawn(self, parent: V1Branch, spec: ChildSpec, handler: TokenHandler, child: Request) -> None:
-        """Queue a child with a fork of its parent's blocks."""
-        self._branches[spec.request_id] = self.trees.spawn(parent, spec, handler, self.hooks.sequence_of(child))
-        self._forks.add(parent.sequence.request, child, spec.num_shared)
-        self.requests[spec.request_id] = child
-        self._enqueue_waiting_request(child)
-        if self.log_stats:
-            child.record_event(EngineCoreEventType.QUEUED)
-
-    def _end(self, branch: V1Branch, ending: range) -> None:
-        """Note that a sequence has ended. With unjoined children it is BLOCKED until they have finished."""
-        branch.sequence.note_end()
-        if not self.trees.end(branch, ending):
-            self._block(branch.sequence.request)
 
     def _is_of_a_tree(self, request: Request) -> bool:
         return request.request_id in self._branches or request.request_id in self._glue
@@ -150,79 +183,6 @@ class TreeScheduler(RecordingScheduler):
     def _starts_over(self, request: Request) -> None:
         if request.request_id in self._branches:
             self._branches[request.request_id].discard_injected()
-
-    def _settle(self) -> None:
-        while self.trees.has_unsettled:
-            unsettled = self.trees.take_unsettled()
-            # A join may finish its sequence, so that its parent is ready too.
-            for branch in ready(unsettled):
-                self._resume(branch)
-            for branch in unsettled:
-                self._let_go(branch)
-
-    def _resume(self, branch: V1Branch) -> None:
-        request = branch.sequence.request
-        merge = self.hooks.merger.merge(branch)
-        if branch.phase != "blocked":
-            # Its own join function has aborted it.
-            return
-        ends = branch.ended_as is not None or merge.ends_at_length
-        injected = None if ends else self._inject(branch, merge)
-        num_injected = 0 if injected is None else len(injected.copies)
-        num_prefill = 0 if ends else request.num_tokens - request.num_computed_tokens - num_injected
-        self.trees.join(branch, merge, num_prefill, num_injected)
-        self._unblock(request)
-        if not ends:
-            begin_session(request, params_after_join(branch))
-            request.status = RequestStatus.WAITING
-            if injected is not None:
-                self._begin_injected(request, injected)
-            self._enqueue_waiting_request(request)
-        if injected is None:
-            self._release_kept(request)
-        self._let_go(branch)
-        if ends:
-            self._finish(branch)
-
-    def _let_go(self, branch: V1Branch) -> None:
-        """Drop the contexts of children that nobody needs any more."""
-        for below in branch.take_releasable():
-            below.sequence.let_go()
-
-    def _inject(self, branch: V1Branch, merge: Merge) -> InjectedKV | None:
-        """Let a BLOCKED branch have its children's KV, if it has its own, and there are slots."""
-        request = branch.sequence.request
-        if not self._kept or not request.num_computed_tokens:
-            return None
-        context = Context(merge.num_context - merge.num_merged, request.num_computed_tokens, branch.injected)
-        sources = {child.request_id: self._kept.source(child) for child in branch.unjoined}
-        injected = plan_injection(context, merge.spans, sources, self.hooks.special_kwargs.position_rule)
-        if injected is None or not self._has_slots(request):
-            return None
-        branch.inject(injected)
-        return injected
-
-    def _finish(self, branch: V1Branch) -> None:
-        """Finish a sequence with the end it had, or with the model's length, after its join."""
-        request = branch.sequence.request
-        request.status = branch.sequence.ended_with or RequestStatus.FINISHED_LENGTH_CAPPED
-        self._end(branch, branch.ending)
-        if branch.phase == "blocked":
-            # A join has filled the model's length, and detached children are not done.
-            return
-        self._free_request(request)
-        if branch.parent is None:
-            if branch.has_detached_below:
-                self.trees.assemble(branch, self.hooks.merger.assemble(branch).spans)
-            self._event_log.finish(branch)
-
-    def _abort(self, branch: V1Branch) -> None:
-        self._unblock(branch.sequence.request)
-        self._forks.release(branch.request_id)
-        self._stop_injecting(branch.sequence.request)
-        self.trees.abort(branch)
-        below = [child.request_id for child in branch.subtree() if child.phase != "finished"]
-        self.finish_requests(below, RequestStatus.FINISHED_ABORTED)
 
 
 def _cache_nothing(request: Request) -> None:

@@ -47,10 +47,8 @@ class Trees:
         scheduler = self._core.scheduler
         assert isinstance(scheduler, HookScheduler)
         self.scheduler = scheduler
-        hooks = scheduler.hooks
-        (handler,) = hooks.decider.triggers.by_id.values()
-        hooks.decider.triggers = EveryToken(handler)
-        scheduler.attach(hooks)
+        (handler,) = scheduler.triggers.by_id.values()
+        scheduler.triggers = EveryToken(handler)
         self.block_size = scheduler.block_size
         model = self.engine.model_config
         self._prompts = Prompts(self.engine.get_tokenizer(), model.get_vocab_size())
