@@ -218,9 +218,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
 
     def statuses(self) -> dict[str, str]:
         """The status of every unfinished request."""
-        blocked = {request.request_id for request in self.scheduler.blocked}
         return {
-            name: "BLOCKED" if name in blocked else request.status.name
+            name: "BLOCKED" if name in self.scheduler.blocked else request.status.name
             for name, request in self.scheduler.requests.items()
         }
 
@@ -250,7 +249,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return choose
 
     def _num_sampled(self, request_id: str, num_tokens: int) -> int:
-        branch = self.scheduler.branch_of(request_id)
+        branch = self.scheduler.branches.get(request_id)
         if branch is None:
             return num_tokens - self.scheduler.requests[request_id].num_prompt_tokens
         num_merged = sum(segment.end - segment.start for segment in branch.merged)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sequence_hooks.kv.transfer import SlotCopy
-from sequence_hooks.v1.injected import InjectedStep, told
+from sequence_hooks.v1.injected import InjectedStep, attached_step
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
@@ -71,7 +71,7 @@ class SimulatedWorker:
         for copy in output.kv_cache_block_copies or ():
             self.kv[copy.dst_block_id] = dict(self.kv.get(copy.src_block_id, {}))
             self.copies.append((copy.src_block_id, copy.dst_block_id))
-        step = told(output) or InjectedStep()
+        step = attached_step(output) or InjectedStep()
         self._inject(step.copies)
         starts = self._take(output)
         # A batch is computed layer by layer: all write before any of them reads.

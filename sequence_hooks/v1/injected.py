@@ -24,12 +24,12 @@ class InjectedStep:
         return bool(self.copies or self.offsets)
 
 
-def tell(output: SchedulerOutput, step: InjectedStep) -> None:
+def attach_step(output: SchedulerOutput, step: InjectedStep) -> None:
     """Let ``step`` travel with a schedule."""
     setattr(output, _NAME, step)
 
 
-def told(output: SchedulerOutput) -> InjectedStep | None:
+def attached_step(output: SchedulerOutput) -> InjectedStep | None:
     """What travels with a schedule; None in most steps."""
     step: InjectedStep | None = getattr(output, _NAME, None)
     return step

@@ -11,10 +11,10 @@ from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.rules import Merge
-from sequence_hooks.v1.core.params import Completion, child_params, inherit, verify_params
+from sequence_hooks.v1.core.params import ParamsCompleter, child_params, inherit, verify_params
 from sequence_hooks.v1.core.requests import make_like
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
-from sequence_hooks.v1.core.texts import TokenTexts, has_stop_strings
+from sequence_hooks.v1.core.stop_strings import StopStringChecker, has_stop_strings
 from sequence_hooks.v1.settings import special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.multimodal.inputs import PlaceholderRange
@@ -29,7 +29,7 @@ class ChildRequests:
 
     Args:
         special_kwargs: Gives every token by its id.
-        completion: Completes the parameters of children, and has the tokenizer.
+        completer: Completes the parameters of children, and has the tokenizer.
         grammars: Compiles the grammars of children.
         max_model_len: The most tokens that a context may have.
         vocab_size: Token ids are below it.
@@ -38,15 +38,15 @@ class ChildRequests:
     def __init__(
         self,
         special_kwargs: SpecialKwargs,
-        completion: Completion,
+        completer: ParamsCompleter,
         grammars: StructuredOutputManager,
         max_model_len: int,
         vocab_size: int,
     ) -> None:
         self.special_kwargs = special_kwargs
-        self.tokenizer = completion.tokenizer
+        self.tokenizer = completer.tokenizer
         self.vocab_size = vocab_size
-        self._completion = completion
+        self._completer = completer
         self._grammars = grammars
         self._model_len = max_model_len
         # Only user-defined code may read the texts of children.
@@ -80,16 +80,16 @@ class ChildRequests:
         check_vocabulary(special_kwargs, vocab_size)
         eos_token_id = None if tokenizer is None else tokenizer.eos_token_id
         verify = partial(verify_params, config=config, tokenizer=tokenizer)
-        completion = Completion(tokenizer, eos_token_id, model.try_get_generation_config(), verify)
-        return cls(special_kwargs, completion, grammars, model.max_model_len, vocab_size)
+        completer = ParamsCompleter(tokenizer, eos_token_id, model.try_get_generation_config(), verify)
+        return cls(special_kwargs, completer, grammars, model.max_model_len, vocab_size)
 
     def sequence_of(self, request: Request) -> V1Sequence:
         """A request as the rules see it."""
-        params, texts = params_of(request), None
+        params, checker = params_of(request), None
         if has_stop_strings(params) and self.tokenizer is not None:
             num_prompt = len(request.all_token_ids) - request.num_output_tokens
-            texts = TokenTexts(self.tokenizer, params, request.all_token_ids[:num_prompt])
-        return V1Sequence(request, self._text_of, texts)
+            checker = StopStringChecker(self.tokenizer, params, request.all_token_ids[:num_prompt])
+        return V1Sequence(request, self._text_of, checker)
 
     def decode(self, token_ids: Sequence[int], skips_special_tokens: bool) -> str:
         """The text of tokens; empty if the engine has no tokenizer."""
@@ -115,7 +115,7 @@ class ChildRequests:
         Its prompt is what it shares of its parent's context, then the prefix.
         """
         overrides = combined(self.special_kwargs.child_sampling_params, own_params, inherit)
-        params = child_params(parent, overrides, spec.number, self._completion)
+        params = child_params(parent, overrides, spec.number, self._completer)
         request = parent.sequence.request
         # A context may be long: it is copied once.
         prompt: list[int] = request.all_token_ids[: spec.num_shared]

@@ -26,10 +26,10 @@ from sequence_hooks.v1.frontend.tree_stats import TreeStats
 from sequence_hooks.v1.wire import (
     EVENT_LOG_ID,
     EVENTS,
-    FIGURES,
     NUM_BEFORE,
     NUM_OUTPUTS,
-    Figures,
+    STATS,
+    CoreHookStats,
     LoggedEvent,
     decode,
 )
@@ -76,8 +76,8 @@ class Narrator(OutputProcessor):
         self._asides = Asides()
         self._page: _StepEvents | None = None
         self._stats = TreeStats()
-        self._figures: Figures | None = None
-        """What the engine has told since `take_figures`."""
+        self._core_stats: CoreHookStats | None = None
+        """What the engine has told since `take_core_stats`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `Admission` has let in."""
@@ -133,10 +133,10 @@ class Narrator(OutputProcessor):
         """What hooks have done to the requests of this front end."""
         return self._replay.trees.stats
 
-    def take_figures(self) -> Figures | None:
+    def take_core_stats(self) -> CoreHookStats | None:
         """What the engine has told of its hooks since the last call; None if nothing has changed."""
-        figures, self._figures = self._figures, None
-        return figures
+        stats, self._core_stats = self._core_stats, None
+        return stats
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
         """As upstream."""
@@ -177,9 +177,9 @@ class Narrator(OutputProcessor):
         """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
         page = told.kv_transfer_params
         assert page is not None and self._page is None
-        if FIGURES in page:
-            told_now = msgspec.convert(page[FIGURES], Figures)
-            self._figures = told_now if self._figures is None else self._figures + told_now
+        if STATS in page:
+            latest = msgspec.convert(page[STATS], CoreHookStats)
+            self._core_stats = latest if self._core_stats is None else self._core_stats + latest
         events = decode(page[EVENTS])
         before, during = events[: page[NUM_BEFORE]], events[page[NUM_BEFORE] :]
         self._happen(before)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sequence_hooks.v1.injected import InjectedStep, told
+from sequence_hooks.v1.injected import InjectedStep, attached_step
 from sequence_hooks.v1.worker.kv_copier import KVCopier
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -42,7 +42,7 @@ class Injector:
 
     def copy(self, scheduler_output: SchedulerOutput) -> None:
         """Make the copies of a step."""
-        self._step = step = told(scheduler_output)
+        self._step = step = attached_step(scheduler_output)
         if step is not None and step.copies:
             self._copier.copy(torch.from_numpy(np.array(step.copies, dtype=np.int64)).to(self._device))
 
