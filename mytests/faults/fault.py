@@ -15,7 +15,7 @@ class Edit:
     """A change of the source of one function; no file is touched."""
 
     place: str
-    """The function, by its module and its qualified name: ``sequence_hooks.v1.core.kept:KeptKV.give_up``."""
+    """The function, by its module and its qualified name: ``sequence_hooks.v1.core.kept:KeptKV.evict``."""
 
     old: str
     """What is replaced, which the function has exactly once; the whole body if empty."""

@@ -4,8 +4,8 @@
 from mytests.faults.fault import Edit, surgical, undoing
 
 CORE = "sequence_hooks.v1.core"
-BLOCKING = f"{CORE}.blocking:BlockingScheduler"
-INJECTING = f"{CORE}.injecting:InjectingScheduler"
+SCHEDULER = f"{CORE}.scheduler:HookScheduler"
+INJECTION = f"{CORE}.injection:Injection"
 CORNERS = "mytests/v1/test_corners.py"
 CHECKS = "mytests/v1/test_checks.py"
 
@@ -15,14 +15,14 @@ KV_TRAPS = (
         "KV of a request that does not run",
         "nobody-gives-up-kv",
         "Where BLOCKED sequences hold all KV, no sequence goes on.",
-        (Edit(f"{CORE}.pressure:Pressure.allocate_slots", "while blocks is None and", "while False and"),),
+        (Edit(f"{SCHEDULER}._allocate_slots", "while blocks is None and", "while False and"),),
         surgical(f"{CORNERS}::test_a_joined_sequence_gives_up_kv_for_another_one"),
     ),
     undoing(
         "with asynchronous scheduling a token may arrive",
         "a-preempted-parent-is-shared",
         "A child shares blocks that its parent does not have any more.",
-        (Edit(f"{CORE}.forks:Forks.add", "if num_tokens <= 0:", "if num_shared <= 0:"),),
+        (Edit(f"{CORE}.forks:ForkedBlocks.add", "if num_tokens <= 0:", "if num_shared <= 0:"),),
         surgical(f"{CORNERS}::test_a_promise_of_a_sequence_that_was_preempted_meanwhile"),
     ),
     undoing(
@@ -43,21 +43,21 @@ KV_TRAPS = (
         "a reset of the cache",
         "kv-survives-a-reset",
         "After new weights, BLOCKED sequences and forks go on with KV of the old ones.",
-        (Edit(f"{BLOCKING}.reset_prefix_cache", "if reset_running_requests:", "if False:"),),
+        (Edit(f"{SCHEDULER}.reset_prefix_cache", "if reset_running_requests:", "if False:"),),
         surgical(f"{CORNERS}::test_no_kv_survives_a_reset_of_upstreams_cache"),
     ),
     undoing(
         "full blocks of every request are entered",
         "injected-blocks-are-found",
         "Another request finds a block in the prefix cache that its tokens did not compute.",
-        (Edit(f"{INJECTING}.share_no_injected_blocks", "", "return"),),
+        (Edit(f"{INJECTION}._bypass_prefix_cache", "", "return"),),
         surgical("mytests/v1/test_injection.py::TestPrefixCache::test_an_injected_block_is_not_in_it"),
     ),
     undoing(
         "part of a prompt may be scheduled",
         "glue-does-not-wait-for-glue",
         "What comes after a run of glue is computed before all of the run has KV.",
-        (Edit(f"{INJECTING}._is_scheduled", " and glue not in self._inflight_prefills", ""),),
+        (Edit(f"{INJECTION}.must_wait", " or each in inflight_prefills", ""),),
         surgical("mytests/v1/test_injection.py::TestGlueRequests::test_a_run_may_be_longer_than_a_part_of_a_prompt"),
     ),
     undoing(
@@ -66,15 +66,15 @@ KV_TRAPS = (
         "An owner of glue cannot give up its KV, because its glue counts as another owner.",
         (
             Edit(
-                f"{INJECTING}._make_glue",
-                "self._glue[glue.request_id] =",
-                "self.kv_cache_manager.block_pool.touch(manager.req_to_blocks[glue.request_id])\n"
-                "        self._glue[glue.request_id] =",
+                f"{INJECTION}._make_glue",
+                "self.glue[glue.request_id] =",
+                "self._manager.block_pool.touch(manager.req_to_blocks[glue.request_id])\n"
+                "        self.glue[glue.request_id] =",
             ),
             Edit(
-                f"{INJECTING}._end_glue",
-                "del manager.req_to_blocks[name]",
-                "self.kv_cache_manager.block_pool.free_blocks(manager.req_to_blocks.pop(name))",
+                f"{INJECTION}._forget",
+                "del manager.req_to_blocks[glue.request.request_id]",
+                "self._manager.block_pool.free_blocks(manager.req_to_blocks.pop(glue.request.request_id))",
             ),
         ),
         surgical(

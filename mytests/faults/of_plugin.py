@@ -23,7 +23,7 @@ FUZZED = (
     ),
     Fault(
         "blocks-leaked",
-        (Edit(f"{CORE}.forks:Forks.release", "", "return self._by_child.pop(request_id, None) is not None"),),
+        (Edit(f"{CORE}.forks:ForkedBlocks.release", "", "return self._by_child.pop(request_id, None) is not None"),),
         "The blocks of forks are never free again.",
         surgical("mytests/v1/test_forks.py") + fuzzed("blocks-leaked"),
     ),
@@ -38,10 +38,10 @@ FUZZED = (
         "shared-grammar",
         (
             Edit(
-                f"{CORE}.spawn:make_child",
-                "grammars.grammar_init(child)",
+                f"{CORE}.children:ChildRequests.make_child",
+                "self._grammars.grammar_init(child)",
                 "child.structured_output_request = request.structured_output_request or child.structured_output_request"
-                "\n        grammars.grammar_init(child)",
+                "\n        self._grammars.grammar_init(child)",
             ),
         ),
         "Parent and child advance one grammar, and neither gets the tokens that it allows.",
@@ -49,7 +49,13 @@ FUZZED = (
     ),
     Fault(
         "stop-strings-across-a-join",
-        (Edit(f"{CORE}.texts:TokenTexts.merge", "", "for token_id in token_ids:\n    self.sample(token_id)"),),
+        (
+            Edit(
+                f"{CORE}.stop_strings:StopStringChecker.merge",
+                "",
+                "for token_id in token_ids:\n    self.sample(token_id)",
+            ),
+        ),
         "A stop string that a child began stops its parent.",
         surgical("mytests/rules/test_text.py") + fuzzed("stop-strings-across-a-join"),
     ),
@@ -78,7 +84,7 @@ CHECKED = (
         "a-wrong-block-is-shared",
         (
             Edit(
-                f"{CORE}.forks:Forks.of",
+                f"{CORE}.forks:ForkedBlocks.of",
                 "return None if fork is None else (KVCacheBlocks(fork.blocks), fork.num_tokens)",
                 "stray = self._manager.block_pool.blocks[-1]\n"
                 "        shared = () if fork is None else tuple([*each[:-1], stray] for each in fork.blocks)\n"
@@ -90,7 +96,7 @@ CHECKED = (
     ),
     Fault(
         "forks-never-released",
-        (Edit(f"{CORE}.forks:Forks.release", "", "return False"),),
+        (Edit(f"{CORE}.forks:ForkedBlocks.release", "", "return False"),),
         "Forks are never given back.",
         surgical("mytests/v1/test_forks.py") + by_itself("model", f"{SELFCHECK}[forks-never-released]"),
     ),
@@ -99,7 +105,7 @@ CHECKED = (
 KEPT_KV = (
     Fault(
         "given-up-and-still-injected",
-        (Edit(f"{CORE}.kept:KeptKV.give_up", "kept.branch.discard_injected()", "pass"),),
+        (Edit(f"{CORE}.kept:KeptKV.evict", "kept.branch.discard_injected()", "pass"),),
         "A child's result that is prefilled gets the positions of KV that was given up.",
         surgical(f"{KEPT}::test_a_child_whose_kept_kv_is_given_up_is_plain_text"),
     ),

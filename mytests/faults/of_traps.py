@@ -5,7 +5,7 @@ from mytests.faults.fault import Edit, model, surgical, undoing
 
 CORE = "sequence_hooks.v1.core"
 FRONT = "sequence_hooks.v1.frontend"
-BLOCKING = f"{CORE}.blocking:BlockingScheduler"
+SCHEDULER = f"{CORE}.scheduler:HookScheduler"
 PARAMS = f"{CORE}.params"
 CORNERS = "mytests/v1/test_corners.py"
 FORKS = "mytests/v1/test_forks.py"
@@ -19,9 +19,9 @@ TRAPS = (
         "BLOCKED parents take the slots that their children need, and no sequence goes on.",
         (
             Edit(
-                f"{BLOCKING}._block",
-                "self._blocked[request.request_id] = request",
-                "self._blocked[request.request_id] = request\n"
+                f"{SCHEDULER}.block_sequence",
+                "self.blocked[request.request_id] = request",
+                "self.blocked[request.request_id] = request\n"
                 "        ReleaseScheduler._enqueue_waiting_request(self, request)",
             ),
         ),
@@ -31,7 +31,7 @@ TRAPS = (
         "a waiting request takes a slot",
         "new-requests-go-first",
         "New requests take the slots that a tree needs to end.",
-        (Edit(f"{BLOCKING}._holds_kv_blocks", "self._is_of_a_tree(request) or ", ""),),
+        (Edit(f"{SCHEDULER}._holds_kv_blocks", "self._is_of_a_tree(request) or ", ""),),
         surgical(
             "mytests/rules/test_edge_cases.py::TestFullBatches::test_a_tree_that_has_begun_goes_before_new_requests"
         ),
@@ -62,7 +62,7 @@ TRAPS = (
         "stop strings are looked for in the front end",
         "the-core-finds-no-stop-string",
         "A tree samples on after its stop string, and spawns children that nobody sees.",
-        (Edit(f"{CORE}.texts:has_stop_strings", "", "return False"),),
+        (Edit(f"{CORE}.stop_strings:has_stop_strings", "", "return False"),),
         surgical("mytests/rules/test_text.py::TestStopStrings"),
     ),
     undoing(
@@ -71,9 +71,9 @@ TRAPS = (
         "The EOS of a child becomes part of its parent's context.",
         (
             Edit(
-                f"{CORE}.hooks:ending_of",
-                "if request.status == RequestStatus.FINISHED_STOPPED else range(0)",
-                "if False else range(0)",
+                f"{CORE}.sequence:V1Sequence.ending",
+                "ending = range(num_output - 1, num_output)",
+                "ending = range(0)",
             ),
         ),
         surgical(
@@ -153,7 +153,7 @@ TRAPS = (
         "batch queues drop steps without tokens",
         "the-engine-stops-before-it-has-told",
         "The engine sleeps with events that nobody has been told.",
-        (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or bool(self._event_log)", ""),),
+        (Edit(f"{SCHEDULER}.has_requests", " or bool(self._events)", ""),),
         surgical(f"{CORNERS}::test_the_engine_stays_awake_while_something_is_to_be_told"),
     ),
     undoing(
@@ -169,9 +169,9 @@ TRAPS = (
         "An engine whose sequences all wait for callers runs empty steps without an end.",
         (
             Edit(
-                f"{CORE}.scheduler:HookScheduler.has_requests",
+                f"{SCHEDULER}.has_requests",
                 "or self.trees.has_unsettled",
-                "or self.trees.has_unsettled or bool(self._blocked)",
+                "or self.trees.has_unsettled or bool(self.blocked)",
             ),
         ),
         surgical("mytests/rules/test_resume.py::TestResume::test_it_waits_without_an_end"),
@@ -180,14 +180,14 @@ TRAPS = (
         "an engine whose requests all wait for callers",
         "a-resumption-wakes-nobody",
         "An engine that sleeps does not notice that a caller has resumed a sequence.",
-        (Edit(f"{CORE}.scheduler:HookScheduler.has_requests", " or self.trees.has_unsettled", ""),),
+        (Edit(f"{SCHEDULER}.has_requests", " or self.trees.has_unsettled", ""),),
         surgical("mytests/rules/test_resume.py::TestResume"),
     ),
     undoing(
         "requests get their EOS, bad words and checks",
         "overridden-children-have-no-eos",
         "A child with parameters of its own never ends at an EOS, and ignores its bad words.",
-        (Edit(f"{PARAMS}:child_params", "completion.complete(params)", "pass"),),
+        (Edit(f"{PARAMS}:child_params", "completer.complete(params)", "pass"),),
         surgical("mytests/v1/test_params.py::test_an_overridden_child_ends_as_the_model_does"),
     ),
     undoing(
@@ -214,14 +214,14 @@ TRAPS = (
         "a grammar is asked after its token",
         "a-refused-promise-waits",
         "A sequence whose promise its grammar refuses is BLOCKED for ever.",
-        (Edit(f"{BLOCKING}._handle_stopped_request", "if request.is_finished():", "if False:"),),
+        (Edit(f"{SCHEDULER}._handle_stopped_request", " or request.is_finished()", ""),),
         surgical(f"{CORNERS}::test_a_promise_that_a_grammar_does_not_accept_ends_its_request"),
     ),
 )
 
 NOT_PLANTED = {
     "another scheduler switches asynchronous scheduling off": "The remedy is a base class, which no edit of a function "
-    "changes; and `BlockingScheduler` calls that class by its name, so that with another one no engine starts.",
+    "changes; and `HookScheduler` calls that class by its name, so that with another one no engine starts.",
     "up to 0.31, cascade attention counts": "The release that is installed has no cascade attention; `make "
     "test-releases` runs the test of the refusal on those that have it.",
 }

@@ -17,7 +17,7 @@ from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 from vllm.sampling_params import SamplingParams
 
-MAKES_CHILDREN = "sequence_hooks.v1.core.decider" if IS_V1 else "vllm.engine.children:ChildSequences"
+MAKES_CHILDREN = "sequence_hooks.v1.core.children:ChildRequests" if IS_V1 else "vllm.engine.children:ChildSequences"
 
 
 def owned(name: str) -> str:

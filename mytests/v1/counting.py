@@ -26,14 +26,14 @@ def check_counts(scheduler: HookScheduler) -> None:
 
 
 def _counts(scheduler: HookScheduler) -> tuple[int, int, int]:
-    glue, branches, set_aside = scheduler._glue, scheduler._branches, scheduler.deferred
+    glue, branches, set_aside = scheduler._injection.glue, scheduler.branches, scheduler.deferred
 
     def request_of(sequence: Request) -> str:
         owner = glue[sequence.request_id].owner if sequence.request_id in glue else sequence
         branch = branches.get(owner.request_id)
         return owner.request_id if branch is None else branch.root.request_id
 
-    queued = list(chain(scheduler.waiting, scheduler.waiting_first))
+    queued = list(chain(scheduler.waiting, scheduler.waiting_with_kv))
     running = set(map(request_of, scheduler.running))
     waiting = {request_of(each) for each in queued if each not in set_aside} - running
     deferred = {request_of(each) for each in queued if each in set_aside} - running - waiting

@@ -23,6 +23,7 @@ from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import KV, Loss
 from mytests.v1.fuzz_plans import PLAN, PlanProcessor
 from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
+from sequence_hooks.kv.eviction import Holding
 from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
@@ -100,13 +101,13 @@ class V1Driver(Driver):
 
     def lengths(self) -> dict[str, int]:
         requests = self.scheduler.requests.items()
-        return {name: request.num_tokens for name, request in requests if name not in self.scheduler._glue}
+        return {name: request.num_tokens for name, request in requests if name not in self.scheduler._injection.glue}
 
     def place_of(self, context: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         """The own prompt of the sequence with this ``context``, and how many tokens it has sampled."""
         for name, request in self.scheduler.requests.items():
             if tuple(request.all_token_ids) == context:
-                branch = self.scheduler.branch_of(name)
+                branch = self.scheduler.branches.get(name)
                 if branch is not None:
                     return tuple(branch.sequence.prompt_token_ids), branch.num_sampled
                 return context[: request.num_prompt_tokens], request.num_output_tokens
@@ -126,36 +127,37 @@ class V1Driver(Driver):
         assert_worker_empty(self.runner)
 
     def counts(self) -> Counts:
-        pressure = self.scheduler.pressure
+        pressure = self.scheduler.evictor
         preemptions = sum(self._num_preemptions.values())
         return Counts(preemptions, pressure.evictions["discard"], pressure.num_recomputed)
 
     def watch(self, watcher: Watcher) -> None:
         """See `Driver.watch`; here KV is given up as a whole."""
         scheduler: Any = self.scheduler
-        scheduler._branches = branches = _Branches()
+        scheduler.branches = scheduler._injection._branches = branches = _Branches()
         views = _views(self.runner)
-        give_up, starts_over, free = scheduler.pressure._free, scheduler._starts_over, scheduler._free_request
-        has_room = scheduler._has_slots
+        evict, find, free = scheduler._evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
+        allocate = scheduler.allocate_injected
 
         def note_loss(request: Request) -> None:
             branch = branches.seen.get(request.request_id)
             if branch is not None:
                 watcher.lost(_told(request.request_id), Loss(request.num_tokens, len(branch.joins), 0))
 
-        def note_given_up(request: Request) -> None:
-            note_loss(request)
-            give_up(request)
+        def note_evicted(holding: Holding[Request]) -> None:
+            note_loss(holding.holder)
+            evict(holding)
 
-        def note_start(request: Request) -> None:
-            # It was preempted, or is a child without the fork of its parent's blocks.
-            note_loss(request)
-            starts_over(request)
+        def note_start(request: Request, *args: Any) -> Any:
+            if scheduler._forks.of(request) is None:
+                # It was preempted, or is a child without the fork of its parent's blocks.
+                note_loss(request)
+            return find(request, *args)
 
-        def note_room(request: Request) -> bool:
-            has_slots: bool = has_room(request)
+        def note_room(branch: V1Branch) -> bool:
+            has_slots: bool = allocate(branch)
             # Without room for it, a join gets nothing of what its children have.
-            for child in () if has_slots else branches.seen[request.request_id].unjoined:
+            for child in () if has_slots else branch.unjoined:
                 note_loss(child.sequence.request)
             return has_slots
 
@@ -167,8 +169,8 @@ class V1Driver(Driver):
             watcher.ended(name, table, [KV(keys.read(slots), values.read(slots)) for keys, values in views])
             return free(request, *args, **kwargs)
 
-        scheduler._starts_over, scheduler._free_request, scheduler._has_slots = note_start, note_end, note_room
-        scheduler.pressure._free = note_given_up
+        scheduler._get_local_prefix_cache_hit, scheduler._free_request = note_start, note_end
+        scheduler.allocate_injected, scheduler._evict = note_room, note_evicted
 
     def cached_blocks(self) -> set[int]:
         blocks = self.scheduler.kv_cache_manager.block_pool.blocks

@@ -10,14 +10,14 @@ from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 def assert_no_request_left(scheduler: HookScheduler, narrator: HookOutputProcessor) -> None:
     """Raise an `AssertionError` unless every queue and map of core and front end is empty, and every block is free."""
     scheduler.check_integrity()
-    assert not scheduler.requests and not scheduler._branches and not scheduler._blocked
-    assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.waiting_first)
+    assert not scheduler.requests and not scheduler.branches and not scheduler.blocked
+    assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.waiting_with_kv)
     assert not scheduler._inflight_prefills
     assert not scheduler.deferred
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
-    assert not scheduler._forks.children and not scheduler._event_log
+    assert not scheduler._forks.children and not scheduler._events
     assert not scheduler._kept and not scheduler._kept._children
-    assert not scheduler._glue and not scheduler._glue_of and not scheduler._copies
+    assert not scheduler._injection.glue and not scheduler._injection._glue_of and not scheduler._injection.copies
     pool = scheduler.kv_cache_manager.block_pool
     # The first block is upstream's null block, which no request can have.
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1

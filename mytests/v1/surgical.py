@@ -28,7 +28,7 @@ from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
-from sequence_hooks.v1.core.hooks import Hooks
+from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
@@ -102,9 +102,9 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         # Upstream keeps one block that no request can have.
         kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         grammars = StructuredOutputManager(config)
-        hooks = Hooks.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
+        children = ChildRequests.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
         # The tokenizer of a test is not its model's.
-        with patch.object(Hooks, "of", return_value=hooks):
+        with patch.object(ChildRequests, "of", return_value=children):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
@@ -218,9 +218,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
 
     def statuses(self) -> dict[str, str]:
         """The status of every unfinished request."""
-        blocked = {request.request_id for request in self.scheduler.blocked}
         return {
-            name: "BLOCKED" if name in blocked else request.status.name
+            name: "BLOCKED" if name in self.scheduler.blocked else request.status.name
             for name, request in self.scheduler.requests.items()
         }
 
@@ -250,7 +249,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return choose
 
     def _num_sampled(self, request_id: str, num_tokens: int) -> int:
-        branch = self.scheduler.branch_of(request_id)
+        branch = self.scheduler.branches.get(request_id)
         if branch is None:
             return num_tokens - self.scheduler.requests[request_id].num_prompt_tokens
         num_merged = sum(segment.end - segment.start for segment in branch.merged)

@@ -10,8 +10,9 @@ import pytest
 from mytests.characters import PROMISE
 from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from sequence_hooks.kv.eviction import Holding
 from sequence_hooks.tree.integrity import IntegrityError
-from sequence_hooks.v1.core.hooks import Hooks
+from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.resuming import resumption
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
@@ -44,13 +45,13 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
     engine = SurgicalEngine(hooks, num_blocks=6, max_num_seqs=4, max_model_len=40)
     engine.add("a", prompt="pppppp")
     engine.add("r", prompt="q" * 15)
-    give_up, victims = engine.scheduler._give_up_kv, []
+    evict, victims = engine.scheduler._evict, []
 
-    def note(victim: Request) -> None:
-        victims.append(engine.statuses()[victim.request_id])
-        give_up(victim)
+    def note(victim: Holding[Request]) -> None:
+        victims.append(engine.statuses()[victim.holder.request_id])
+        evict(victim)
 
-    monkeypatch.setattr(engine.scheduler.pressure, "_free", note)
+    monkeypatch.setattr(engine.scheduler, "_evict", note)
     engine.run(plan(a="!abc", r="x!.z", r_child_0="B", a_child_0="CC"))
     assert victims == ["BLOCKED", "WAITING"]
     assert (finished(engine, "r").text, finished(engine, "a").text) == ("xBz", "CCabc")
@@ -155,15 +156,15 @@ def test_strays_are_found() -> None:
     engine = SurgicalEngine(SYNC_HOOKS)
     engine.add()
     engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", plan(r="a!.b", r_child_0="CCC"))
-    parent = engine.scheduler._blocked.pop("r")
+    parent = engine.scheduler.blocked.pop("r")
     with pytest.raises(IntegrityError, match=r"\['r'\] are in a queue or in the map of requests, not in both"):
         engine.scheduler.check_integrity()
-    engine.scheduler._blocked["r"] = parent
+    engine.scheduler.blocked["r"] = parent
     child = engine.scheduler.running.pop()
-    engine.scheduler._blocked[child.request_id] = child
+    engine.scheduler.blocked[child.request_id] = child
     with pytest.raises(IntegrityError, match=r"\['r_child_0'\] are BLOCKED in the scheduler or in the trees"):
         engine.scheduler.check_integrity()
-    del engine.scheduler._blocked[child.request_id]
+    del engine.scheduler.blocked[child.request_id]
     engine.scheduler.running.append(child)
     engine.run(plan(r="a!.b", r_child_0="CCC"))
     engine.assert_empty()
@@ -175,4 +176,4 @@ def test_the_scheduler_needs_hooks() -> None:
     config = engine._config()
     config.additional_config = {}
     with pytest.raises(ValueError, match="this scheduler is for sequence hooks, and none are configured"):
-        Hooks.of(config, StructuredOutputManager(config))
+        ChildRequests.of(config, StructuredOutputManager(config))

@@ -14,7 +14,7 @@ def test_a_joined_child_has_no_context() -> None:
     engine.add()
     script = plan(r="!.z", r_child_0="!xxx", r_child_0_child_0="yyyy")
     engine.run_until(lambda: "r_child_0_child_0" in engine.statuses(), script)
-    root = engine.scheduler.branch_of("r")
+    root = engine.scheduler.branches.get("r")
     assert root is not None
     (child,) = root.children
     engine.abort("r_child_0")

@@ -127,7 +127,7 @@ def test_trees_see_their_images(model: str, block_on: BlockOn, is_scarce: bool) 
         scheduler = engine.llm_engine.engine_core.engine_core.scheduler
         scheduler.check_integrity()
         assert not scheduler.requests
-        assert scheduler.pressure.evictions["discard"] > 0 if is_scarce else sum(encoded) == len(IMAGES)
+        assert scheduler.evictor.evictions["discard"] > 0 if is_scarce else sum(encoded) == len(IMAGES)
     asks = [
         (context, expected, seed)
         for output, (_, seed) in zip(outputs, prompts, strict=True)

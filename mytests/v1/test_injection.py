@@ -27,7 +27,9 @@ def with_glue_in_two_steps(**sizes: Any) -> tuple[SurgicalEngine, Any]:
     engine: Any = engine_with_kv(LONG_GLUE, max_num_batched_tokens=4, max_num_seqs=4, **sizes)
     engine.add(prompt="pro")
     script = plan(r="!.zzzz", **CHILDREN)
-    engine.run_until(lambda: any(each.request.is_prefill_chunk for each in engine.scheduler._glue.values()), script)
+    engine.run_until(
+        lambda: any(each.request.is_prefill_chunk for each in engine.scheduler._injection.glue.values()), script
+    )
     return engine, script
 
 
@@ -37,7 +39,7 @@ class TestGlueRequests:
         engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
         engine.add(prompt="prompt")
         script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
-        engine.run_until(lambda: bool(engine.scheduler._glue), script)
+        engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
         steps = engine.step(script)
         assert [(each.request_id, each.num_tokens) for each in steps] == [
             ("r_glue_7", 1), ("r_glue_12", 1), ("r_glue_17", 1), ("r_glue_22", 1), ("r", 1),
@@ -84,7 +86,7 @@ class TestGlueRequests:
         engine.scheduler.check_integrity()
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
-        assert engine.scheduler.pressure.evictions["discard"] == 1
+        assert engine.scheduler.evictor.evictions["discard"] == 1
         engine.assert_empty()
 
     def test_a_reset_of_the_cache_takes_what_was_injected(self) -> None:
@@ -108,7 +110,7 @@ class TestGlueRequests:
     def test_it_cannot_be_aborted_by_itself(self) -> None:
         """Nobody knows its id, and it ends with its owner."""
         engine, script = with_glue_in_two_steps()
-        (name,) = list(engine.scheduler._glue)[:1]
+        (name,) = list(engine.scheduler._injection.glue)[:1]
         assert engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED) == []
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
@@ -131,7 +133,7 @@ class TestKept:
         """Its parent gets nothing of it."""
         engine: Any = engine_with_kv(**mode)
         engine.add(prompt="prompt")
-        monkeypatch.setattr(engine.scheduler, "_append", failing_at("C", engine.scheduler._append))
+        monkeypatch.setattr(engine.scheduler, "_append_upstream", failing_at("C", engine.scheduler._append_upstream))
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
         engine.run_until(lambda: "r_child_0" not in engine.statuses() and "r_child_1" in engine.statuses(), script)
         assert not engine.scheduler._kept
@@ -146,7 +148,7 @@ class TestKept:
         below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
         script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
         engine.run_until(lambda: engine.scheduler._kept.children_of(request) == ["r_child_0"], script)
-        engine.scheduler._kept.give_up("r_child_0")
+        engine.scheduler._kept.evict("r_child_0")
         engine.run(script)
         # "b" is the last of the child's 25 tokens, before the separator, "z" and the third promise.
         assert moves(engine)[-2:] == [(28, 28), (29, 29)]
@@ -171,7 +173,7 @@ class TestPressure:
         engine = engine_with_kv(num_blocks=11, max_model_len=44)
         engine.add(prompt="prompt")
         engine.run(plan(r="!" + "a" * 22 + ".z", r_child_0="ABCDEFGHIJ"))
-        assert (engine.scheduler.pressure.evictions["discard"], engine.num_preemptions()) == (1, 0)
+        assert (engine.scheduler.evictor.evictions["discard"], engine.num_preemptions()) == (1, 0)
         assert (prefilled(engine), moves(engine)) == ([11], [])
         engine.assert_empty()
 
@@ -192,10 +194,10 @@ class TestPressure:
         engine.add(prompt="prompt")
         script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
         engine.run_until(lambda: "r_child_2" in engine.scheduler._forks.children, script)
-        assert engine.scheduler.branch_of("r_child_2").injected is not None
+        assert engine.scheduler.branches["r_child_2"].injected is not None
         engine.scheduler._forks.release("r_child_2")
         engine.step(script)
-        assert engine.scheduler.branch_of("r_child_2").injected is None
+        assert engine.scheduler.branches["r_child_2"].injected is None
         engine.run(script)
         assert finished(engine).text == "ABCDEF\nXYZGHI\nJKz"
         engine.assert_empty()

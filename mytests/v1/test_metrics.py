@@ -13,9 +13,9 @@ from mytests.characters import SYNC
 from mytests.v1.configuration import base_config
 from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.v1.core.figures import FigureCounter
+from sequence_hooks.v1.core.stats import CoreStats
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
-from sequence_hooks.v1.wire import Figures
+from sequence_hooks.v1.wire import CoreHookStats
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
@@ -60,8 +60,8 @@ class TestMetrics:
         """Two sequences are blocked; a block that both share counts once, out of sixteen."""
         engine = measured(MANUAL, block_size=4, num_blocks=16)
         engine.add(prompt="p" * 8)
-        engine.run_until(lambda: len(list(engine.scheduler.blocked)) == 2, plan(r="!.y", r_child_0=".z"))
-        blocks = {block for request in engine.scheduler.blocked for block in engine.blocks_of(request.request_id)}
+        engine.run_until(lambda: len(engine.scheduler.blocked) == 2, plan(r="!.y", r_child_0=".z"))
+        blocks = {block for name in engine.scheduler.blocked for block in engine.blocks_of(name)}
         assert told("num_requests_blocked") == 2
         assert told("blocked_cache_usage_perc") == len(blocks) / 16
         engine.abort("r")
@@ -80,26 +80,25 @@ class TestMetrics:
         engine.abort("r")
         engine.assert_empty()
 
-    def test_figures_are_told_when_they_change(self) -> None:
+    def test_statistics_are_told_when_they_change(self) -> None:
         """What is held is counted once a second at most, and before the engine sleeps."""
         engine = SurgicalEngine(MANUAL, num_blocks=16)
-        scheduler, now, goes_on = engine.scheduler, [0.0], [True]
-        parts = scheduler._blocked, scheduler.kv_cache_manager, scheduler.pressure
-        counter = FigureCounter(*parts, lambda: goes_on[0], clock=lambda: now[0])
+        scheduler, now = engine.scheduler, [0.0]
+        parts = scheduler.blocked, scheduler.kv_cache_manager, scheduler.evictor
+        counter = CoreStats(*parts, clock=lambda: now[0])
         engine.add("r", prompt="p" * 8)
         engine.step({"r": SYNC})
-        assert counter.news() == Figures(1, 2 / 16, 0) and counter.news() is None
+        assert counter.changed(1) == CoreHookStats(1, 2 / 16, 0) and counter.changed(1) is None
         engine.add("s", prompt="q" * 8)
         engine.step({"s": SYNC})
-        assert counter.news() == Figures(2, 2 / 16, 0)
+        assert counter.changed(1) == CoreHookStats(2, 2 / 16, 0)
         now[0] = 1.5
-        assert counter.news() == Figures(2, 4 / 16, 0)
+        assert counter.changed(1) == CoreHookStats(2, 4 / 16, 0)
         engine.add("t", prompt="u" * 8)
         engine.step({"t": SYNC})
-        goes_on[0] = False
-        assert counter.news() == Figures(3, 6 / 16, 0)
+        assert counter.changed(0) == CoreHookStats(3, 6 / 16, 0)
         engine.abort(["r", "s", "t"])
-        assert counter.news() == Figures(0, 0.0, 0)
+        assert counter.changed(1) == CoreHookStats(0, 0.0, 0)
         engine.assert_empty()
 
     def test_a_line_names_the_blocked(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -91,7 +91,7 @@ def test_with_ten_blocks_of_kv_everything_is_recomputed_and_right() -> None:
     prompts = sure_prompts(NUM_PROMPTS, 10, "promise")
     assert all(map(is_correct, prompts, answers(engine.generate(prompts, GREEDY, use_tqdm=False))))
     scheduler = scheduler_of(engine)
-    assert scheduler.pressure.evictions["discard"] > NUM_PROMPTS
+    assert scheduler.evictor.evictions["discard"] > NUM_PROMPTS
     scheduler.check_integrity()
 
 

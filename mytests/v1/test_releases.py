@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An unknown release is refused; what differs between the tested ones makes no difference."""
 
+import ast
+import inspect
+import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -11,10 +14,13 @@ import vllm
 from mytests.v1.configuration import MODEL, config_with
 from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
+from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 TOKENS = {"promise_token_id": 2, "sync_token_id": 3}
 
@@ -59,6 +65,63 @@ class TestModules:
             name: getattr(own, name) for name in installed.__all__
         }
         assert module_of("1.0") == MODULES[TESTED[-1]]
+
+
+PORT = {name for name in vars(SchedulerPort) if not name.startswith("_")}
+OWN = {
+    *("check_integrity", "_append_token", "_allocate_slots", "_evict", "_evict_for", "_is_of_a_tree", "_record_step"),
+    "_remove",
+}
+"""The methods of our scheduler that neither upstream nor the driver calls by their names."""
+
+OF_RELEASES = {"waiting_with_kv", "deferred"}
+"""What a release's scheduler has for ours."""
+
+STAND_INS = {"_holds_kv_blocks"} if RELEASE < (0, 31) else set[str]()
+"""What it has in place of upstream's of later releases."""
+
+BOUND = {"_update_request_with_output", "running"}
+"""Attributes of upstream's that our scheduler sets."""
+
+
+def defined_in(owner: type) -> set[str]:
+    """Methods and properties; none that every class has."""
+    return {name for name in vars(owner) if not name.startswith("__")}
+
+
+class TestScheduler:
+    """Ours lies directly over upstream's: a name that both have is an override, and only where that is meant."""
+
+    UPSTREAM = set(dir(AsyncScheduler))
+
+    def test_a_release_has_no_class_between(self) -> None:
+        """Whatever it needs is in one class, so that a reader of ours has two to read."""
+        ours = [each for each in HookScheduler.__mro__ if each.__module__.startswith("sequence_hooks.")]
+        assert ours == [HookScheduler, installed.ReleaseScheduler]
+        assert installed.ReleaseScheduler.__base__ is AsyncScheduler
+
+    def test_no_name_of_ours_is_upstreams(self) -> None:
+        """A release that adds one of them would have it overridden by accident."""
+        assert not (PORT | OWN | OF_RELEASES | STAND_INS) & self.UPSTREAM
+
+    def test_every_override_has_its_target(self) -> None:
+        """One whose target a release has dropped would never be called."""
+        assert (PORT | OWN) & defined_in(HookScheduler) == PORT | OWN
+        targets = self.UPSTREAM | STAND_INS
+        assert defined_in(HookScheduler) - PORT - OWN <= targets
+        assert defined_in(installed.ReleaseScheduler) <= targets | OF_RELEASES
+
+    def test_no_attribute_of_ours_is_upstreams(self) -> None:
+        """Neither are those that our scheduler sets in its methods."""
+        text = "".join(map(inspect.getsource, (AsyncScheduler, *AsyncScheduler.__bases__)))
+        upstreams = set(re.findall(r"\bself\.(\w+)", text))
+        stored = {
+            node.attr
+            for node in ast.walk(ast.parse(inspect.getsource(HookScheduler)))
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+        }
+        assert "driver" in stored and "requests" in upstreams
+        assert stored & upstreams == BOUND
 
 
 class TestUnsupported:

@@ -30,12 +30,11 @@ NUM_OUTPUTS = "num_outputs"
 """How many outputs of the step follow the event log. Those after them are of requests that finished after all
 events."""
 
+STATS = "stats"
+"""What only the engine's core knows of its hooks, if it has changed."""
 
-FIGURES = "figures"
-"""What only the engine knows of its hooks, if it has changed."""
 
-
-class Figures(msgspec.Struct, array_like=True, frozen=True):
+class CoreHookStats(msgspec.Struct, array_like=True, frozen=True):
     """Of one engine, for metrics."""
 
     num_blocked: int
@@ -43,10 +42,10 @@ class Figures(msgspec.Struct, array_like=True, frozen=True):
     """The share of the KV cache that BLOCKED sequences hold, from 0 to 1."""
 
     num_discarded: int
-    """How often a sequence that was set aside gave up KV since the last figures."""
+    """How often a sequence that was set aside had its KV evicted since the last of these."""
 
-    def __add__(self, later: "Figures") -> "Figures":
-        return Figures(later.num_blocked, later.held, self.num_discarded + later.num_discarded)
+    def __add__(self, later: "CoreHookStats") -> "CoreHookStats":
+        return CoreHookStats(later.num_blocked, later.held, self.num_discarded + later.num_discarded)
 
 
 class ChildTextParams(msgspec.Struct, array_like=True, frozen=True):

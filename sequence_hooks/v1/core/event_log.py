@@ -14,11 +14,11 @@ from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.wire import (
     EVENT_LOG_ID,
     EVENTS,
-    FIGURES,
     NUM_BEFORE,
     NUM_OUTPUTS,
+    STATS,
     ChildTextParams,
-    Figures,
+    CoreHookStats,
     LoggedEvent,
     TextEnd,
 )
@@ -67,24 +67,24 @@ class EventLog:
         )
         self._outputs.setdefault(request.client_index, []).append(output)
 
-    def write(self, outputs: dict[int, EngineCoreOutputs], figures: Figures | None) -> None:
-        """Add what was noted to the ``outputs`` of a step, and forget it.
+    def write(self, outputs: dict[int, EngineCoreOutputs], stats: CoreHookStats | None) -> None:
+        """Add what was noted to the ``outputs`` of a step, if anything was, and forget it.
 
         Args:
-            figures: Told to any one client, as upstream's own statistics.
+            stats: For any one client, as upstream's own statistics.
         """
         clients = {*self._events, *self._outputs}
-        told_figures = next(iter(clients or outputs or [0])) if figures is not None else None
-        for client in clients if told_figures is None else {*clients, told_figures}:
+        gets_stats = None if stats is None else next(iter(clients or outputs or [0]))
+        for client in clients if gets_stats is None else {*clients, gets_stats}:
             of_client = outputs.setdefault(client, EngineCoreOutputs(outputs=[]))
-            told: dict[str, Any] = {
+            page: dict[str, Any] = {
                 EVENTS: self._events.get(client, []),
                 NUM_BEFORE: self._num_before.get(client, 0),
                 NUM_OUTPUTS: len(of_client.outputs),
             }
-            if client == told_figures:
-                told[FIGURES] = msgspec.to_builtins(figures)
-            log = EngineCoreOutput(EVENT_LOG_ID, [], kv_transfer_params=told)
+            if client == gets_stats:
+                page[STATS] = msgspec.to_builtins(stats)
+            log = EngineCoreOutput(EVENT_LOG_ID, [], kv_transfer_params=page)
             of_client.outputs = [log, *of_client.outputs, *self._outputs.get(client, [])]
         self._events, self._num_before, self._outputs = {}, {}, {}
 

@@ -5,8 +5,8 @@
     fork                        +1     +1     +1            each block has one more owner: none is freed or reused
     child, once admitted      │ full │ full │ promi… prefix │      upstream copies the last block for the child
 
-`Forks` owns those references, and nothing else does: upstream's block manager takes references of its own when it
-admits the child, and the fork's are given back.
+`ForkedBlocks` owns those references, and nothing else does: upstream's block manager takes references of its own when
+it admits the child, and the fork's are given back.
 """
 
 from collections.abc import KeysView
@@ -29,7 +29,7 @@ class Fork:
     num_tokens: int
 
 
-class Forks:
+class ForkedBlocks:
     """The forks of children that are not admitted yet, in spawn order."""
 
     def __init__(self, manager: KVCacheManager) -> None:
@@ -70,13 +70,25 @@ class Forks:
             self._manager.block_pool.free_blocks(reversed(group))
         return True
 
-    def release_last_but(self, request_id: str) -> bool:
-        """Give back the references of the child that was spawned last, other than the one named; whether there is one.
+    def release_admitted(self, scheduled: KeysView[str]) -> None:
+        """Give back the references of the children that are among the ``scheduled`` requests."""
+        for child in self.children & scheduled:
+            self.release(child)
 
-        That child finds its context in the prefix cache, or computes it.
+    def release_one_for(self, request_id: str) -> bool:
+        """Give back the references of the child that was spawned last; whether another attempt to allocate is worth it.
+
+        That child finds its context in the prefix cache, or computes it. The one for which blocks are allocated comes
+        last: its own fork keeps its parent from giving up those blocks, and this attempt has been made with them.
         """
         last = next((child for child in reversed(self._by_child) if child != request_id), None)
-        return last is not None and self.release(last)
+        self.release(request_id if last is None else last)
+        return last is not None
+
+    def release_all(self) -> None:
+        """Give back all references."""
+        for child in list(self._by_child):
+            self.release(child)
 
     @property
     def held(self) -> dict[str, list[int]]:

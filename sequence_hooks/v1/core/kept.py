@@ -74,6 +74,11 @@ class KeptKV:
         """The children of ``parent`` of which something is kept."""
         return list(self._children.get(parent, ()))
 
+    def release_children(self, parent: Request) -> None:
+        """Give back what is kept of the children of ``parent``, if anything is."""
+        for child in self.children_of(parent):
+            self.release(child)
+
     def release(self, child: str) -> bool:
         """Give back what is kept of a child; whether anything was."""
         kept = self._by_child.pop(child, None)
@@ -86,7 +91,7 @@ class KeptKV:
         self._manager.block_pool.free_blocks(reversed(kept.blocks))
         return True
 
-    def give_up(self, child: str) -> bool:
+    def evict(self, child: str) -> bool:
         """Discard what is kept of a child, whose context then counts as plain text; whether anything was kept."""
         kept = self._by_child.get(child)
         if kept is not None:
@@ -94,7 +99,7 @@ class KeptKV:
         return self.release(child)
 
     def holdings(self, busy: Collection[Request]) -> Iterator[Holding[Request]]:
-        """What could be given up: that of children whose parents are not ``busy`` copying it."""
+        """What could be evicted: that of children whose parents are not ``busy`` copying it."""
         for kept in self._by_child.values():
             if kept.parent in busy:
                 continue

@@ -17,7 +17,7 @@ from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 Overrides = SamplingParams | Mapping[str, Any] | None
-LEAST_TEMPERATURE = 1e-2
+MIN_TEMPERATURE = 1e-2
 """Upstream raises lower temperatures to it, with a warning for each child if hooks left that to it."""
 
 _DERIVED = ("output_text_buffer_length", "n", "skip_clone")
@@ -25,7 +25,7 @@ _DERIVED = ("output_text_buffer_length", "n", "skip_clone")
 
 
 @dataclass(frozen=True)
-class Completion:
+class ParamsCompleter:
     """What upstream's front end adds to the parameters of a new request."""
 
     tokenizer: Any
@@ -45,7 +45,7 @@ class Completion:
         return params
 
 
-def child_params(parent: V1Branch, overrides: Overrides, index: int, completion: Completion) -> SamplingParams:
+def child_params(parent: V1Branch, overrides: Overrides, index: int, completer: ParamsCompleter) -> SamplingParams:
     """The parameters of a child of ``parent``: its own copy, with a seed of its own.
 
     Args:
@@ -59,7 +59,7 @@ def child_params(parent: V1Branch, overrides: Overrides, index: int, completion:
     params = inherit(own, overrides)
     if overrides is not None:
         check_one_child(params)
-        completion.complete(params)
+        completer.complete(params)
     if params.max_tokens is None:
         # Only the model's length ends the child, and upstream needs a number.
         params.max_tokens = own.max_tokens
@@ -89,7 +89,7 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
     own = copied(params)
     names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in _DERIVED]
     fields = {name: getattr(own, name) for name in names} | given
-    reconcile(fields, given, LEAST_TEMPERATURE)
+    reconcile(fields, given, MIN_TEMPERATURE)
     return SamplingParams(**fields)
 
 

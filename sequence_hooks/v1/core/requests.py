@@ -2,6 +2,7 @@
 """What upstream does with requests inside its own modules only: the one place that uses private members of theirs."""
 
 from sequence_hooks.kv.transfer import Run
+from sequence_hooks.v1.core.sequence import num_written
 from vllm.multimodal.inputs import MultiModalFeatureSpec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
@@ -53,6 +54,15 @@ def begin_session(request: Request, params: SamplingParams) -> None:
     request.num_prompt_tokens = len(request.prompt_token_ids)
     request._output_token_ids.clear()
     request.sampling_params, request.max_tokens = params, params.max_tokens
+
+
+def discard_in_flight(request: Request) -> None:
+    """Let upstream drop what a step in flight samples for a request, as it does for a session."""
+    request.num_computed_tokens = num_written(request)
+    request.spec_token_ids = []
+    request.drop_stale_output = True
+    request.num_stale_output_tokens = request.num_in_flight_tokens
+    request.num_output_placeholders = 0
 
 
 def make_glue(owner: Request, run: Run, arrival_time: float) -> Request:

@@ -1,21 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler of a V1 engine with sequence hooks, as the rest of upstream's engine calls it."""
+"""Upstream's scheduler, in which requests spawn, wait for and join others.
 
-from collections.abc import Iterable, Iterator, Sequence
+    spawn              WAITING ──► RUNNING
+    promise, sync      RUNNING ──► BLOCKED      its row in the worker's batch is freed
+    its own end        RUNNING ──► BLOCKED      with children still unjoined
+    children finished  BLOCKED ──► WAITING      KV kept: computes what is new; KV evicted: finds or recomputes it
+                               ──► FINISHED_*   it had ended, or has no room left
+
+A BLOCKED request is in none of upstream's queues, so it counts against no limit of theirs, and it keeps its blocks
+unless others need them. BLOCKED is ours: upstream's status of such a request is PREEMPTED, which has no finish reason.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
-from sequence_hooks.tree.integrity import IntegrityError
-from sequence_hooks.tree.resume import nobody_waits
-from sequence_hooks.v1.core.figures import FigureCounter
-from sequence_hooks.v1.core.integrity import check_blocks, check_queues_of
-from sequence_hooks.v1.core.sequence import params_of
-from sequence_hooks.v1.core.stats import Queue, count_requests
-from sequence_hooks.v1.core.tree_scheduler import TreeScheduler
+from sequence_hooks.handlers.triggers import Triggers
+from sequence_hooks.kv.eviction import Holding
+from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.log import HookLog, ToldOnce
+from sequence_hooks.v1.core.children import ChildRequests
+from sequence_hooks.v1.core.event_log import EventLog
+from sequence_hooks.v1.core.eviction import KVEvictor
+from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups
+from sequence_hooks.v1.core.injection import Injection
+from sequence_hooks.v1.core.integrity import check_blocks, check_queues, held_blocks
+from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.params import params_after_join
+from sequence_hooks.v1.core.recorder import SchedulerRecorder
+from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
+from sequence_hooks.v1.core.stats import CoreStats, count_requests
+from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.wire import RESUME
 from vllm.logger import init_logger
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -24,114 +47,330 @@ from vllm.v1.request import Request, RequestStatus
 logger = init_logger(f"vllm.{__name__}")
 
 
-class HookScheduler(TreeScheduler):
-    """Upstream's scheduler with BLOCKED parents and children. It stays asynchronous where upstream's is."""
+class HookScheduler(ReleaseScheduler):
+    """Moves requests as the driver says: its `sequence_hooks.tree.port.SchedulerPort`. Asynchronous if upstream's is.
+
+    No collaborator holds what upstream reassigns, such as ``running``: it is an argument of their methods.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._append = self._upstream._update_request_with_output
-        self._figures = FigureCounter(self._blocked, self.kv_cache_manager, self.pressure, self.has_unfinished_requests)
+        check_kv_groups(self.kv_cache_config)
+        # Where no token is in flight, upstream's scheduler for synchronous engines does the same with less.
+        self._upstream = cast(Any, super() if self.scheduler_config.async_scheduling else super(AsyncScheduler, self))
+        self._append_upstream: Callable[..., tuple[list[int], bool]] = self._upstream._update_request_with_output
+        manager = self.kv_cache_manager
+        self._allocate_upstream: Callable[..., KVCacheBlocks | None] = manager.allocate_slots
+        self.branches: dict[str, V1Branch] = {}
+        """The unfinished requests that a hook has touched, and all unfinished children."""
 
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """Upstream's `schedule`, after joining the parents that can go on."""
-        self._settle()
-        if self._branches:
-            self.pressure.begin()
-        else:
-            self.pressure.step_aside()
-        return super().schedule(*args, **kwargs)
+        self.blocked: dict[str, Request] = {}
+        """In the order in which they were set aside."""
 
-    def update_from_output(
-        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
-        """Upstream's outputs, and what happened to trees meanwhile."""
-        self._event_log.begin_step()
-        sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
-        is_ours = bool(self._branches) or any(map(self._candidates.__contains__, sampled))
-        # Upstream calls it for each request. In most steps nobody is in a tree, and nothing of ours is called.
-        self._update_request_with_output = self._sample if is_ours else self._append  # type: ignore[method-assign]
-        outputs = super().update_from_output(scheduler_output, model_runner_output)
-        self._settle()
-        self.note_if_idle()
-        figures = self._figures.news() if self.log_stats else None
-        if self._event_log or figures is not None:
-            self._event_log.write(outputs, figures)
-        return outputs
+        self._children = children = ChildRequests.of(self.vllm_config, self.structured_output_manager)
+        hooks = children.special_kwargs
+        self._recorder = SchedulerRecorder(hooks.record_to, manager, children.decode)
+        self._events = EventLog()
+        self._forks = ForkedBlocks(manager)
+        self._kept = KeptKV(manager)
+        self._injection = Injection(manager, self._kept, self.branches, hooks)
+        self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
+        self._stats = CoreStats(self.blocked, manager, self.evictor)
+        self.triggers = Triggers.of(hooks, children.tokenizer)
+        log, observers = HookLog(logger, ToldOnce()), (self._recorder, self._events)
+        self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
+        self.trees = self.driver.trees
 
-    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
-        """Upstream's, in which a tree counts as one request."""
-        stats: SchedulerStats | None = super().make_stats(*args, **kwargs)
-        if stats is not None and self._branches:
-            num_deferred = len(self.deferred)
-            num_waiting = len(self.waiting) + len(self.waiting_first) - num_deferred
-            lengths: dict[Queue, int] = {
-                "running": len(self.running),
-                "waiting": num_waiting,
-                "deferred": num_deferred,
-            }
-            count_requests(stats, lengths, self._queued_of_trees())
-        return stats
-
-    def _queued_of_trees(self) -> Iterator[tuple[str, Queue]]:
-        """For each queued sequence of a tree, and each piece of glue, its request's id and its queue."""
-        of_trees = ((branch, branch.sequence.request) for branch in self._branches.values())
-        glue = ((self._branches[each.owner.request_id], each.request) for each in self._glue.values())
-        for branch, request in chain(of_trees, glue):
-            if request.status == RequestStatus.RUNNING:
-                yield branch.root.request_id, "running"
-            elif request.request_id not in self._blocked and not request.is_finished():
-                yield branch.root.request_id, "deferred" if request in self.deferred else "waiting"
+    # What the rest of upstream's engine calls.
 
     def add_request(self, request: Request) -> None:
         """As upstream; a front end's resumption of a sequence is not queued."""
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
+            self._recorder.arrived(request)
             super().add_request(request)
             return
-        name, token_ids = resumption
         try:
-            self.resume(name, token_ids)
+            self.driver.resume(*resumption)
         except ValueError as error:
             # The front end has checked it: the sequence was aborted meanwhile.
             logger.debug("%s", error)
 
     def has_requests(self) -> bool:
         """As upstream, and while something is to be told. If all wait for a caller, the engine sleeps."""
-        return super().has_requests() or bool(self._event_log) or self.trees.has_unsettled
+        return super().has_requests() or bool(self._events) or self.trees.has_unsettled
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """Upstream's `schedule`, after joining the parents that can go on."""
+        self.driver.join_ready()
+        # Bound anew in each step: while there is no tree, a request costs no call of ours, as an override would.
+        allocate = self._allocate_slots if self.branches else self._allocate_upstream
+        self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
+        start = self._recorder.now()
+        scheduled = super().schedule(*args, **kwargs)
+        if self._recorder.is_recording:
+            self._record_step(start, self._injection.by_owner(scheduled))
+        return scheduled
+
+    def _allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        """Upstream's `allocate_slots`; before it fails, others that do not run give up their KV."""
+        if self._injection.must_wait(request, self._inflight_prefills):
+            return None
+        blocks = self._allocate_upstream(request, *args, **kwargs)
+        while blocks is None and self._evict_for(request):
+            blocks = self._allocate_upstream(request, *args, **kwargs)
+        return blocks
+
+    def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
+        fork = self._forks.of(request)
+        if fork is not None:
+            return *fork, 0, False
+        if request.request_id in self.branches:
+            # It begins with what the prefix cache has, and computes the rest from its tokens.
+            self.branches[request.request_id].discard_injected()
+        return super()._get_local_prefix_cache_hit(request, *args)
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        if not self.branches:
+            self._upstream._update_after_schedule(scheduler_output)
+            return
+        self._injection.send(scheduler_output, self.requests)
+        self._forks.release_admitted(scheduler_output.num_scheduled_tokens.keys())
+        self._upstream._update_after_schedule(scheduler_output)
+        self._remove(self._injection.take_computed_glue(scheduler_output))
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Upstream's outputs, and what happened to trees meanwhile."""
+        self._events.begin_step()
+        sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
+        is_ours = bool(self.branches) or any(map(self.triggers.candidates.__contains__, sampled))
+        # Bound anew in each step: upstream calls it for each request, and in most steps nobody is in a tree.
+        append = self._append_token if is_ours else self._append_upstream
+        self._update_request_with_output = append  # type: ignore[method-assign]
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self.driver.join_ready()
+        if self._recorder.is_recording and not self.has_unfinished_requests():
+            # No other step may follow until a caller or a request comes.
+            self._record_step(self._recorder.now(), {})
+        self._events.write(outputs, self._stats.changed(len(self.running)) if self.log_stats else None)
+        return outputs
+
+    def _append_token(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        """In place of upstream's `_update_request_with_output`."""
+        branch, token_id = self.branches.get(request.request_id), new_token_ids[-1]
+        match = None
+        if token_id in self.triggers.candidates:
+            num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
+            match = self.triggers.match(token_id, request.all_token_ids, num_sampled)
+        if branch is None:
+            if match is None:
+                return self._append_upstream(request, new_token_ids, is_stale)
+            branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+        sequence = branch.sequence
+        decision = None if match is None else self.driver.decide(branch, token_id, match, sequence.output_token_ids)
+        if request.is_finished():
+            # Its own handler has aborted it.
+            return [], False
+        new_token_ids, _ = self._append_upstream(request, new_token_ids, is_stale)
+        ending = sequence.ending(token_id, self.max_model_len)
+        if ending is not None:
+            self.driver.end(branch, ending)
+            return new_token_ids, True
+        return new_token_ids, decision is not None and self.driver.apply(branch, decision)
+
+    def _handle_stopped_request(self, request: Request) -> bool:
+        if request.request_id not in self.blocked or request.is_finished():
+            # A BLOCKED one is finished if its grammar does not accept the token that has blocked it.
+            return super()._handle_stopped_request(request)
+        discard_in_flight(request)
+        self.reset_preempted_req_ids.add(request.request_id)
+        return False
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        # Some releases enqueue what has stopped and goes on at the end of a step, when it may have been aborted.
+        if request.request_id not in self.blocked and not request.is_finished():
+            self._recorder.track(request)
+            super()._enqueue_waiting_request(request)
+
+    def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
+        # A tree that has begun goes before new requests, in upstream's queue for requests that hold KV.
+        return self._is_of_a_tree(request) or super()._holds_kv_blocks(request)
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        glue = self._injection.glue.get(request.request_id)
+        if glue is not None:
+            # Without it, its owner cannot go on with injected KV.
+            self._evict(self.evictor.holding(glue.owner))
+            return
+        self._recorder.preempted(request)
+        super()._preempt_request(request, *args, **kwargs)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        branch = self.branches.pop(request.request_id, None)
+        if branch is not None:
+            self.blocked.pop(request.request_id, None)
+            self._forks.release(request.request_id)
+            self._remove(self._injection.stop(request))
+            if branch.phase != "finished":
+                self.driver.abort(branch)
+            elif self.driver.keeps_kv(branch):
+                self._kept.keep(branch)
+        self._recorder.ended(request)
+        freed = super()._free_request(request, *args, **kwargs)
+        if branch is not None and branch.has_failed:
+            # User-defined code may have aborted it while its token is processed: upstream is to cache no block for it.
+            request.num_computed_tokens = 0
+        return freed
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Abort requests or single branches, with all their descendants, whatever their status."""
-        named = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
+        given = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
         # Glue ends with its owner.
-        ids = [name for name in named if name not in self._glue] if self._glue else list(named)
-        doomed = [self._branches[name] for name in ids if name in self._branches]
-        if not doomed:
-            untouched: list[Request] = super().finish_requests(ids, finished_status)
-            return untouched
-        below = [branch.request_id for each in doomed for branch in each.subtree() if branch.phase != "finished"]
+        ids = [name for name in given if name not in self._injection.glue]
+        below = self.driver.unfinished_below(self.branches[name] for name in ids if name in self.branches)
         # Children first: a parent that is aborted then has none left to abort.
+        names = dict.fromkeys([*(branch.request_id for branch in below), *ids])
         finished: list[Request] = []
-        for name in dict.fromkeys([*reversed(below), *ids]):
-            finished += super().finish_requests(name, finished_status)
+        for each in names if below else [ids]:
+            finished += super().finish_requests(each, finished_status)
         return finished
 
-    def resume(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """Let a sequence that waits for a caller go on, with ``token_ids`` after its children's results.
+    def reset_prefix_cache(self, reset_running_requests: bool = False, *args: Any, **kwargs: Any) -> bool:
+        """As upstream: if running requests give up their KV, so do those that do not run."""
+        if reset_running_requests:
+            kept, waiting = (
+                self._kept.holdings(self._injection.copies),
+                self._injection.without_glue(self.waiting_with_kv),
+            )
+            for holding in [*kept, *self.evictor.holdings([*self.blocked.values(), *waiting])]:
+                self._evict(holding)
+            self._forks.release_all()
+        return super().reset_prefix_cache(reset_running_requests, *args, **kwargs)
 
-        Raises:
-            ValueError: no such sequence waits, an id lies outside the vocabulary, or there are too many.
-        """
-        branch = self._branches.get(request_id)
-        if branch is None or not branch.awaits_resume:
-            raise nobody_waits(request_id, (each.request_id for each in self._branches.values() if each.awaits_resume))
-        self.trees.resume(branch, self.hooks.merger.checked(branch, token_ids))
+    def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
+        """Upstream's, in which a tree counts as one request."""
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None and self.branches:
+            count_requests(stats, self, self.branches, self.blocked, self._injection.glue.values())
+        return stats
+
+    # What the driver calls.
+
+    def enqueue_children(self, parent: V1Branch, children: Sequence[V1Branch]) -> None:
+        """Queue children with forks of their parent's blocks."""
+        for child in children:
+            request, name = child.sequence.request, child.request_id
+            assert child.spec is not None
+            self.branches[name], self.requests[name] = child, request
+            self._forks.add(parent.sequence.request, request, child.spec.num_shared)
+            self._enqueue_waiting_request(request)
+            if self.log_stats:
+                request.record_event(EngineCoreEventType.QUEUED)
+
+    def block_sequence(self, branch: V1Branch) -> None:
+        """Set a request aside; upstream then asks `_handle_stopped_request` what becomes of it."""
+        request = branch.sequence.request
+        request.status = RequestStatus.PREEMPTED
+        self.blocked[request.request_id] = request
+        if branch.ended_as is not None:
+            self._kept.release_children(request)
+
+    def kv_source(self, child: V1Branch) -> Source:
+        """What is kept of a finished child."""
+        return self._kept.source(child)
+
+    def allocate_injected(self, branch: V1Branch) -> bool:
+        """Allocate slots for the whole context of a BLOCKED request; False if there are not enough."""
+        request = branch.sequence.request
+        self._injection.reserve(request)
+        has_slots = self._allocate_slots(request, request.num_tokens - request.num_computed_tokens) is not None
+        if not has_slots:
+            self._injection.cancel(request)
+        return has_slots
+
+    def enqueue_joined(self, branch: V1Branch) -> None:
+        """Let a request go on, for which all that it has so far is its prompt."""
+        request, injected = branch.sequence.request, branch.injected
+        del self.blocked[request.request_id]
+        begin_session(request, params_after_join(branch))
+        request.status = RequestStatus.WAITING
+        if injected is not None and injected.copies:
+            for glue in self._injection.begin(request, injected):
+                self.requests[glue.request_id] = glue
+                self.waiting_with_kv.add_request(glue)
+        else:
+            self._kept.release_children(request)
+        self._enqueue_waiting_request(request)
+
+    def finish_joined(self, branch: V1Branch) -> None:
+        """Finish a BLOCKED request with the end that it had, or with the model's length."""
+        request, ended_with = branch.sequence.request, branch.sequence.ended_with
+        assert ended_with is not None
+        request.status = ended_with
+        self._free_request(request)
+        if branch.parent is None:
+            self._events.finish(branch)
+
+    def abort_sequences(self, branches: Sequence[V1Branch]) -> None:
+        """Abort requests, in this order."""
+        self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
+
+    # Who gives up KV, and what is out of upstream's queues.
+
+    def _evict_for(self, request: Request) -> bool:
+        """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
+        is_last_resort = not self.running
+        # New requests wait instead of taking KV that others would recompute.
+        may_evict = request.status == RequestStatus.RUNNING or self._is_of_a_tree(request)
+        if not is_last_resort and (self.evictor.preserves or not may_evict):
+            return False
+        kept = self._kept.holdings(self._injection.copies)
+        waiting = self._injection.without_glue(self.waiting_with_kv) if is_last_resort else ()
+        victim = self.evictor.choose(request, self.blocked.values(), kept, waiting)
+        if victim is None:
+            return is_last_resort and self._forks.release_one_for(request.request_id)
+        self._evict(victim)
+        return True
+
+    def _evict(self, holding: Holding[Request]) -> None:
+        """Let a request that does not run, or what is kept of a finished one, give up its KV."""
+        self.evictor.note(holding)
+        request = holding.holder
+        if not self._kept.evict(request.request_id):
+            self._remove(self._injection.stop(request))
+            # Upstream's, which waits until no step in flight writes to the blocks.
+            self._free_request_blocks(request)
+            request.num_computed_tokens = 0
+
+    def _is_of_a_tree(self, request: Request) -> bool:
+        """Whether a hook has touched a request, or it is a child, or glue of one of these."""
+        return request.request_id in self.branches or request.request_id in self._injection.glue
+
+    def _remove(self, glue: Sequence[Request]) -> None:
+        """Take glue out of all queues, each of which is gone through once."""
+        running = {each for each in glue if each.status == RequestStatus.RUNNING}
+        if running:
+            self.running = [each for each in self.running if each not in running]
+            self.finished_req_ids.update(each.request_id for each in running)
+        if len(running) < len(glue):
+            self.waiting_with_kv.remove_requests([each for each in glue if each not in running])
+        self._inflight_prefills.difference_update(glue)
+        for each in glue:
+            del self.requests[each.request_id]
+
+    def _record_step(self, start: float, scheduled: Mapping[str, int]) -> None:
+        glue = self._injection.glue
+        held = held_blocks(self.kv_cache_manager, self._forks, self._kept, glue)
+        _, num_waiting = self.get_request_counts()
+        self._recorder.step(start, scheduled, self.requests, held, len(self.blocked), num_waiting - len(glue))
 
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         self.trees.check_integrity()
-        check_queues_of(self, self._blocked)
-        check_blocks(self.kv_cache_manager, self._forks, self._kept, self._glue)
-        blocked = {branch.request_id for branch in self.trees.branches if branch.phase == "blocked"}
-        if blocked != set(self._blocked):
-            strays = f"{sorted(blocked ^ set(self._blocked))} are BLOCKED in the scheduler or in the trees, not in both"
-            raise IntegrityError(f"{strays}\n{self.trees.report()}")
+        check_queues(self, self.blocked, self.trees)
+        manager = self.kv_cache_manager
+        check_blocks(manager, held_blocks(manager, self._forks, self._kept, self._injection.glue))

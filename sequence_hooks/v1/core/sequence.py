@@ -6,7 +6,7 @@ from typing import Any, overload
 
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.sequence import Outcome
-from sequence_hooks.v1.core.texts import Stop, TokenTexts
+from sequence_hooks.v1.core.stop_strings import StopStringChecker, StopStringMatch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
@@ -57,10 +57,10 @@ class V1Sequence:
     After a join, upstream's request counts everything before it as prompt. This is where its own prompt ends.
 
     Args:
-        texts: The texts of its output tokens, if it has stop strings.
+        checker: Looks for its stop strings, if it has any.
     """
 
-    def __init__(self, request: Request, text_of: TextOf, texts: TokenTexts | None) -> None:
+    def __init__(self, request: Request, text_of: TextOf, checker: StopStringChecker | None) -> None:
         self._request: Request | None = request
         self.request_id: str = request.request_id
         self.sampling_params = params_of(request)
@@ -68,21 +68,20 @@ class V1Sequence:
 
         self.num_prompt_tokens = len(request.all_token_ids) - request.num_output_tokens
         self.output_token_ids: Sequence[int] = TokenView(request.all_token_ids, self.num_prompt_tokens)
-        self.finish_reason: str | None = None
         self.ended_with: RequestStatus | None = None
-        """Upstream's status at its end; None until then."""
+        """Upstream's status at its own end; None until then, and of one that was aborted before."""
 
         self._text_of = text_of
-        self._texts = texts
-        self.stop: Stop | None = None
+        self._checker = checker
+        self.stop: StopStringMatch | None = None
         """The stop string that has ended its output."""
 
-        for token_id in self.output_token_ids if texts is not None else ():
+        for token_id in self.output_token_ids if checker is not None else ():
             self._sample(token_id)
 
     @property
     def request(self) -> Request:
-        """Upstream's request; raises a `LookupError` if it was let go."""
+        """Upstream's request; raises a `LookupError` if its context was released."""
         if self._request is None:
             raise LookupError(f"{self.request_id} has been joined, and its context is not kept")
         return self._request
@@ -108,29 +107,56 @@ class V1Sequence:
         """Not known here, as they go straight to the front end."""
         return None
 
-    def sampled(self, token_id: int) -> Stop | None:
-        """Take note of the token that upstream has just appended; return the stop string that has ended the output."""
+    @property
+    def finish_reason(self) -> str | None:
+        return None if self.ended_with is None else str(RequestStatus.get_finished_reason(self.ended_with))
+
+    def ending(self, token_id: int, max_len: int) -> range | None:
+        """Take note of the token that upstream has just appended. If the sequence has ended with it, return the output
+        tokens that ended it and are not part of its result; None if it goes on.
+
+        A stop string ends it like a stop token, which wins if both do.
+
+        Args:
+            max_len: The most tokens that its context may have.
+        """
+        request, num_output = self.request, len(self.output_token_ids)
         self._sample(token_id)
-        return self.stop
+        is_stopped = request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_REPETITION)
+        if self.stop is not None and not is_stopped:
+            request.status, request.stop_reason = RequestStatus.FINISHED_STOPPED, self.stop.string
+            ending = range(self.stop.num_tokens, num_output)
+        elif request.status == RequestStatus.FINISHED_STOPPED:
+            ending = range(num_output - 1, num_output)
+        elif request.is_finished():
+            ending = range(0)
+        elif request.num_tokens >= max_len:
+            # Some releases let nothing end a request before its min_tokens, and a child may lack the room for them.
+            request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+            ending = range(0)
+        else:
+            return None
+        self.note_end(request.status)
+        return ending
 
-    def merged(self, token_ids: Sequence[int]) -> None:
-        """Take note of tokens that a join has just appended."""
-        if self._texts is not None:
-            self._texts.merge(token_ids)
+    def append_merged(self, token_ids: Sequence[int]) -> None:
+        """Append tokens of a join, which complete no stop string."""
+        self.request.append_output_token_ids(list(token_ids))
+        if self._checker is not None:
+            self._checker.merge(token_ids)
 
-    def note_end(self) -> None:
-        """Take note of how upstream's request has ended."""
-        self.ended_with = self.request.status
-        self.finish_reason = str(RequestStatus.get_finished_reason(self.request.status))
+    def note_end(self, status: RequestStatus) -> None:
+        """Take note of how it has ended; what ends it first counts."""
+        self.ended_with = self.ended_with or status
 
-    def let_go(self) -> None:
+    def release_context(self) -> None:
         """Keep nothing but the output of a joined child: a tree lives as long as its request."""
         self.output_token_ids = tuple(self.output_token_ids)
-        self._request = self._texts = None
+        self._request = self._checker = None
 
     def _sample(self, token_id: int) -> None:
-        if self._texts is not None and self.stop is None:
-            self.stop = self._texts.sample(token_id)
+        if self._checker is not None and self.stop is None:
+            self.stop = self._checker.sample(token_id)
 
 
 V1Branch = Branch[V1Sequence]

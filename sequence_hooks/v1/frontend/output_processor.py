@@ -27,10 +27,10 @@ from sequence_hooks.v1.frontend.side_outputs import SideOutputs
 from sequence_hooks.v1.wire import (
     EVENT_LOG_ID,
     EVENTS,
-    FIGURES,
     NUM_BEFORE,
     NUM_OUTPUTS,
-    Figures,
+    STATS,
+    CoreHookStats,
     LoggedEvent,
     decode,
 )
@@ -80,8 +80,8 @@ class HookOutputProcessor(OutputProcessor):
         self._step: _StepEvents | None = None
         """What is still to happen, while a step's outputs come in."""
 
-        self._figures: Figures | None = None
-        """What the engine has told since `take_figures`."""
+        self._core_stats: CoreHookStats | None = None
+        """What the engine has told since `take_core_stats`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `HookInputProcessor` has let in."""
@@ -152,10 +152,10 @@ class HookOutputProcessor(OutputProcessor):
         """The roots of the trees that have ended last."""
         return self._replay.trees.recent
 
-    def take_figures(self) -> Figures | None:
+    def take_core_stats(self) -> CoreHookStats | None:
         """What the engine has told of its hooks since the last call; None if nothing has changed."""
-        figures, self._figures = self._figures, None
-        return figures
+        stats, self._core_stats = self._core_stats, None
+        return stats
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
         """As upstream."""
@@ -195,9 +195,9 @@ class HookOutputProcessor(OutputProcessor):
         """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
         told = log.kv_transfer_params
         assert told is not None and self._step is None
-        if FIGURES in told:
-            figures = msgspec.convert(told[FIGURES], Figures)
-            self._figures = figures if self._figures is None else self._figures + figures
+        if STATS in told:
+            latest = msgspec.convert(told[STATS], CoreHookStats)
+            self._core_stats = latest if self._core_stats is None else self._core_stats + latest
         events = decode(told[EVENTS])
         before, during = events[: told[NUM_BEFORE]], events[told[NUM_BEFORE] :]
         self._replay_all(before)

@@ -5,7 +5,7 @@ from typing import Any
 
 from sequence_hooks.serving.metrics import COUNTERS, CounterDelta, HookMetrics
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
-from sequence_hooks.v1.wire import Figures
+from sequence_hooks.v1.wire import CoreHookStats
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase
@@ -28,9 +28,9 @@ class HookStatLogger(AggregateStatLoggerBase):
         self._processor = processor
         self._logs = logs
         self._delta = CounterDelta()
-        self._latest: dict[int, Figures] = {}
+        self._latest: dict[int, CoreHookStats] = {}
         self._logged: dict[int, tuple[int, float]] = {}
-        # As upstream's own: the labels, and that figures of an engine come from whoever was told them last.
+        # As upstream's own: the labels, and that those of an engine come from whoever was told them last.
         metrics = HookMetrics(["model_name", "engine"], gauge_mode="mostrecent")
         name = str(vllm_config.model_config.served_model_name)
         self._engines = {index: metrics.of({"model_name": name, "engine": str(index)}) for index in engine_indexes}
@@ -50,24 +50,24 @@ class HookStatLogger(AggregateStatLoggerBase):
             metrics.add(field, self._delta.of(field, getattr(stats, field)))
         while stats.blocked_times:
             metrics.observe_blocked(stats.blocked_times.popleft())
-        figures = self._processor.take_figures()
-        if figures is not None:
-            self._latest[engine_idx] = figures
-            metrics.set_blocked(figures.num_blocked)
-            metrics.set_held(figures.held)
-            metrics.add_evictions("discard", figures.num_discarded)
+        latest = self._processor.take_core_stats()
+        if latest is not None:
+            self._latest[engine_idx] = latest
+            metrics.set_blocked(latest.num_blocked)
+            metrics.set_held(latest.held)
+            metrics.add_evictions("discard", latest.num_discarded)
 
     def log(self) -> None:
         """Log how many sequences are BLOCKED, if any is and if that has changed: they may wait for callers for long."""
-        for index, figures in self._latest.items():
-            blocked = (figures.num_blocked, figures.held)
+        for index, latest in self._latest.items():
+            blocked = (latest.num_blocked, latest.held)
             is_new, self._logged[index] = self._logged.get(index) != blocked, blocked
-            if self._logs and figures.num_blocked and is_new:
+            if self._logs and latest.num_blocked and is_new:
                 logger.info(
                     "Engine %03d: Blocked: %d reqs, KV cache usage of the blocked: %.1f%%",
                     index,
-                    figures.num_blocked,
-                    100 * figures.held,
+                    latest.num_blocked,
+                    100 * latest.held,
                 )
 
     def log_engine_initialized(self) -> None:

@@ -17,7 +17,7 @@ import os
 
 from sequence_hooks.config.messages import shortened
 
-MODULES = {"0.28": "v0_28", "0.29": "v0_29", "0.30": "v0_29", "0.31": "v0_31", "0.32": "v0_32", "0.33": "v0_33"}
+MODULES = {"0.28": "v0_28", "0.29": "v0_29", "0.30": "v0_29", "0.31": "v0_31", "0.32": "v0_32", "0.33": "v0_32"}
 """The module of each tested release, by the first two numbers of its version; the newest one comes last."""
 
 TESTED = tuple(MODULES)

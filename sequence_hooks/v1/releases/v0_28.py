@@ -1,27 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM 0.28: as 0.29, with other ends at the model's length, logprobs of no tokens, and an older place for a class."""
+"""vLLM 0.28: as 0.29, with logprobs of no tokens, and an older place for a class."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from sequence_hooks.v1.releases import v0_29
+from sequence_hooks.v1.releases.v0_29 import ReleaseScheduler as ReleaseScheduler
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
 from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts
 from vllm.config import VllmConfig
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestState
-from vllm.v1.request import Request, RequestStatus
-
-
-class ReleaseScheduler(v0_29.ReleaseScheduler):
-    """See `v0_29.ReleaseScheduler`."""
-
-    def _ends_full(self, request: Request) -> bool:
-        # Upstream lets nothing end a request before its min_tokens, and a child may have no room for its parent's.
-        if request.num_tokens < self.max_model_len:
-            return False
-        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
-        return True
 
 
 class ReleaseRequestState(RequestState):

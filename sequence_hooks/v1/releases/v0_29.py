@@ -19,7 +19,7 @@ class ReleaseScheduler(AsyncScheduler):
     skipped_waiting: RequestQueue
 
     @property
-    def waiting_first(self) -> RequestQueue:
+    def waiting_with_kv(self) -> RequestQueue:
         return self.skipped_waiting
 
     @staticmethod
@@ -31,9 +31,6 @@ class ReleaseScheduler(AsyncScheduler):
     def deferred(self) -> Collection[Request]:
         # Upstream does not count them.
         return ()
-
-    def _ends_full(self, request: Request) -> bool:
-        return False
 
     def _enqueue_waiting_request(self, request: Request) -> None:
         if self._holds_kv_blocks(request):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM 0.32. The other modules of this package say what is different in theirs."""
+"""vLLM 0.32 and 0.33. The other modules of this package say what is different in theirs.
+
+0.33 caps prefix hits, but only where it returns routed experts, which are refused: a fork needs no cap.
+"""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -15,10 +18,10 @@ Unsupported = tuple[bool, str, Any, str]
 
 
 class ReleaseScheduler(AsyncScheduler):
-    """Upstream's scheduler. Requests for which `_holds_kv_blocks` is true wait in `waiting_first`."""
+    """Upstream's scheduler. Requests for which `_holds_kv_blocks` is true wait in `waiting_with_kv`."""
 
     @property
-    def waiting_first(self) -> RequestQueue:
+    def waiting_with_kv(self) -> RequestQueue:
         """The waiting requests that are admitted before those in ``waiting``."""
         queue: RequestQueue = self.kv_holding_waiting
         return queue
@@ -28,10 +31,6 @@ class ReleaseScheduler(AsyncScheduler):
         """The waiting requests that upstream counts as deferred."""
         requests: Collection[Request] = self.deferred_waiting
         return requests
-
-    def _ends_full(self, request: Request) -> bool:
-        """Whether a request that goes on ends because its context is as long as the model's; upstream sees to it."""
-        return False
 
 
 class ReleaseRequestState(RequestState):

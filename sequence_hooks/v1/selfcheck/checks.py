@@ -57,12 +57,12 @@ def several(trees: Trees) -> Finding:
 
 def pressure(trees: Trees) -> Finding:
     """More trees than there is KV cache for: waiting parents give up their KV, and recompute it."""
-    before = trees.scheduler.pressure.num_recomputed
+    before = trees.scheduler.evictor.num_recomputed
     with trees.scarce():
         for number in range(8):
             trees.add(f"again.{number}", BLOCKS[number % len(BLOCKS)])
         trees.run()
-    num_recomputed = trees.scheduler.pressure.num_recomputed - before
+    num_recomputed = trees.scheduler.evictor.num_recomputed - before
     faults = [] if num_recomputed else ["no sequence has given up KV, so this says nothing"]
     seen = f"{num_recomputed} tokens of KV given up"
     return _finding(trees, "pressure", "KV that was given up is recomputed", num_children=3, faults=faults, seen=seen)

@@ -47,10 +47,8 @@ class Trees:
         scheduler = self._core.scheduler
         assert isinstance(scheduler, HookScheduler)
         self.scheduler = scheduler
-        hooks = scheduler.hooks
-        (handler,) = hooks.decider.triggers.by_id.values()
-        hooks.decider.triggers = EveryToken(handler)
-        scheduler.attach(hooks)
+        (handler,) = scheduler.triggers.by_id.values()
+        scheduler.triggers = EveryToken(handler)
         self.block_size = scheduler.block_size
         model = self.engine.model_config
         self._prompts = Prompts(self.engine.get_tokenizer(), model.get_vocab_size())
@@ -122,7 +120,7 @@ class Trees:
     def leftovers(self) -> list[str]:
         """What an engine without requests still holds, and must not."""
         left = [f"the scheduler still has {name}" for name in self.scheduler.requests]
-        left += [f"{request.request_id} is still BLOCKED" for request in self.scheduler.blocked]
+        left += [f"{name} is still BLOCKED" for name in self.scheduler.blocked]
         # The first block is upstream's null block, which nobody can have.
         num_missing = self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks()
         if num_missing:

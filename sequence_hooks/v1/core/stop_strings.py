@@ -16,7 +16,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopStringMatch:
     """A stop string that a sequence has sampled."""
 
     string: str
@@ -27,7 +27,7 @@ class Stop:
     """Output tokens that begin within that text; the ones after them ended the sequence."""
 
 
-class TokenTexts:
+class StopStringChecker:
     """The text of each output token of one sequence, and the stop strings in it.
 
     Args:
@@ -49,7 +49,7 @@ class TokenTexts:
 
         self._num_merged = 0
 
-    def sample(self, token_id: int) -> Stop | None:
+    def sample(self, token_id: int) -> StopStringMatch | None:
         """Append a sampled token; return the stop string that it completes, if any.
 
         A stop string has to begin after the last merged token.
@@ -75,7 +75,7 @@ class TokenTexts:
         self._detokenizer.update([token_id], False)
         self._ends.append(len(getattr(self._detokenizer, "output_text", "")))
 
-    def _find(self, before: int) -> Stop | None:
+    def _find(self, before: int) -> StopStringMatch | None:
         text: str = getattr(self._detokenizer, "output_text", "")
         found: list[tuple[int, int, str]] = []
         for order, string in enumerate(self._stop):
@@ -86,7 +86,7 @@ class TokenTexts:
             return None
         end, _, string = min(found)
         text_end = end if self._is_included else end - len(string)
-        return Stop(string, text_end, self._num_within(text_end))
+        return StopStringMatch(string, text_end, self._num_within(text_end))
 
     def _num_within(self, text_end: int) -> int:
         """How many tokens begin before ``text_end``."""

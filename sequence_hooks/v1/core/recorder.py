@@ -1,32 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler tells its observer about requests and steps; trees and `Pressure` report their own events."""
+"""What a scheduler records about requests, steps and trees."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from sequence_hooks.trace import events
-from sequence_hooks.trace.observer import SILENT, Observer
+from sequence_hooks.trace.observer import SILENT, TreeNotes
+from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.trace.steps import Counts, StepNotes
 from sequence_hooks.v1.core.sequence import params_of
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import Request
 
 Decode = Callable[[Sequence[int], bool], str]
 """The text of tokens, with or without special ones; empty if the engine has no tokenizer."""
 
 
-class RunNotes:
-    """Turns what upstream's scheduler does into events, each noted once."""
+class SchedulerRecorder(TreeNotes):
+    """Turns what happens in a scheduler into events, each noted once.
 
-    def __init__(self, observer: Observer = SILENT, decode: Decode | None = None) -> None:
-        self._observer = observer
+    Args:
+        record_to: The file of the recording; None for none.
+    """
+
+    def __init__(self, record_to: str | None, manager: KVCacheManager, decode: Decode) -> None:
+        observer = SILENT if record_to is None else Recorder(record_to)
+        super().__init__(observer)
+        self.is_recording = observer.is_recording
+        """Whether counts are worth computing."""
+
+        self._pool = manager.block_pool
         self._decode = decode
         self._steps = StepNotes(observer)
         self._num_prompt_tokens: dict[str, int] = {}
         """Of each sequence whose end is not noted yet. To upstream, a join turns all that it has into its prompt."""
 
-    @property
-    def is_recording(self) -> bool:
-        """Whether counts are worth computing."""
-        return self._observer.is_recording
+        block_size = manager.coordinator.single_type_managers[0].block_size
+        # The first block is upstream's null block, which nobody can have.
+        observer.note(events.Stream, block_size=block_size, num_blocks=self._pool.num_gpu_blocks - 1)
 
     def now(self) -> float:
         """The time that an event gets now, in seconds."""
@@ -39,10 +49,10 @@ class RunNotes:
                 events.Arrived,
                 sequence=request.request_id,
                 num_prompt_tokens=request.num_prompt_tokens,
-                prompt=self._text(request.prompt_token_ids or (), False) or None,
+                prompt=self._decode(request.prompt_token_ids or (), False) or None,
             )
 
-    def lives(self, request: Request) -> None:
+    def track(self, request: Request) -> None:
         """Remember a sequence until its end is noted."""
         if self.is_recording:
             self._num_prompt_tokens.setdefault(request.request_id, request.num_prompt_tokens)
@@ -54,6 +64,14 @@ class RunNotes:
             events.Preempted, sequence=request.request_id, means="discard", num_recomputed=num_recomputed
         )
 
+    def evicted(self, request: Request, num_recomputed: int) -> None:
+        """Note that the KV of a request that does not run is about to be evicted.
+
+        Args:
+            num_recomputed: Tokens whose KV will have to be computed again.
+        """
+        self._observer.note(events.GaveUp, sequence=request.request_id, means="discard", num_recomputed=num_recomputed)
+
     def ended(self, request: Request) -> None:
         """Note the end of a sequence."""
         if not self.is_recording:
@@ -64,14 +82,23 @@ class RunNotes:
             sequence=request.request_id,
             reason=request.status.name.removeprefix("FINISHED_").lower(),
             num_output_tokens=len(output),
-            text=self._text(output, params_of(request).skip_special_tokens),
+            text=self._decode(output, params_of(request).skip_special_tokens),
         )
 
-    def step(self, start: float, scheduled: Mapping[str, int], requests: Mapping[str, Request], counts: Counts) -> None:
+    def step(
+        self,
+        start: float,
+        scheduled: Mapping[str, int],
+        requests: Mapping[str, Request],
+        held: Mapping[str, Sequence[int]],
+        num_blocked: int,
+        num_waiting: int,
+    ) -> None:
         """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended.
 
         Args:
             scheduled: The number of tokens of each request that is scheduled.
+            held: The ids of the blocks that each holder has.
         """
         prefill, decode = [], []
         for name, num_tokens in scheduled.items():
@@ -81,7 +108,10 @@ class RunNotes:
                 prefill.append((name, num_tokens))
             else:
                 decode.append(name)
+        counts = Counts(
+            num_used_blocks=self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks(),
+            num_unshared_blocks=sum(map(len, held.values())),
+            num_blocked=num_blocked,
+            num_waiting=num_waiting,
+        )
         self._steps.note(start, prefill, decode, counts)
-
-    def _text(self, token_ids: Sequence[int], skips_special_tokens: bool) -> str:
-        return "" if self._decode is None else self._decode(token_ids, skips_special_tokens)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a request gets KV of its children, with glue in between that it computes itself.
+
+A request of V1 computes consecutive tokens, and glue lies in several places. So all but its last run is computed by
+*glue requests*, which share the blocks of their owner and exist until they are scheduled, usually for one step:
+
+    owner           c  c  c  g  i  i  i  i  g  i  i  g       c: computed before, i: injected, g: glue
+    glue request 1  ─────────■
+    glue request 2  ────────────────────────■                waits before its owner, so that both are in one step
+    owner           ─────────────────────────────────■       samples
+
+Nobody else ever sees a glue request: it is gone before the outputs of its step come.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.kv.transfer import Run, SlotCopy, slots_of
+from sequence_hooks.tree.injection import InjectedKV
+from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.requests import make_glue
+from sequence_hooks.v1.core.sequence import V1Branch
+from sequence_hooks.v1.wire import InjectedStep, attach_step
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import Request, RequestStatus
+
+
+@dataclass(frozen=True)
+class Glue:
+    """A glue request that is not scheduled yet, or only with its first tokens."""
+
+    request: Request
+    owner: Request
+
+
+class Injection:
+    """Owns glue requests, and the copies of the step being scheduled.
+
+    Glue that it returns is for the scheduler to put into its queues, or to take out of them.
+
+    Args:
+        kept: The KV of finished children.
+        branches: Those of the unfinished requests in trees, by request id.
+    """
+
+    def __init__(
+        self, manager: KVCacheManager, kept: KeptKV, branches: Mapping[str, V1Branch], special_kwargs: SpecialKwargs
+    ) -> None:
+        self.glue: dict[str, Glue] = {}
+        """By request id."""
+
+        self.copies: dict[Request, list[SlotCopy]] = {}
+        """The copies still to be made, by the request that gets them. Their sources are kept until then."""
+
+        self._manager = manager
+        self._kept = kept
+        self._branches = branches
+        self._glue_of: dict[Request, list[Request]] = {}
+        """By owner, in the order of their tokens."""
+
+        self._owners: dict[str, str] = {}
+        """The owners of the glue requests of the latest step, by request id."""
+
+        self._shifts_positions = special_kwargs.injects_kv and special_kwargs.position_rule == "overlap"
+        """Whether any position may differ from its token's index."""
+
+        if special_kwargs.injects_kv:
+            self._bypass_prefix_cache()
+
+    def reserve(self, request: Request) -> None:
+        """From now on, what a BLOCKED request is to get is kept, and its blocks stay out of the prefix cache."""
+        self.copies[request] = []
+
+    def cancel(self, request: Request) -> None:
+        """Forget what was reserved for a request that gets nothing."""
+        del self.copies[request]
+
+    def begin(self, request: Request, injected: InjectedKV) -> list[Request]:
+        """Let a request that has slots get injected KV, and compute the last run of its glue.
+
+        Returns:
+            The glue that comes before it, in order.
+        """
+        self.copies[request] = list(self._slot_copies(request, injected))
+        *runs, last = injected.take_runs(len(injected.glue))
+        # Where requests wait by priority, then by arrival, glue arrives just before its owner, in order.
+        times = list(accumulate(runs, lambda time, _: math.nextafter(time, -math.inf), initial=request.arrival_time))
+        request.num_computed_tokens = last.start
+        return [self._make_glue(request, run, time) for run, time in zip(runs, reversed(times), strict=False)]
+
+    def must_wait(self, request: Request, inflight_prefills: Collection[Request]) -> bool:
+        """Whether a waiting request has to wait for glue of a step before.
+
+        Args:
+            inflight_prefills: The running requests whose prompts do not end within the step, as upstream keeps them.
+        """
+        for each in self._glue_of.get(self._owner_of(request), ()) if self._glue_of else ():
+            if each is request:
+                return False
+            if each.status != RequestStatus.RUNNING or each in inflight_prefills:
+                return True
+        return False
+
+    def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
+        """Let copies and positions travel with a step to the workers, and release the sources of the copies."""
+        if not output.total_num_scheduled_tokens:
+            return
+        copies = [copy for each in self.copies.values() for copy in each]
+        step = InjectedStep(copies, dict(self._offsets(requests[name] for name in output.num_scheduled_tokens)))
+        if step:
+            attach_step(output, step)
+        # What takes these blocks now writes to them after the copies.
+        for request in self.copies:
+            self._kept.release_children(request)
+        self.copies.clear()
+
+    def take_computed_glue(self, output: SchedulerOutput) -> list[Request]:
+        """Forget the glue that a step computes to its end, and return it."""
+        scheduled = [name for name in self.glue if name in output.num_scheduled_tokens]
+        self._owners = {name: self.glue[name].owner.request_id for name in scheduled}
+        return self._forget([name for name in scheduled if not self.glue[name].request.is_prefill_chunk])
+
+    def stop(self, request: Request) -> list[Request]:
+        """Drop what is still to be copied and computed for a request that loses its KV; return its glue."""
+        self.copies.pop(request, None)
+        self._kept.release_children(request)
+        return self._forget([glue.request_id for glue in self._glue_of.get(request, ())])
+
+    def without_glue(self, requests: Iterable[Request]) -> list[Request]:
+        """Those of the ``requests`` that are not glue."""
+        return [each for each in requests if each.request_id not in self.glue]
+
+    def by_owner(self, output: SchedulerOutput) -> Mapping[str, int]:
+        """How many tokens of each request the latest step computes, its glue included."""
+        counts: Counter[str] = Counter()
+        for name, num_tokens in output.num_scheduled_tokens.items():
+            counts[self._owners.get(name, name)] += num_tokens
+        return counts
+
+    def _bypass_prefix_cache(self) -> None:
+        """Keep injected KV, and what is computed after it, out of the prefix cache: its hash would lie."""
+        coordinator = self._manager.coordinator
+        enter = coordinator.cache_blocks
+
+        def enter_own(request: Request, num_computed_tokens: int) -> None:
+            is_to_get_some = request in self.copies
+            if not is_to_get_some and request.request_id not in self.glue and self._injected_of(request) is None:
+                enter(request, num_computed_tokens)
+
+        coordinator.cache_blocks = enter_own  # type: ignore[method-assign]
+
+    def _injected_of(self, request: Request) -> InjectedKV | None:
+        """What was injected into a request, or into the one that it was forked from."""
+        branch = self._branches.get(request.request_id)
+        return None if branch is None else branch.injected
+
+    def _slot_copies(self, request: Request, injected: InjectedKV) -> Iterator[SlotCopy]:
+        size = self._kept.block_size
+        (table,) = self._manager.get_block_ids(request.request_id)
+        for child, same in groupby(injected.take_copies(), key=lambda copy: copy.child):
+            copies = list(same)
+            sources = self._kept.slots(child, (copy.source_index for copy in copies))
+            destinations = slots_of(table, size, (copy.parent_index for copy in copies))
+            for copy, source, destination in zip(copies, sources, destinations, strict=True):
+                yield SlotCopy(source, destination, copy.source_position, copy.position)
+
+    def _offsets(self, scheduled: Iterable[Request]) -> Iterator[tuple[str, int]]:
+        """Position minus index of the tokens that each request computes, where it is not 0."""
+        for request in scheduled if self._shifts_positions else ():
+            injected = self._injected_of(self._owner_of(request))
+            offset = 0 if injected is None else injected.positions.offset(request.num_computed_tokens)
+            if offset:
+                yield request.request_id, offset
+
+    def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
+        glue = make_glue(owner, run, arrival_time)
+        # They are its owner's, which holds them for longer, so no reference is taken.
+        (manager,) = self._manager.coordinator.single_type_managers
+        num_blocks = -(-run.end // manager.block_size)
+        manager.req_to_blocks[glue.request_id] = manager.req_to_blocks[owner.request_id][:num_blocks]
+        self.glue[glue.request_id] = Glue(glue, owner)
+        self._glue_of.setdefault(owner, []).append(glue)
+        return glue
+
+    def _owner_of(self, request: Request) -> Request:
+        """The owner of a glue request; any other one itself."""
+        glue = self.glue.get(request.request_id)
+        return request if glue is None else glue.owner
+
+    def _forget(self, names: Iterable[str]) -> list[Request]:
+        (manager,) = self._manager.coordinator.single_type_managers
+        ended = [self.glue.pop(name) for name in names]
+        for glue in ended:
+            others = self._glue_of[glue.owner]
+            others.remove(glue.request)
+            if not others:
+                del self._glue_of[glue.owner]
+            del manager.req_to_blocks[glue.request.request_id]
+        return [glue.request for glue in ended]
