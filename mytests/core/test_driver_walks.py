@@ -4,6 +4,7 @@
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,7 +13,6 @@ from hypothesis.stateful import run_state_machine_as_test as run_walks
 from mytests.characters import CHILD, EOS, PROMISE, SYNC, ids
 from mytests.core.plain_engine import PlainBranch, PlainEngine
 from mytests.reference import Reference
-from mytests.tiers import sizes
 from sequence_hooks.config import SpecialKwargs
 
 TOKENS = st.sampled_from([PROMISE, *ids("xxy"), PROMISE, SYNC, EOS])
@@ -156,7 +156,9 @@ class Walks(RuleBasedStateMachine):
         return [*self.engine.queue, *self.engine.blocked] if hasattr(self, "engine") else []
 
 
-@sizes(300, 5_000)
+@pytest.mark.parametrize(
+    "size", [pytest.param(300, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
+)
 def test_random_walks(size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""
     Walks.seen.clear()
