@@ -82,8 +82,10 @@ class ForkedBlocks:
         last: its own fork keeps its parent from giving up those blocks, and this attempt has been made with them.
         """
         last = next((child for child in reversed(self._by_child) if child != request_id), None)
-        self.release(request_id if last is None else last)
-        return last is not None
+        if last is not None:
+            return self.release(last)
+        self.release(request_id)
+        return False
 
     def release_all(self) -> None:
         """Give back all references."""
