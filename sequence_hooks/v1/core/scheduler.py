@@ -217,7 +217,7 @@ class HookScheduler(ReleaseScheduler):
             self._remove(self._injection.stop(request))
             if branch.phase != "finished":
                 self.driver.abort(branch)
-            elif self.driver.keeps_kv(branch):
+            if self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
