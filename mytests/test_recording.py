@@ -47,13 +47,13 @@ class TestEvents:
 class TestPressure:
     def test_who_is_blocked_gives_up_kv(self, tmp_path: Path) -> None:
         """It gives up one block each time that one is missing."""
-        given_up = only(under_pressure(tmp_path / "run.jsonl"), events.GaveUp)
+        given_up = only(under_pressure(tmp_path / "run.jsonl"), events.Evicted)
         assert [(event.sequence, event.means, event.num_recomputed) for event in given_up] == [("r", "discard", 4)] * 2
 
     def test_it_may_be_swapped_out(self, tmp_path: Path) -> None:
         """Its KV is swapped in again later."""
         recorded = under_pressure(tmp_path / "run.jsonl", policy="swap", num_cpu_blocks=8)
-        assert [(event.sequence, event.means) for event in only(recorded, events.GaveUp)] == [("r", "swap")]
+        assert [(event.sequence, event.means) for event in only(recorded, events.Evicted)] == [("r", "swap")]
         assert [event.sequence for event in only(recorded, events.SwappedIn)] == ["r"]
 
     def test_blocks_in_swap_space_are_not_counted(self, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ class TestPressure:
         recorded = under_pressure(tmp_path / "run.jsonl", policy="preserve")
         (event,) = only(recorded, events.Preempted)
         assert (event.means, event.num_recomputed) == ("discard", 12)
-        assert only(recorded, events.GaveUp) == []
+        assert only(recorded, events.Evicted) == []
 
     def test_a_running_sequence_is_swapped_out(self, tmp_path: Path) -> None:
         """It is swapped in again later."""

@@ -40,7 +40,7 @@ class TestReader:
         [
             (b'{"type":"step"', "truncated"),
             (b'{"type":"leap"}', "Invalid value 'leap'"),
-            (b'{"type":"stream","stream":"1.0","time":0.0}', "missing required field `block_size`"),
+            (b'{"type":"schedulerstarted","stream":"1.0","time":0.0}', "missing required field `block_size`"),
             (b'{"type":"\xff"}', "utf-8"),
         ],
     )
@@ -110,7 +110,7 @@ class TestLanes:
     def test_trees_may_be_deep(self, path: Path) -> None:
         """A tree deeper than Python's recursion limit can be recorded, so it can be drawn, too."""
         depth = sys.getrecursionlimit() + 100
-        stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
+        stream = (events.SchedulerStarted, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
         names = ["r", *(f"c{number}" for number in range(1, depth))]
         chain = [spawned(child, above) for above, child in itertools.pairwise(names)]
@@ -189,7 +189,7 @@ class TestLanes:
 
     def test_a_merge_begins_where_a_child_that_has_not_ended_is(self, path: Path) -> None:
         """With asynchronous output its end may be recorded after the join."""
-        stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
+        stream = (events.SchedulerStarted, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
         joined = Joined("r", ("c",), (Span([20], "c", [0]),), 0, 1, 0, False, None)
         join = (events.TreeChanged, {"event": joined, "at": 3.0})

@@ -140,7 +140,7 @@ def test_the_end_has_the_text(path: Path) -> None:
 
 def test_a_flow_without_a_bar_is_left_out(path: Path) -> None:
     """A child that was aborted at once has no bar."""
-    stream = (events.Stream, {"block_size": 4, "num_blocks": 8})
+    stream = (events.SchedulerStarted, {"block_size": 4, "num_blocks": 8})
     parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
     picture = picture_of(read(written(path, stream, parent, spawned("c", "r"))))
     assert len(picture.arrows) == 1

@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     begin(str(path), "a model", HOOKS)
     recorder = Recorder(str(path), count().__next__)
     trees = Trees([TreeNotes(recorder)])
-    recorder.note(events.Stream, block_size=4, num_blocks=8)
+    recorder.note(events.SchedulerStarted, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
     only = child_of(trees, root, handler(), [20, 3])
@@ -41,7 +41,7 @@ def test_the_trees_tell_what_happened(run: Path) -> None:
     """Spawned, BLOCKED, joined; ends are told by whoever knows their texts."""
     lines = read(run).events
     kinds = [type(line.event if isinstance(line, events.TreeChanged) else line).__name__ for line in lines]
-    assert kinds == ["Stream", "Arrived", "Spawned", "Blocked", "Step", "Joined"]
+    assert kinds == ["SchedulerStarted", "Arrived", "Spawned", "Blocked", "Step", "Joined"]
 
 
 def test_it_has_a_lane_for_each_sequence(run: Path) -> None:
@@ -88,7 +88,7 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     begin(str(path), "a model", HOOKS)
     recorder = Recorder(str(path), count().__next__)
     trees = Trees([TreeNotes(recorder)])
-    recorder.note(events.Stream, block_size=4, num_blocks=8)
+    recorder.note(events.SchedulerStarted, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)
     contexts: list[ChildContext] = ["before_trigger", "none"]

@@ -22,7 +22,7 @@ class TestEvents:
         recording = recorded(tmp_path / "run.jsonl", **TREE)
         others = [type(told_by(line)).__name__ for line in recording.events if not isinstance(line, events.Step)]
         spawns, joined = ["Spawned", "Spawned", "Blocked"], ["Finished", "Finished", "Joined", "Finished"]
-        assert others == ["Stream", "Arrived", *spawns, *joined]
+        assert others == ["SchedulerStarted", "Arrived", *spawns, *joined]
 
     def test_a_request_arrives(self, tmp_path: Path) -> None:
         """With the length of its prompt."""

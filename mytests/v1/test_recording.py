@@ -38,7 +38,7 @@ def test_who_waits_for_a_caller_ends_the_step(tmp_path: Path) -> None:
     engine.assert_empty()
 
 
-@pytest.mark.parametrize(("policy", "kind"), [("discard", events.GaveUp), ("preserve", events.Preempted)])
+@pytest.mark.parametrize(("policy", "kind"), [("discard", events.Evicted), ("preserve", events.Preempted)])
 def test_who_gives_up_kv(policy: Any, kind: type, tmp_path: Path) -> None:
     """A BLOCKED sequence gives up all of its own; with "preserve" a running one is preempted."""
     hooks = dataclasses.replace(MANUAL, blocked_kv_policy=policy)
@@ -52,6 +52,6 @@ def test_who_gives_up_kv(policy: Any, kind: type, tmp_path: Path) -> None:
     engine.resume("r", "tool")
     engine.run(plan(r=".z"))
     engine.assert_empty()
-    found = [event for event in read(path).events if isinstance(event, events.GaveUp | events.Preempted)]
+    found = [event for event in read(path).events if isinstance(event, events.Evicted | events.Preempted)]
     assert found and all(isinstance(event, kind) and event.means == "discard" for event in found)
     assert all(event.num_recomputed > 0 for event in found)

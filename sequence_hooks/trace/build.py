@@ -99,12 +99,12 @@ class _Builder:
 
     @singledispatchmethod
     def _on(self, event: object, line: AnyEvent) -> None:
-        """Take an `events.Stream`; each other kind has its own function.
+        """Take an `events.SchedulerStarted`; each other kind has its own function.
 
         Args:
             event: What the ``line`` of the file tells: itself, or an event of a tree.
         """
-        assert isinstance(event, events.Stream)
+        assert isinstance(event, events.SchedulerStarted)
         self.streams[event.stream] = _OpenStream(StreamSamples(event.block_size, event.num_blocks))
 
     @_on.register
@@ -175,7 +175,7 @@ class _Builder:
             self.arrows.append(Arrow("merge", child, time if child.end is None else child.end, lane, time))
 
     @_on.register
-    def _(self, event: events.GaveUp, line: AnyEvent) -> None:
+    def _(self, event: events.Evicted, line: AnyEvent) -> None:
         self._note(event, event.sequence, f"gave up KV: {_means(event)}")
 
     @_on.register
@@ -198,7 +198,7 @@ class _Builder:
         lane.num_output_tokens = event.num_output_tokens
 
 
-def _means(event: events.GaveUp | events.Preempted) -> str:
+def _means(event: events.Evicted | events.Preempted) -> str:
     return "copied to swap space" if event.means == "swap" else f"{event.num_recomputed} tokens to recompute"
 
 

@@ -37,7 +37,7 @@ class Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
     time: float
 
 
-class Stream(Event, frozen=True):
+class SchedulerStarted(Event, frozen=True):
     """A scheduler starts."""
 
     block_size: int
@@ -75,8 +75,8 @@ class Step(Event, frozen=True):
     num_waiting: int
 
 
-class GaveUp(Event, frozen=True):
-    """A sequence that was set aside gave up KV."""
+class Evicted(Event, frozen=True):
+    """KV of a sequence that was set aside was evicted."""
 
     sequence: str
     means: Means
@@ -109,5 +109,5 @@ class Finished(Event, frozen=True):
     text: str
 
 
-AnyEvent = Stream | Arrived | TreeChanged | Step | GaveUp | Preempted | SwappedIn | Finished
+AnyEvent = SchedulerStarted | Arrived | TreeChanged | Step | Evicted | Preempted | SwappedIn | Finished
 AnyLine = Header | AnyEvent

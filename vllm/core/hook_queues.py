@@ -49,7 +49,7 @@ class HookQueues(Scheduler):
         """Tell ``observer`` of all events from now on."""
         self._observer, self.notes = observer, RunNotes(observer)
         manager = self.block_manager
-        observer.note(events.Stream, block_size=manager.block_size, num_blocks=manager.num_total_gpu_blocks)
+        observer.note(events.SchedulerStarted, block_size=manager.block_size, num_blocks=manager.num_total_gpu_blocks)
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Upstream's `add_seq_group`, which also notes that a request has arrived."""

@@ -11,7 +11,7 @@ from math import ceil
 from sequence_hooks.config.choices import BlockedKVPolicy
 from sequence_hooks.kv.eviction import Costs, Holding, Means, Option, choose, cuts_indivisible
 from sequence_hooks.kv.step_costs import StepCosts
-from sequence_hooks.trace.events import GaveUp
+from sequence_hooks.trace.events import Evicted
 from sequence_hooks.trace.observer import SILENT, Observer
 from sequence_hooks.tree.events import Ended, TreeEvent
 from vllm.core.hooked_sequence import V0Branch, branch_of_seq, injected_into
@@ -128,7 +128,7 @@ class KVPressure:
             branch.discard_injected()
         if seq.status != SequenceStatus.RUNNING:
             num_recomputed = num_computed - num_kept
-            self._observer.note(GaveUp, sequence=group.request_id, means="discard", num_recomputed=num_recomputed)
+            self._observer.note(Evicted, sequence=group.request_id, means="discard", num_recomputed=num_recomputed)
 
     def _holding(self, group: SequenceGroup) -> Holding[SequenceGroup]:
         seq, injected = group.first_seq, injected_into(group.first_seq)
@@ -152,7 +152,7 @@ class KVPressure:
         logger.debug("%s is set aside and gives up %d blocks: %s", group.request_id, option.num_gained, option.means)
         if option.means == "swap":
             self._swapped_out += self._blocks.swap_out(group.first_seq)
-            self._observer.note(GaveUp, sequence=group.request_id, means="swap", num_recomputed=0)
+            self._observer.note(Evicted, sequence=group.request_id, means="swap", num_recomputed=0)
         else:
             self.give_up(group, option.num_gained)
 

@@ -36,7 +36,7 @@ class SchedulerRecorder(TreeNotes):
 
         block_size = manager.coordinator.single_type_managers[0].block_size
         # The first block is upstream's null block, which nobody can have.
-        observer.note(events.Stream, block_size=block_size, num_blocks=self._pool.num_gpu_blocks - 1)
+        observer.note(events.SchedulerStarted, block_size=block_size, num_blocks=self._pool.num_gpu_blocks - 1)
 
     def now(self) -> float:
         """The time that an event gets now, in seconds."""
@@ -70,7 +70,7 @@ class SchedulerRecorder(TreeNotes):
         Args:
             num_recomputed: Tokens whose KV will have to be computed again.
         """
-        self._observer.note(events.GaveUp, sequence=request.request_id, means="discard", num_recomputed=num_recomputed)
+        self._observer.note(events.Evicted, sequence=request.request_id, means="discard", num_recomputed=num_recomputed)
 
     def ended(self, request: Request) -> None:
         """Note the end of a sequence."""
