@@ -18,7 +18,7 @@ from build_tools.errors import SetupError
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sequence_hooks"
-MOST_SECONDS = 0.5
+MAX_SECONDS = 0.5
 """The processor time, in seconds, for ``import sequence_hooks`` and all of its modules, interpreter included."""
 
 IMPORT_ALL = """
@@ -102,8 +102,8 @@ def check_imports(python: Path, folder: Path) -> None:
     print(
         f"import of all modules, interpreter included: {median(seconds):.2f} s of the processor, median of {_REPEATS}"
     )
-    if min(seconds) > MOST_SECONDS:
-        raise SetupError(f"importing sequence_hooks takes {min(seconds):.2f} s at best, and may take {MOST_SECONDS} s")
+    if min(seconds) > MAX_SECONDS:
+        raise SetupError(f"importing sequence_hooks takes {min(seconds):.2f} s at best, and may take {MAX_SECONDS} s")
 
 
 def run(command: Sequence[str | Path], folder: Path) -> None:

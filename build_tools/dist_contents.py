@@ -18,7 +18,7 @@ _NOT_INSTALLED = {f"{PLUGIN}/{name}" for name in ("LICENSE", "README.md", "pypro
 _BUILD = {"LICENSE", "MANIFEST.in", "NOTICE", "README.md", "pyproject.toml", "setup.py"}
 """What the fork's sdist has beside its packages, `build_tools` and `requirements`: a wheel is built of it."""
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def tracked_files(root: Path) -> set[str]:
@@ -99,5 +99,5 @@ def _in_sdist(sdist: Path) -> set[str]:
 
 
 def _named(names: set[str]) -> str:
-    first, rest = sorted(names)[:_MOST_NAMED], len(names) - _MOST_NAMED
+    first, rest = sorted(names)[:_MAX_NAMED], len(names) - _MAX_NAMED
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

@@ -22,7 +22,7 @@ from forkjoin_task import EOS, MODES, Mode, held_out_prompts, is_correct
 from openai import AsyncOpenAI
 
 SEED = 1
-MOST_SECONDS = 300
+MAX_SECONDS = 300
 """Until a server answers."""
 
 
@@ -68,7 +68,7 @@ def serving(mode: Mode) -> Iterator[str]:
 
 def answers_at(url: str, process: subprocess.Popen[bytes]) -> bool:
     """Wait until the server answers; return False if it ends before that, or takes too long."""
-    end = time.monotonic() + MOST_SECONDS
+    end = time.monotonic() + MAX_SECONDS
     while process.poll() is None and time.monotonic() < end:
         # A server that is about to listen may also reset the connection.
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):

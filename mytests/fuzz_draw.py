@@ -18,13 +18,13 @@ from mytests.fuzz_plan import LONGEST
 from mytests.fuzz_triggers import TEXTS
 from sequence_hooks.config.choices import ChildContext
 
-MOST_FEATURES = 4
+MAX_FEATURES = 4
 """The maximum number of features in one request's parameters."""
 
-MOST_SPARE_TOKENS = 384
+MAX_SPARE_TOKENS = 384
 """The maximum length of KV beyond that of the longest sequence."""
 
-MOST_PREFIX = 4
+MAX_PREFIX = 4
 _words = st.integers(7, VOCABULARY - 1)
 _OF_PLANS = (EOS, PROMISE, SYNC)
 
@@ -89,7 +89,7 @@ def params(draw: st.DrawFn, features: tuple[str, ...]) -> Params:
     """Parameters with a few of ``features``, which do not contradict one another."""
     fields: dict[str, Any] = {}
     features = tuple(feature for feature in features if feature not in DIALECT.missing)
-    kinds = st.lists(st.sampled_from(features), min_size=1, max_size=MOST_FEATURES, unique=True)
+    kinds = st.lists(st.sampled_from(features), min_size=1, max_size=MAX_FEATURES, unique=True)
     for feature in draw(kinds) if features else []:
         drawn = draw(st.fixed_dictionaries(dict(_FEATURES[feature])))
         fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in drawn.items()}
@@ -135,14 +135,14 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.sampled_from(DIALECT.prefix_caching))
     child_context: ChildContext = draw(st.sampled_from(["parent", *get_args(ChildContext)]))
     least = int(child_context != "parent")
-    prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MOST_PREFIX).map(tuple)
+    prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MAX_PREFIX).map(tuple)
     return Setup(
         promise_text=draw(st.sampled_from(["", "", "", "", *TEXTS])),
         block_on=draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"])),
         child_context=child_context,
         prefix_caching=prefix_caching,
         max_model_len=draw(st.integers(100, 320)),
-        spare_blocks=draw(st.integers(0, MOST_SPARE_TOKENS // BLOCK_SIZE)),
+        spare_blocks=draw(st.integers(0, MAX_SPARE_TOKENS // BLOCK_SIZE)),
         max_num_seqs=draw(st.integers(1, 8)),
         max_num_batched_tokens=draw(st.integers(DIALECT.least_chunk[prefix_caching], 96)),
         max_child_depth=draw(st.integers(1, 3)),
@@ -167,7 +167,7 @@ def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> 
     request = st.builds(
         Request,
         # A plan tells a request from its children by the length of the prompt.
-        prompt_length=st.integers(MOST_PREFIX + 1 if setup.child_context == "none" else 1, 90),
+        prompt_length=st.integers(MAX_PREFIX + 1 if setup.child_context == "none" else 1, 90),
         max_tokens=st.integers(1, LONGEST),
         plan_seed=st.integers(0, 1000),
         topic=st.integers(0, 2),

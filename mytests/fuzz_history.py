@@ -20,7 +20,7 @@ from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
 POLICIES: tuple[BlockedKVPolicy, ...] = get_args(BlockedKVPolicy)
-MOST_PROMISES, MOST_CHILDREN = 0.3, 0.6
+MAX_PROMISES, MAX_CHILDREN = 0.3, 0.6
 """The maximum probability of a promise per token, and of children per token, over all depths together."""
 
 
@@ -137,11 +137,11 @@ class History(Compact):
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request and its descendants."""
-        promise_rate = MOST_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth
+        promise_rate = MAX_CHILDREN / len(self.setup.prefixes) / self.setup.max_child_depth
         if len(self.setup.promise_text) > len(word(PROMISE)):
             # Two tokens that follow one another make it.
             promise_rate = promise_rate**0.5
-        promise_rate = min(MOST_PROMISES, promise_rate)
+        promise_rate = min(MAX_PROMISES, promise_rate)
         of_children = self.params_of_children(request)
         return Plan(request.plan_seed, promise_rate, request.params, of_children, request.prompt_length)
 

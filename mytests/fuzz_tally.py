@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from mytests.fuzz_run import Run
 from mytests.fuzz_tree import Node
 
-LEAST_HISTORIES, LEAST_JOINS = 20, 20
+MIN_HISTORIES, MIN_JOINS = 20, 20
 """With fewer, a result means nothing: a typical history has three joins."""
 
 KINDS = (
@@ -70,16 +70,16 @@ class Tally:
     @property
     def unseen(self) -> list[str]:
         """The kinds of histories that were not seen yet, and joins if there were too few to see faults in them."""
-        rare = ["joins"] if self.joins <= LEAST_JOINS else []
+        rare = ["joins"] if self.joins <= MIN_JOINS else []
         return rare + [name for name in KINDS if not getattr(self, name)]
 
     @property
     def shortage(self) -> str | None:
         """What was seen too rarely to mean anything; None if enough was seen."""
-        if self.histories < LEAST_HISTORIES:
-            return f"{self.histories} histories are too few to mean anything: fewer than {LEAST_HISTORIES}"
-        if self.joins < LEAST_JOINS:
-            return f"{self.joins} joins are too few to mean anything: fewer than {LEAST_JOINS}"
+        if self.histories < MIN_HISTORIES:
+            return f"{self.histories} histories are too few to mean anything: fewer than {MIN_HISTORIES}"
+        if self.joins < MIN_JOINS:
+            return f"{self.joins} joins are too few to mean anything: fewer than {MIN_JOINS}"
         return None
 
 

@@ -18,7 +18,7 @@ from mytests.fuzz_oracle import Node
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan, masked
 from mytests.fuzz_sampling import Choice, Cut, scores_of
-from mytests.ties import LEAST_GAP
+from mytests.ties import MIN_GAP
 from vllm import CompletionOutput
 
 LOGPROB_TOLERANCE = 1e-2
@@ -93,7 +93,7 @@ def _check_token(where: str, token: int, row: Cut, params: Params) -> None:
     best, own = row.logprobs.max(), row.logprobs[token]
     if params.temperature == 0.0:
         gap = (best - own).item()
-        assert gap < LEAST_GAP, f"{where}, and the model has {row.logprobs.argmax()} ({gap:.4f})"
+        assert gap < MIN_GAP, f"{where}, and the model has {row.logprobs.argmax()} ({gap:.4f})"
     else:
         assert own > IMPOSSIBLE, f"{where}, and the model has it not among {(row.logprobs > IMPOSSIBLE).sum()} others"
 

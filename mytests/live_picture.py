@@ -21,7 +21,7 @@ from mytests.server.served import KEY, Server, fields_for, hook_server
 
 PROMPT = "fork 1 stone 2 apple 3 river 4 cloud 5 tiger 6 bread\n"
 WIDTH, HEIGHT, COLORS = 1000, 420, 48
-EVERY_MS, MOST_FRAMES = 140, 70
+EVERY_MS, MAX_FRAMES = 140, 70
 RUNS, STOPS = 0.006, 0.05
 """Seconds that the server runs and stops, by turns."""
 
@@ -51,7 +51,7 @@ def _frames(page: Page, served: Server) -> Iterator[bytes]:
     with _slow_motion(served.address):
         page.get_by_role("button", name="Send").click()
         is_resumed = False
-        for _ in range(MOST_FRAMES):
+        for _ in range(MAX_FRAMES):
             page.wait_for_timeout(EVERY_MS)
             yield page.screenshot()
             root, caller = page.locator(".lane .state").first, page.locator("#callers li")

@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import mytests.environment
 
 MODEL_FOLDER = Path(mytests.environment.EXAMPLES) / "forkjoin-tiny"
-LEAST_MARGIN = 0.5
+MIN_MARGIN = 0.5
 """In logits; what engines differ by is some 1e-5 of them."""
 
 
 def sure_prompts(count: int, seed: int, mode: Mode) -> list[str]:
     """The first ``count`` held-out prompts of a seed and mode of which the model is sure; nearly all are."""
     candidates = held_out_prompts(2 * count + 5, seed, mode)
-    found = list(islice((prompt for prompt in candidates if margin(prompt) > LEAST_MARGIN), count))
+    found = list(islice((prompt for prompt in candidates if margin(prompt) > MIN_MARGIN), count))
     assert len(found) == count, f"of {len(candidates)} prompts of seed {seed} the model is sure of {len(found)}"
     return found
 

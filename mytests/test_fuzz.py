@@ -12,7 +12,7 @@ from mytests.faults import fault_named
 from mytests.faults.planting import planted
 from mytests.fuzz import Tally
 from mytests.fuzz_draw import histories
-from mytests.fuzz_tally import LEAST_HISTORIES, LEAST_JOINS
+from mytests.fuzz_tally import MIN_HISTORIES, MIN_JOINS
 from mytests.fuzz_trials import first_failure, short_run
 from mytests.tiers import full, sizes
 
@@ -61,9 +61,9 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         ("tally", "complaint"),
         [
-            (Tally(histories=LEAST_HISTORIES - 1, joins=LEAST_JOINS), "19 histories are too few"),
-            (Tally(histories=LEAST_HISTORIES, joins=LEAST_JOINS - 1), "19 joins are too few"),
-            (Tally(histories=LEAST_HISTORIES, joins=LEAST_JOINS), None),
+            (Tally(histories=MIN_HISTORIES - 1, joins=MIN_JOINS), "19 histories are too few"),
+            (Tally(histories=MIN_HISTORIES, joins=MIN_JOINS - 1), "19 joins are too few"),
+            (Tally(histories=MIN_HISTORIES, joins=MIN_JOINS), None),
         ],
     )
     def test_too_little_is_a_failure(

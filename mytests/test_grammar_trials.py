@@ -189,7 +189,7 @@ class TestProcess:
 class TestTrials:
     def test_a_grammar_is_tried_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its result is remembered, whether it works or not; only the latest ones are."""
-        monkeypatch.setattr("vllm.model_executor.guided_decoding.grammars._MOST_REMEMBERED", 2)
+        monkeypatch.setattr("vllm.model_executor.guided_decoding.grammars._MAX_REMEMBERED", 2)
         trials = Answering("", "no", "", "again")
         trials.check(regex("a"), "t", MODEL)
         for _ in range(2):

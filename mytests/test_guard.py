@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mytests.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from sequence_hooks.tree.log import ToldOnce
+from sequence_hooks.tree.log import OncePerRequest
 from vllm.engine.guard import GuardedProcessor, guard_processors
 from vllm.engine.output_processor.stop_checker import request_of
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
@@ -166,17 +166,17 @@ class TestSequence:
         engine.assert_empty()
 
 
-class TestToldOnce:
+class TestOncePerRequest:
     def test_a_request_with_its_samples_and_children_is_one(self) -> None:
         """All their ids belong to one request; the id of a child ends in a number."""
-        told = ToldOnce(request_of)
+        told = OncePerRequest(request_of)
         assert told.is_first("r_parallel_sample_3_child_0_child_12")
         assert not told.is_first("r_child_1")
         assert told.is_first("r_child_x")
 
     def test_only_the_latest_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A server runs indefinitely, so that not all can be remembered."""
-        monkeypatch.setattr("sequence_hooks.tree.log._MOST", 2)
-        told = ToldOnce(request_of)
+        monkeypatch.setattr("sequence_hooks.tree.log._MAX_REQUESTS", 2)
+        told = OncePerRequest(request_of)
         assert all(told.is_first(name) for name in ("a", "b", "c", "a"))
         assert not told.is_first("c")

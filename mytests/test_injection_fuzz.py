@@ -9,7 +9,7 @@ from mytests.tiers import sizes
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 
-MOST = 200
+MAX_HISTORIES = 200
 """Histories, whatever they are."""
 
 
@@ -17,6 +17,6 @@ MOST = 200
 def test_random_histories_are_as_the_oracle_says(size: int) -> None:
     """Under pressure, with aborts and priorities; they go on until some have lost what was injected."""
     seen = Seen()
-    while seen.histories < size or (seen.histories < MOST and not seen.is_enough):
+    while seen.histories < size or (seen.histories < MAX_HISTORIES and not seen.is_enough):
         seen.add(history_of(seen.histories))
     assert seen.is_enough, seen

@@ -9,7 +9,7 @@ import torch
 from forkjoin_engine import MODEL_FOLDER
 
 from mytests.kv_copies import metadata
-from mytests.ties import LEAST_GAP, is_same, numbers
+from mytests.ties import MIN_GAP, is_same, numbers
 from vllm import LLM
 from vllm.core.hooked_metadata import HookedMetadata, Run, SlotCopy
 from vllm.sequence import ExecuteModelRequest, SequenceData, SequenceGroupMetadata
@@ -118,4 +118,4 @@ def assert_same_choice(ours: Any, expected: Any) -> None:
     logprobs, exact = numbers(sample.logprobs), numbers(other.logprobs)
     is_same([sample.output_token], [other.output_token], [exact])
     both = logprobs.keys() & exact.keys()
-    assert both and all(logprobs[each] == pytest.approx(exact[each], abs=LEAST_GAP) for each in both)
+    assert both and all(logprobs[each] == pytest.approx(exact[each], abs=MIN_GAP) for each in both)

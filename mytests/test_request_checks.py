@@ -10,7 +10,7 @@ import pytest
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.builtin import SyncHandler
 from vllm.engine.admission import admit
-from vllm.engine.request_checks import MOST_SAMPLES, ModelFacts, check_prompt, check_request, only_value_errors
+from vllm.engine.request_checks import MAX_SAMPLES, ModelFacts, check_prompt, check_request, only_value_errors
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -18,7 +18,7 @@ MODEL = ModelFacts(vocab_size=100, max_logprobs=20)
 CACHING = ModelFacts(vocab_size=100, max_logprobs=20, caches_prefixes=True)
 LEGAL: list[dict[str, Any]] = [
     {},
-    {"n": MOST_SAMPLES},
+    {"n": MAX_SAMPLES},
     {"stop_token_ids": [99], "min_tokens": 2},
     {"stop_token_ids": [100]},
     {"allowed_token_ids": [0, 99]},

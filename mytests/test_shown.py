@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.config.messages import shortened, shortened_error
+from sequence_hooks.config.messages import abbreviated, abbreviated_error
 
 
 class Unshowable:
@@ -21,7 +21,7 @@ class Unshowable:
 )
 def test_a_short_value_is_its_repr(value: Any) -> None:
     """Errors about short values read as before."""
-    assert shortened(value) == repr(value)
+    assert abbreviated(value) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -42,22 +42,22 @@ def test_a_short_value_is_its_repr(value: Any) -> None:
 )
 def test_a_long_value_is_cut(value: Any) -> None:
     """It is cut whatever its type."""
-    assert 20 < len(shortened(value)) <= 80
+    assert 20 < len(abbreviated(value)) <= 80
 
 
 def test_the_beginning_and_the_end_are_kept() -> None:
     """The cut is in the middle, and is marked."""
-    text = shortened("<" + "a" * 500 + ">")
+    text = abbreviated("<" + "a" * 500 + ">")
     assert text.startswith("'<aaa") and text.endswith("aaa>'") and "a...a" in text
 
 
 def test_a_list_is_not_read_to_its_end() -> None:
     """Items that are not shown are not asked for their own ``repr``."""
-    shown = shortened([*range(20), Unshowable()])
+    shown = abbreviated([*range(20), Unshowable()])
     assert shown == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]"
 
 
 @pytest.mark.parametrize(("text", "most"), [("short", 5), ("a" * 10**6, 240)])
 def test_an_error_is_cut_likewise(text: str, most: int) -> None:
     """It may come from a library, which repeats what it was given."""
-    assert len(shortened_error(ValueError(text))) == most
+    assert len(abbreviated_error(ValueError(text))) == most

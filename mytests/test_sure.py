@@ -7,7 +7,7 @@ from forkjoin_task import MODES, Mode, held_out_prompts
 import mytests.sure
 from mytests.server.served import PROMPT
 from mytests.servers import SURE_PROMPT
-from mytests.sure import LEAST_MARGIN, margin, sure_prompts
+from mytests.sure import MIN_MARGIN, margin, sure_prompts
 from mytests.ties import is_same
 
 ENTRIES = [{7: -0.1, 8: -2.5}, {5: -1.0, 6: -1.0005, 9: -1.2}, {7: -0.1}]
@@ -41,8 +41,8 @@ class TestSurePrompts:
     def test_nearly_all_are_sure(self, mode: Mode) -> None:
         """A prompt whose right answer is not the model's has a margin below 0, and is left out."""
         candidates = held_out_prompts(100, 7, mode)
-        assert sure_prompts(95, 7, mode) == [prompt for prompt in candidates if margin(prompt) > LEAST_MARGIN][:95]
-        assert margin("fork 1 stone 2 apple 3 river\n") > LEAST_MARGIN
+        assert sure_prompts(95, 7, mode) == [prompt for prompt in candidates if margin(prompt) > MIN_MARGIN][:95]
+        assert margin("fork 1 stone 2 apple 3 river\n") > MIN_MARGIN
         assert margin(f"fork {' '.join(f'{number} zzyzzyzz' for number in range(1, 30))}\n") < 0
 
     def test_those_that_are_not_are_left_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,4 +54,4 @@ class TestSurePrompts:
     @pytest.mark.parametrize("prompt", [PROMPT, SURE_PROMPT], ids=["promise", "sync"])
     def test_those_of_servers_are_sure(self, prompt: str) -> None:
         """Their tests are in processes that load no model."""
-        assert margin(prompt) > LEAST_MARGIN
+        assert margin(prompt) > MIN_MARGIN

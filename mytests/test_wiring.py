@@ -131,11 +131,11 @@ class TestLLMEngine:
     def test_a_request_with_an_id_that_was_used_is_told_of_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What was logged once for the earlier request is forgotten with it."""
         engine = bare_engine(monkeypatch, HOOKS)
-        told = engine.output_processor.stop_checker.told
-        told.is_first("r")
+        logged = engine.output_processor.stop_checker.logged_requests
+        logged.is_first("r")
         monkeypatch.setattr(LLMEngine.__bases__[0], "_add_processed_request", lambda _, *args: None)
         engine._add_processed_request("r", {}, SamplingParams())
-        assert told.is_first("r")
+        assert logged.is_first("r")
 
     @pytest.mark.parametrize("hooks", [None, HOOKS])
     def test_a_request_with_limits_that_cannot_be_is_refused(

@@ -8,7 +8,7 @@ another context.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-LEAST_GAP = 1e-3
+MIN_GAP = 1e-3
 """A token whose logprob is closer to the best one's may be sampled instead."""
 
 NUM_LOGPROBS = 5
@@ -29,7 +29,7 @@ def is_same(ours: Sequence[int], theirs: Sequence[int], logprobs: Logprobs) -> b
     for position, (own, other, likeliest) in enumerate(zip(ours, theirs, logprobs, strict=False)):
         if own != other:
             gap = likeliest[other] - likeliest.get(own, -float("inf"))
-            assert gap < LEAST_GAP, f"{own} at {position}, and the reference has {other}, likelier by {gap:.2g}"
+            assert gap < MIN_GAP, f"{own} at {position}, and the reference has {other}, likelier by {gap:.2g}"
             return False
     assert len(ours) == len(theirs), f"{len(ours)} tokens, and the reference has {len(theirs)}"
     return True

@@ -9,7 +9,7 @@ from benchmarks.forkjoin.models import SMALL
 from benchmarks.forkjoin.quiet import MAX_ELSEWHERE, TRIES
 from benchmarks.forkjoin.results import Results
 from benchmarks.forkjoin.targets import targets
-from benchmarks.forkjoin.verdicts import LEAST_NOISE, LONE_NOISE
+from benchmarks.forkjoin.verdicts import LONE_NOISE, MIN_NOISE
 from benchmarks.forkjoin.ways import MAX_CLIENT_TREES
 
 PAGE = Path(__file__).with_name("page.md")
@@ -34,7 +34,7 @@ def write(results: Results, folder: Path) -> None:
         lead=plan.lead,
         tail=plan.tail,
         targets=targets(results),
-        least_noise=LEAST_NOISE,
+        least_noise=MIN_NOISE,
         lone_noise=LONE_NOISE,
         grids="".join(_grid(results, model) for model in results.models if results.plans(model, "in_sequence")),
         batches="".join(_batches(results, model) for model in results.models if results.plans(model, "batch")),

@@ -10,7 +10,7 @@ from benchmarks.forkjoin.plans import Plan, equal
 from benchmarks.forkjoin.results import Results, ratios
 from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM, Kind
 from benchmarks.forkjoin.tables import markdown, with_quartiles
-from benchmarks.forkjoin.verdicts import LEAST_NOISE, Verdict, exact, judge, noise_of_control, noise_of_rounds
+from benchmarks.forkjoin.verdicts import MIN_NOISE, Verdict, exact, judge, noise_of_control, noise_of_rounds
 
 ALIKE = 0.02
 """How far an engine with hooks off may be from upstream's."""
@@ -137,7 +137,7 @@ def _pressure(results: Results) -> Iterator[Target]:
     for load in results.loads:
         share = load["auto_to_best_fixed"]
         what = f'load {load["load"]:g}x of the KV capacity, "auto"'
-        verdict = judge(share, lambda value: value >= 0.9, LEAST_NOISE)
+        verdict = judge(share, lambda value: value >= 0.9, MIN_NOISE)
         yield Target(what, "best fixed policy", "≥ 0.90", f"{share:.2f}", verdict)
 
 

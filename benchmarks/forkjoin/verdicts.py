@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 Verdict = Literal["met", "**missed**", "cannot tell"]
-LEAST_NOISE = 0.02
+MIN_NOISE = 0.02
 """The least by which one round of the same work differs from another one on a shared machine."""
 LONE_NOISE = 0.1
 """By which a single round may be wrong: it does not tell how far the next one would be from it.
@@ -35,7 +35,7 @@ def noise_of_rounds(values: Sequence[float]) -> float:
     if len(values) == 1:
         return LONE_NOISE
     low, middle, high = quartiles(values)
-    return max(LEAST_NOISE, (high - low) / middle) / math.sqrt(len(values))
+    return max(MIN_NOISE, (high - low) / middle) / math.sqrt(len(values))
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

@@ -54,7 +54,7 @@ _GAINS = (
     _Gain(INJECTING, CLIENT, 1.3, SMALL.name, MANY),
 )
 _SHARES = ((INJECTING, 0.95), (HOOKED, 0.9))
-_LEAST_CHILDREN, _MOST_CHILDREN = 2, 16
+_MIN_CHILDREN, _MAX_CHILDREN = 2, 16
 _FLAT = 1.2
 
 
@@ -84,7 +84,7 @@ def _judged(outcomes: Outcomes, model: str, plan: Plan, what: str, gains: list[f
 def _shares(outcomes: Outcomes) -> Iterator[Target]:
     for plan in outcomes.plans(LARGE.name) if LARGE.name in outcomes.models else ():
         for side, least in _SHARES:
-            if plan.num_requests > 1 or not _LEAST_CHILDREN <= len(plan.lengths) <= _MOST_CHILDREN:
+            if plan.num_requests > 1 or not _MIN_CHILDREN <= len(plan.lengths) <= _MAX_CHILDREN:
                 continue
             if shares := outcomes.shares(LARGE.name, side.name, CLIENT.name, plan):
                 verdict = judge(statistics.median(shares), lambda share: share >= least, noise_of_rounds(shares))  # noqa: B023

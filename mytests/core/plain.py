@@ -23,7 +23,7 @@ LIMITS = Limits(hooks=True, max_child_depth=2, max_children=3, max_tree_tokens=N
 
 @dataclass
 class PlainSequence:
-    """A `Narrated` sequence that a test writes to."""
+    """A `TextSequence` that a test writes to."""
 
     request_id: str = "r"
     prompt_token_ids: list[int] = field(default_factory=lambda: [10, 11])

@@ -19,7 +19,7 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection import Source
-from sequence_hooks.tree.log import HookLog, ToldOnce
+from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.tree.rules import Merge
 
 
@@ -54,7 +54,7 @@ class PlainEngine:
     """Both ports of the driver, and what an engine does between them."""
 
     def __init__(self, hooks: SpecialKwargs, max_len: int = 100, observers: Sequence[TreeObserver] = ()) -> None:
-        log = HookLog(logging.getLogger(__name__), ToldOnce())
+        log = HookLog(logging.getLogger(__name__), OncePerRequest())
         self.driver = ForkJoinDriver(hooks, self, self, log, None, observers)
         self.triggers = Triggers.of(hooks, None)
         self.length = max_len

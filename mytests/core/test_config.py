@@ -8,14 +8,14 @@ import pytest
 import sequence_hooks
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import told
+from sequence_hooks.config.messages import describe_error
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.handlers import Spawn
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.tree.ids import check_request_id, child_id, root_id
-from sequence_hooks.tree.log import ToldOnce
+from sequence_hooks.tree.log import OncePerRequest
 
 
 def make_nothing(tokenizer: Any) -> str:
@@ -107,17 +107,17 @@ def test_another_spelling_is_no_other_name(name: str) -> None:
 
 def test_a_request_may_have_the_id_of_an_older_one() -> None:
     """Then it is told of anew."""
-    told_once = ToldOnce()
-    assert [told_once.is_first(name) for name in ("r", "r_child_0", "s")] == [True, False, True]
-    told_once.forget("r")
-    told_once.forget("unknown")
-    assert [told_once.is_first(name) for name in ("r", "s")] == [True, False]
+    logged_requests = OncePerRequest()
+    assert [logged_requests.is_first(name) for name in ("r", "r_child_0", "s")] == [True, False, True]
+    logged_requests.forget("r")
+    logged_requests.forget("unknown")
+    assert [logged_requests.is_first(name) for name in ("r", "s")] == [True, False]
 
 
 def test_an_error_has_a_line_whatever_it_is() -> None:
     """Its class at least."""
-    assert told(KeyError("k")) == "KeyError: 'k'"
-    assert told(Unprintable()) == "Unprintable"
+    assert describe_error(KeyError("k")) == "KeyError: 'k'"
+    assert describe_error(Unprintable()) == "Unprintable"
 
 
 def test_the_package_has_what_it_exports_alone() -> None:

@@ -251,7 +251,7 @@ class TestJoin:
         self, joined: Any, error: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A text is one piece. More than any model has room for are a mistake."""
-        monkeypatch.setattr(merge_module, "_MOST_PIECES", 3)
+        monkeypatch.setattr(merge_module, "_MAX_PIECES", 3)
         merge = merged(parent_of(("a", [1], Asks(Actions(), joined))))
         assert merge.num_merged == (0 if error else len(joined))
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")

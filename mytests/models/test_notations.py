@@ -23,7 +23,7 @@ from vllm import SamplingParams
 
 pytestmark = pytest.mark.model
 
-LEAST_CORRECT = 0.95
+MIN_CORRECT = 0.95
 GREEDY = SamplingParams(temperature=0.0, max_tokens=200, skip_special_tokens=False)
 """200 is more than any sequence of the task samples itself."""
 
@@ -49,7 +49,7 @@ def test_held_out_prompts_are_answered(engine: Any, notation: Notation, size: in
     prompts = notation.held_out_prompts(size, seed=1)
     outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
     correct = sum(map(notation.is_correct, prompts, answers(outputs)))
-    assert correct >= LEAST_CORRECT * size
+    assert correct >= MIN_CORRECT * size
     assert not engine.llm_engine.has_unfinished_requests()
 
 

@@ -18,7 +18,7 @@ class TestFaults:
         self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Its children are merged as nothing, other requests go on, and one line is logged per request."""
-        monkeypatch.setattr("sequence_hooks.tree.merge._MOST_PIECES", 1000)
+        monkeypatch.setattr("sequence_hooks.tree.merge._MAX_PIECES", 1000)
         engine = SurgicalEngine(joined_by(name))
         engine.add()
         engine.add("s")

@@ -43,7 +43,7 @@ def traced_run(headers: dict[str, str] | None = None, **texts: str) -> dict[str,
     exporter().clear()
     engine: Any = SurgicalEngine(NESTED)
     if IS_V1:
-        engine.narrator.tracing_enabled = True
+        engine.output_processor.tracing_enabled = True
     request: Any = engine.add()
     request.trace_headers = headers
     engine.run(plan(**texts))

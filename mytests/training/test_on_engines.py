@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.model, pytest.mark.floats]
 TOLERANCE = 1e-3
 """For float32, where 5e-5 was seen; a mask that is wrong moves some logprob by ten times as much at least."""
 
-MOST_ROWS = 3000
+MAX_ROWS = 3000
 HISTORIES = 4
 
 FIELDS: dict[Merge, dict[str, Any]] = {
@@ -52,7 +52,7 @@ def laid_out(outputs: list[Any], merge: Merge, moving: Moving) -> list[TreeRows]
     for output in outputs:
         trees = token_trees(output)
         try:
-            rows.append(lay_out(trees, merge, MOST_ROWS, moving))
+            rows.append(lay_out(trees, merge, MAX_ROWS, moving))
         except ValueError as error:
             assert "more than" in str(error) and moving == "computed"
     return rows
@@ -67,7 +67,7 @@ def test_a_trained_models_own_trees(merge: Merge, moving: Moving, mode: Mode) ->
     if not IS_FORK:
         engine.llm_engine.engine_core.shutdown()
     rows = laid_out(outputs, merge, moving)
-    batch = TreeBatch.of(pack(rows, MOST_ROWS), pad_token_id=0)
+    batch = TreeBatch.of(pack(rows, MAX_ROWS), pad_token_id=0)
     assert sum(len(tree.children) for output in outputs for tree in token_trees(output)) > 100
     torch.testing.assert_close(logprobs_of(plain_model(MODEL_FOLDER), batch), batch.logprobs, rtol=0, atol=TOLERANCE)
     # Siblings that see one another.
@@ -78,7 +78,7 @@ def test_a_trained_models_own_trees(merge: Merge, moving: Moving, mode: Mode) ->
 
 def num_compared(outputs: list[Any], merge: Merge, moving: Moving, folder: Path) -> int:
     """Compare the logprobs of all tokens that no plan has forced; return their number."""
-    batch = TreeBatch.of(pack(laid_out(outputs, merge, moving), MOST_ROWS), pad_token_id=0)
+    batch = TreeBatch.of(pack(laid_out(outputs, merge, moving), MAX_ROWS), pad_token_id=0)
     free, ours = is_free(batch), logprobs_of(plain_model(folder), batch, never_sampled=FORCED)
     torch.testing.assert_close(ours[free], batch.logprobs[free], rtol=0, atol=TOLERANCE)
     assert batch.logprobs[~free].eq(0).all()

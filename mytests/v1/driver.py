@@ -68,9 +68,9 @@ class V1Driver(Driver):
             self.engine = LLMEngine.from_engine_args(args)
         _opened.append(self.engine)
         core: Any = self.engine.engine_core
-        scheduler, narrator = core.engine_core.scheduler, self.engine.output_processor
-        assert isinstance(scheduler, HookScheduler) and isinstance(narrator, HookOutputProcessor)
-        self.scheduler, self._narrator = scheduler, narrator
+        scheduler, output_processor = core.engine_core.scheduler, self.engine.output_processor
+        assert isinstance(scheduler, HookScheduler) and isinstance(output_processor, HookOutputProcessor)
+        self.scheduler, self._output_processor = scheduler, output_processor
         self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
         self.runner.input_batch.generators = _NeverRewound()
         for layer in self.runner.kv_caches:
@@ -84,7 +84,7 @@ class V1Driver(Driver):
         return SamplingParams(**fields)
 
     def abort(self, sequence_id: str) -> str:
-        state = self._narrator.request_states.get(sequence_id)
+        state = self._output_processor.request_states.get(sequence_id)
         if state is None:
             self.engine.engine_core.abort_requests([sequence_id])
             return sequence_id
@@ -123,7 +123,7 @@ class V1Driver(Driver):
         # The worker learns in the next step who has finished.
         while self.scheduler.has_requests():
             self.engine.step()
-        assert_no_request_left(self.scheduler, self._narrator)
+        assert_no_request_left(self.scheduler, self._output_processor)
         assert_worker_empty(self.runner)
 
     def counts(self) -> Counts:

@@ -7,7 +7,7 @@ from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 
 
-def assert_no_request_left(scheduler: HookScheduler, narrator: HookOutputProcessor) -> None:
+def assert_no_request_left(scheduler: HookScheduler, output_processor: HookOutputProcessor) -> None:
     """Raise an `AssertionError` unless every queue and map of core and front end is empty, and every block is free."""
     scheduler.check_integrity()
     assert not scheduler.requests and not scheduler.branches and not scheduler.blocked
@@ -24,12 +24,12 @@ def assert_no_request_left(scheduler: HookScheduler, narrator: HookOutputProcess
     assert [block.block_id for block in pool.blocks if block.ref_cnt and not block.is_null] == []
     for manager in scheduler.kv_cache_manager.coordinator.single_type_managers:
         assert not manager.req_to_blocks and not manager.num_cached_block
-    assert not narrator.request_states and not narrator._replay.has_trees
-    assert not narrator._states
-    assert not narrator._side_outputs._with_deltas and not narrator._side_outputs._waiting
-    assert not list(narrator._replay.trees.branches) and not narrator._replay.trees.has_unsettled
+    assert not output_processor.request_states and not output_processor._replay.has_trees
+    assert not output_processor._states
+    assert not output_processor._side_outputs._with_deltas and not output_processor._side_outputs._waiting
+    assert not list(output_processor._replay.trees.branches) and not output_processor._replay.trees.has_unsettled
     # Upstream keeps those in ``parent_requests`` whose samples were aborted.
-    assert not narrator.external_req_ids
+    assert not output_processor.external_req_ids
 
 
 def assert_worker_empty(runner: Any) -> None:

@@ -111,7 +111,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         overlaps = self.special_kwargs.position_rule == "overlap"
         self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
-        self.narrator = HookOutputProcessor.install(processor, self.special_kwargs)
+        self.output_processor = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(self.block_size, sha256)
         self._in_flight: deque[tuple[Any, Any]] = deque()
@@ -143,7 +143,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             priority=priority,
             external_req_id=request_id,
         )
-        self.narrator.add_request(new, prompt)
+        self.output_processor.add_request(new, prompt)
         request = Request.from_engine_core_request(new, self._hasher)
         self.scheduler.add_request(request)
         return request
@@ -167,24 +167,24 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
     def abort(self, request_ids: str | list[str]) -> None:
         """Abort requests as a client does, or children as an operator may."""
         ids = [request_ids] if isinstance(request_ids, str) else request_ids
-        self.narrator.abort_requests(ids, internal=False)
+        self.output_processor.abort_requests(ids, internal=False)
         self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
 
     def resume(self, request_id: str, given: Any) -> None:
         """Resume a request that waits for a caller."""
-        new = resumption(self.narrator, request_id, given, self.max_model_len, self.vocab_size)
+        new = resumption(self.output_processor, request_id, given, self.max_model_len, self.vocab_size)
         self.scheduler.add_request(Request.from_engine_core_request(new, self._hasher))
 
     def waits(self) -> list[Waiting]:
-        return self.narrator.awaiting_resume()
+        return self.output_processor.awaiting_resume()
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
         """What the page of running trees is told."""
-        return live.live_requests(self.narrator, limit, num_tokens)
+        return live.live_requests(self.output_processor, limit, num_tokens)
 
     def live_tree(self, request_id: str, num_tokens: int) -> Tree:
         """What it is told about one of them."""
-        return live.live_tree(self.narrator, request_id, num_tokens)
+        return live.live_tree(self.output_processor, request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
         """Whether nothing can go on until a caller resumes a sequence."""
@@ -235,7 +235,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         """No request in any queue, no entry in any map of core, worker or front end, every block free."""
         while not self.is_idle():
             self.step({})
-        assert_no_request_left(self.scheduler, self.narrator)
+        assert_no_request_left(self.scheduler, self.output_processor)
         assert not self.worker.tokens and not self.worker.tables
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
@@ -261,7 +261,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         self.iterations += [] if stats is None else [stats]
         for start in range(0, len(outputs.outputs), self.chunk_size):
             chunk = outputs.outputs[start : start + self.chunk_size]
-            processed = self.narrator.process_outputs(chunk, outputs.timestamp, stats)
+            processed = self.output_processor.process_outputs(chunk, outputs.timestamp, stats)
             self.scheduler.finish_requests(processed.reqs_to_abort, RequestStatus.FINISHED_ABORTED)
             self.hand_out(processed.request_outputs)
         if outputs.scheduler_stats is not None:

@@ -122,7 +122,7 @@ def test_a_resumption_that_comes_after_an_abort_is_dropped(caplog: pytest.LogCap
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
     engine.add()
     engine.run_until(lambda: engine.awaiting() == ["r"], plan(r="a.b"))
-    late = resumption(engine.narrator, "r", [7], engine.max_model_len, engine.vocab_size)
+    late = resumption(engine.output_processor, "r", [7], engine.max_model_len, engine.vocab_size)
     engine.abort("r")
     with caplog.at_level(logging.DEBUG, "vllm"):
         engine.scheduler.add_request(Request.from_engine_core_request(late, engine._hasher))
@@ -135,7 +135,9 @@ def test_a_resumption_goes_where_its_request_is() -> None:
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
     engine.add()
     engine.run_until(lambda: engine.awaiting() == ["r_child_0"], plan(r="a!bcdefgh", r_child_0="C."))
-    assert resumption(engine.narrator, "r_child_0", [7], engine.max_model_len, engine.vocab_size).request_id == "r"
+    assert (
+        resumption(engine.output_processor, "r_child_0", [7], engine.max_model_len, engine.vocab_size).request_id == "r"
+    )
 
 
 def test_the_engine_stays_awake_while_something_is_to_be_told() -> None:

@@ -34,8 +34,8 @@ def upstreams() -> Iterator[Labels]:
 @pytest.fixture
 def ours(upstreams: Labels) -> Labels:
     """What hooks add."""
-    narrator: Any = None
-    HookStatLogger(base_config(), [0], narrator, logs=False)
+    output_processor: Any = None
+    HookStatLogger(base_config(), [0], output_processor, logs=False)
     return {name: labels for name, labels in told().items() if name not in upstreams}
 
 

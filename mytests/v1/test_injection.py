@@ -103,7 +103,7 @@ class TestGlueRequests:
     def test_an_abort_takes_it_along(self, named: str | None) -> None:
         """Whether the request is named, or all of them are aborted."""
         engine, _ = with_glue_in_two_steps()
-        engine.narrator.abort_requests(["r"], internal=False)
+        engine.output_processor.abort_requests(["r"], internal=False)
         engine.scheduler.finish_requests(named, RequestStatus.FINISHED_ABORTED)
         engine.assert_empty()
 

@@ -38,7 +38,7 @@ def told(name: str, **labels: str) -> float | None:
 def measured(hooks: SpecialKwargs = SYNC_HOOKS, **fields: Any) -> SurgicalEngine:
     """An engine whose metrics are in the registry."""
     engine = SurgicalEngine(hooks, **fields)
-    engine.stat_logger = HookStatLogger(base_config(), [0], engine.narrator, logs=True)
+    engine.stat_logger = HookStatLogger(base_config(), [0], engine.output_processor, logs=True)
     return engine
 
 

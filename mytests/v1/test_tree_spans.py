@@ -31,7 +31,7 @@ def engine(clock: Clock) -> SurgicalEngine:
     """An engine that traces its requests."""
     exporter().clear()
     engine = SurgicalEngine()
-    engine.narrator.tracing_enabled = True
+    engine.output_processor.tracing_enabled = True
     return engine
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sequence_hooks.check.files import ModelFiles
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
-from sequence_hooks.config.messages import shortened, told
+from sequence_hooks.config.messages import abbreviated, describe_error
 from sequence_hooks.config.presets import fields_of
 from sequence_hooks.config.tokens import resolve
 from sequence_hooks.handlers.builtin import make_handlers
@@ -91,7 +91,7 @@ def _template(files: ModelFiles, hooks: Sequence[int]) -> Finding:
     try:
         kept = files.chat([{"role": "user", "content": "x"}, {"role": "assistant", "content": answer}])
     except Exception as error:
-        return Finding("chat", False, f"the chat template cannot be rendered: {told(error)}")
+        return Finding("chat", False, f"the chat template cannot be rendered: {describe_error(error)}")
     lost = [_shown(token_id, files) for token_id in hooks if token_id not in kept]
     if lost:
         return Finding("chat", True, f"the chat template leaves {', '.join(lost)} of earlier answers out")
@@ -99,7 +99,7 @@ def _template(files: ModelFiles, hooks: Sequence[int]) -> Finding:
 
 
 def _shown(key: int | str, files: ModelFiles) -> str:
-    return f"text {shortened(key)}" if isinstance(key, str) else f"{_text((key,), files)} ({key})"
+    return f"text {abbreviated(key)}" if isinstance(key, str) else f"{_text((key,), files)} ({key})"
 
 
 def _text(token_ids: Iterable[int], files: ModelFiles) -> str:

@@ -6,52 +6,52 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 
 
-def refuse(owner: object, name: str, way_out: str) -> NoReturn:
+def raise_for_field(owner: object, name: str, way_out: str) -> NoReturn:
     """Raise a `ValueError` for the value that ``owner`` has in the field ``name``."""
-    raise ValueError(f"special_kwargs: {name} is {shortened(getattr(owner, name))}; {way_out}")
+    raise ValueError(f"special_kwargs: {name} is {abbreviated(getattr(owner, name))}; {way_out}")
 
 
 def check_choice(owner: object, name: str, choices: tuple[str, ...]) -> None:
     """Require the field to be one of ``choices``."""
     if getattr(owner, name) not in choices:
-        refuse(owner, name, "use " + " or ".join(repr(choice) for choice in choices))
+        raise_for_field(owner, name, "use " + " or ".join(repr(choice) for choice in choices))
 
 
 def check_at_least(owner: object, name: str, least: int) -> None:
     """Require the field to be an integer of at least ``least``."""
     value = getattr(owner, name)
     if type(value) is not int or value < least:
-        refuse(owner, name, f"use an integer of at least {least}")
+        raise_for_field(owner, name, f"use an integer of at least {least}")
 
 
 def check_switch(owner: object, name: str) -> None:
     """Require the field to be True or False."""
     if not isinstance(getattr(owner, name), bool):
-        refuse(owner, name, "use True or False")
+        raise_for_field(owner, name, "use True or False")
 
 
 def check_text(owner: object, name: str, optional: bool = False) -> None:
     """Require the field to be a string; None is allowed if ``optional``."""
     value = getattr(owner, name)
     if not isinstance(value, str) and not (optional and value is None):
-        refuse(owner, name, "give a string")
+        raise_for_field(owner, name, "give a string")
     check_encodable(owner, name, value)
 
 
 def check_encodable(owner: object, name: str, value: Any) -> None:
     """Refuse a text that has half of a surrogate pair, which JSON can carry and no tokenizer can read."""
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        refuse(owner, name, "give a text that can be encoded as UTF-8; this has half of a surrogate pair")
+        raise_for_field(owner, name, "give a text that can be encoded as UTF-8; this has half of a surrogate pair")
 
 
 def check_ids(owner: object, name: str, ids: Iterable[Any], optional: bool = False) -> None:
     """Require the field's ``ids`` to be integers; None is allowed if ``optional``."""
     for token_id in ids:
         if type(token_id) is not int and not (optional and token_id is None):
-            refuse(owner, name, "give integers")
+            raise_for_field(owner, name, "give integers")
 
 
 def check_overrides(owner: object, name: str) -> None:
@@ -61,7 +61,7 @@ def check_overrides(owner: object, name: str) -> None:
     """
     value = getattr(owner, name)
     if not (value is None or isinstance(value, Mapping) or hasattr(value, "clone")):
-        refuse(owner, name, "give a SamplingParams, or a dict of its fields")
+        raise_for_field(owner, name, "give a SamplingParams, or a dict of its fields")
 
 
 def check_record_to(owner: object, name: str = "record_to") -> None:
@@ -70,13 +70,13 @@ def check_record_to(owner: object, name: str = "record_to") -> None:
     if path is None:
         return
     if not isinstance(path, str):
-        refuse(owner, name, "give the path of a file, as a string")
+        raise_for_field(owner, name, "give the path of a file, as a string")
     if not _is_path(path):
-        refuse(owner, name, "give a path that the file system can have")
+        raise_for_field(owner, name, "give a path that the file system can have")
     if not Path(path).parent.is_dir():
-        refuse(owner, name, "make its folder first, or give a path in a folder that exists")
+        raise_for_field(owner, name, "make its folder first, or give a path in a folder that exists")
     if Path(path).is_dir():
-        refuse(owner, name, "give the path of a file; this is a folder")
+        raise_for_field(owner, name, "give the path of a file; this is a folder")
 
 
 def _is_path(path: str) -> bool:

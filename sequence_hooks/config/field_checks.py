@@ -14,7 +14,7 @@ from sequence_hooks.config.checks import (
     check_record_to,
     check_switch,
     check_text,
-    refuse,
+    raise_for_field,
 )
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
 from sequence_hooks.config.qualified_names import load
@@ -27,11 +27,11 @@ def frozen_fields(given: Any) -> dict[str, Any]:
     prefix: Any = given.child_prefix_token_ids
     nested = isinstance(prefix, (tuple, list)) and {isinstance(item, (tuple, list)) for item in prefix}
     if nested is False or len(nested) > 1:
-        refuse(given, "child_prefix_token_ids", "give a list of token ids, or a list of such lists")
+        raise_for_field(given, "child_prefix_token_ids", "give a list of token ids, or a list of such lists")
     handlers: Any = tuple(given.handlers.items()) if isinstance(given.handlers, Mapping) else given.handlers
     is_pairs = isinstance(handlers, (tuple, list)) and all(_is_handler(pair) for pair in handlers)
     if not is_pairs:
-        refuse(given, "handlers", "give a dict of qualified names by token id or text")
+        raise_for_field(given, "handlers", "give a dict of qualified names by token id or text")
     return {
         "child_prefix_token_ids": tuple(tuple(p) if isinstance(p, (list, tuple)) else p for p in prefix),
         "child_prefix": _frozen_texts(given.child_prefix),
@@ -54,12 +54,14 @@ def check_fields(given: Any) -> None:
     check_record_to(given)
     check_switch(given, "live_page")
     if given.children_per_promise > given.max_children:
-        refuse(given, "children_per_promise", f"raise max_children, which is {given.max_children}, to it")
+        raise_for_field(given, "children_per_promise", f"raise max_children, which is {given.max_children}, to it")
     _check_children(given)
     if given.position_rule != "sequential" and not given.injects_kv:
-        refuse(given, "position_rule", "leave it out, or set child_merge_strategy='kv_inject'")
+        raise_for_field(given, "position_rule", "leave it out, or set child_merge_strategy='kv_inject'")
     if given.detaches and given.injects_kv:
-        refuse(given, "child_merge_strategy", "use 'concatenate': no context gets the results of detached children")
+        raise_for_field(
+            given, "child_merge_strategy", "use 'concatenate': no context gets the results of detached children"
+        )
     if given.child_merge_strategy not in BUILT_IN_MERGES:
         load("child_merge_strategy", given.child_merge_strategy, BUILT_IN_MERGES)
     for _, name in given.named_handlers:
@@ -83,7 +85,7 @@ def _check_tokens(given: Any) -> None:
         check_text(given, name, optional=True)
         check_ids(given, f"{name}_id", (getattr(given, f"{name}_id"),), optional=True)
         if getattr(given, name) is not None and getattr(given, f"{name}_id") is not None:
-            refuse(given, name, f"leave it out, or {name}_id")
+            raise_for_field(given, name, f"leave it out, or {name}_id")
     for token, _ in given.named_handlers:
         check_encodable(given, "handlers", token)
     for prefix in given.child_prefixes:
@@ -108,20 +110,22 @@ def _check_children(given: Any) -> None:
         for text in _texts_of(given, name):
             check_encodable(given, name, text)
             if text == "":
-                refuse(given, name, "give texts of one character at least, or leave it out")
+                raise_for_field(given, name, "give texts of one character at least, or leave it out")
     if given.child_prefix is not None and given.child_prefix_token_ids:
-        refuse(given, "child_prefix", "leave it out, or child_prefix_token_ids")
+        raise_for_field(given, "child_prefix", "leave it out, or child_prefix_token_ids")
     num_prefixes = len(given.child_prefix) if isinstance(given.child_prefix, tuple) else len(given.child_prefixes)
     if num_prefixes != given.children_per_promise:
         name = "child_prefix_token_ids" if given.child_prefix is None else "child_prefix"
         kind = "tuple of ids" if given.child_prefix is None else "text"
-        refuse(given, name, f"give one {kind}, or {given.children_per_promise} of them")
+        raise_for_field(given, name, f"give one {kind}, or {given.children_per_promise} of them")
     has_promise = given.promise_token is not None or given.promise_token_id is not None
     has_prefix = given.child_prefix is not None or all(given.child_prefixes)
     if given.child_context != "parent" and has_promise and not has_prefix:
-        refuse(given, "child_context", "give each child a child_prefix, as its context has nothing else of its own")
+        raise_for_field(
+            given, "child_context", "give each child a child_prefix, as its context has nothing else of its own"
+        )
     if given.child_stop is not None and not _takes_stop(given.child_sampling_params):
-        refuse(given, "child_stop", "leave it out, or stop and stop_token_ids of child_sampling_params")
+        raise_for_field(given, "child_stop", "leave it out, or stop and stop_token_ids of child_sampling_params")
 
 
 def _takes_stop(overrides: Any) -> bool:
@@ -135,7 +139,7 @@ def _texts_of(given: Any, name: str) -> tuple[str, ...]:
         return ()
     texts = (texts,) if isinstance(texts, str) else texts
     if not isinstance(texts, tuple) or not texts or not all(isinstance(text, str) for text in texts):
-        refuse(given, name, "give a text, or a list of texts")
+        raise_for_field(given, name, "give a text, or a list of texts")
     return texts
 
 

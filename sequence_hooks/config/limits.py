@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.special_kwargs import SpecialKwargs
 
-_LEAST = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
-_MOST_NAMES = 100
+_MIN_VALUES = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
+_MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
 
@@ -50,7 +50,7 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     for name in ("hooks", "stream_children"):
         if name in given:
             limits = replace(limits, **{name: _check_switch(name, given[name])})
-    for name in _LEAST:
+    for name in _MIN_VALUES:
         if name in given:
             limits = replace(limits, **{name: _check_limit(name, given[name], getattr(limits, name))})  # type: ignore[arg-type]
     return limits
@@ -58,24 +58,24 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
 
 def _check_names(given: Mapping[str, Any]) -> None:
     ours = [field.name for field in fields(Limits)]
-    for name in islice(given, _MOST_NAMES):
+    for name in islice(given, _MAX_NAMES):
         if meant := near_name(str(name), ours):
             raise ValueError(
-                f"extra_args: {shortened(name)} is not a field, but similar to {meant!r}; write {meant!r}, or give an "
-                "argument of your own another name"
+                f"extra_args: {abbreviated(name)} is not a field, but similar to {meant!r}; write {meant!r}, or give "
+                "an argument of your own another name"
             )
 
 
 def _check_switch(name: str, value: Any) -> bool:
     if value not in (0, 1):
-        raise ValueError(f"extra_args: {name} is {shortened(value)}; use True or False, or leave it out")
+        raise ValueError(f"extra_args: {name} is {abbreviated(value)}; use True or False, or leave it out")
     return bool(value)
 
 
 def _check_limit(name: str, value: Any, most: int | None) -> int:
-    least = _LEAST[name]
+    least = _MIN_VALUES[name]
     if type(value) is not int or value < least:
-        raise ValueError(f"extra_args: {name} is {shortened(value)}; use an integer of at least {least}")
+        raise ValueError(f"extra_args: {name} is {abbreviated(value)}; use an integer of at least {least}")
     if most is not None and value > most:
-        raise ValueError(f"extra_args: {name} is {shortened(value)}; the engine allows at most {most}")
+        raise ValueError(f"extra_args: {name} is {abbreviated(value)}; the engine allows at most {most}")
     return value

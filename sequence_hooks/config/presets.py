@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 
 FIELDS: dict[str, dict[str, Any]] = {
     "apr": {
@@ -80,7 +80,7 @@ def fields_of(protocol: str) -> dict[str, Any]:
         ValueError: there is no such protocol.
     """
     if protocol not in PROTOCOLS:
-        raise ValueError(f"special_kwargs: protocol is {shortened(protocol)}; use one of {', '.join(PROTOCOLS)}")
+        raise ValueError(f"special_kwargs: protocol is {abbreviated(protocol)}; use one of {', '.join(PROTOCOLS)}")
     return dict(FIELDS[protocol])
 
 

@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from sequence_hooks.config.messages import shortened, shortened_error
+from sequence_hooks.config.messages import abbreviated, abbreviated_error
 
 
 def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:
@@ -21,16 +21,16 @@ def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[.
     choices = "".join(f"{choice!r} or " for choice in built_in)
     way_out = f"use {choices}the qualified name of a function or class, 'package.module.name'"
     if not isinstance(name, str) or "." not in name:
-        raise ValueError(f"special_kwargs: {field} has {shortened(name)}; {way_out}")
+        raise ValueError(f"special_kwargs: {field} has {abbreviated(name)}; {way_out}")
     try:
         module, _, attribute = name.rpartition(".")
         found: Any = pkgutil.resolve_name(f"{module}:{attribute}")
     except Exception as error:
         raise ValueError(
-            f"special_kwargs: {field} has {shortened(name)}, which cannot be imported "
-            f"({shortened_error(error)}); {way_out}"
+            f"special_kwargs: {field} has {abbreviated(name)}, which cannot be imported "
+            f"({abbreviated_error(error)}); {way_out}"
         ) from error
     if not callable(found):
-        raise ValueError(f"special_kwargs: {field} has {shortened(name)}, which is not a function; {way_out}")
+        raise ValueError(f"special_kwargs: {field} has {abbreviated(name)}, which is not a function; {way_out}")
     named: Callable[..., Any] = found
     return named

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sequence_hooks.config.checks import refuse
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.checks import raise_for_field
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.presets import one_token_tags
 from sequence_hooks.config.special_kwargs import K, SpecialKwargs
 
@@ -42,7 +42,9 @@ def resolve(special_kwargs: K, load_tokenizer: Callable[[], Tokenizer] | None, v
             )
         special_kwargs = with_token_ids(special_kwargs, load_tokenizer())
     if special_kwargs.merge_separator and load_tokenizer is None:
-        refuse(special_kwargs, "merge_separator", "set it to '', or skip_tokenizer_init=False: it needs a tokenizer")
+        raise_for_field(
+            special_kwargs, "merge_separator", "set it to '', or skip_tokenizer_init=False: it needs a tokenizer"
+        )
     check_vocabulary(special_kwargs, vocab_size)
     return special_kwargs
 
@@ -84,8 +86,8 @@ def _check_tag(protocol: str | None, tag: str, tokenizer: Tokenizer) -> None:
     if single_token(tag, tokenizer) is None:
         ids = tokenizer.encode(tag, add_special_tokens=False)
         raise ValueError(
-            f"special_kwargs: protocol {protocol!r} has the tag {shortened(tag)}, which is {len(ids)} tokens "
-            f"{shortened(ids)} of the model's tokenizer; use a model that was trained for the protocol, or add its "
+            f"special_kwargs: protocol {protocol!r} has the tag {abbreviated(tag)}, which is {len(ids)} tokens "
+            f"{abbreviated(ids)} of the model's tokenizer; use a model that was trained for the protocol, or add its "
             "tags to the tokenizer as special tokens"
         )
 
@@ -109,9 +111,9 @@ def _known_ids(name: str, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     ids = ids_of(text, tokenizer)
     if tokenizer.unk_token_id in ids:
         raise ValueError(
-            f"special_kwargs: {name} has {shortened(text)}, which the model's tokenizer cannot spell: its tokens "
-            f"{shortened(list(ids))} include the unknown token {tokenizer.unk_token_id}; use a text of its vocabulary, "
-            "or add it to the tokenizer as a special token"
+            f"special_kwargs: {name} has {abbreviated(text)}, which the model's tokenizer cannot spell: its tokens "
+            f"{abbreviated(list(ids))} include the unknown token {tokenizer.unk_token_id}; use a text of its "
+            "vocabulary, or add it to the tokenizer as a special token"
         )
     return ids
 
@@ -137,7 +139,7 @@ def check_vocabulary(special_kwargs: SpecialKwargs, vocab_size: int) -> None:
     for name, token_id in ids:
         if token_id is not None and not 0 <= token_id < vocab_size:
             raise ValueError(
-                f"special_kwargs: {name} has {shortened(token_id)}, which is not in the model's vocabulary; "
+                f"special_kwargs: {name} has {abbreviated(token_id)}, which is not in the model's vocabulary; "
                 f"use an id from 0 to {vocab_size - 1}"
             )
 
@@ -152,7 +154,7 @@ def token_of(name: str, text: str, tokenizer: Tokenizer) -> int:
     if token_id is None:
         ids = tokenizer.encode(text, add_special_tokens=False)
         raise ValueError(
-            f"special_kwargs: {name} has {shortened(text)}, which is {len(ids)} tokens {shortened(ids)} of "
+            f"special_kwargs: {name} has {abbreviated(text)}, which is {len(ids)} tokens {abbreviated(ids)} of "
             "the model's tokenizer; use a text that is one token of its own, add it to the tokenizer as a "
             "special token, or set trigger_by='text'"
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers import Actions, Spawn
 
 
@@ -18,7 +18,7 @@ def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
         BaseException: whatever user-defined iterators and attributes raise.
     """
     if not isinstance(given, Actions):
-        raise TypeError(f"on_token returned {shortened(given)}; return Actions")
+        raise TypeError(f"on_token returned {abbreviated(given)}; return Actions")
     spawn = tuple(_plain_spawn(each, most_prefix) for each in islice(given.spawn, most_children + 1))
     return Actions(spawn, bool(given.block), bool(given.await_resume))
 
@@ -36,7 +36,7 @@ def as_token_id(value: Any) -> int:
 
 def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
     if not isinstance(given, Spawn):
-        raise TypeError(f"Actions.spawn has {shortened(given)}; give Spawn objects")
+        raise TypeError(f"Actions.spawn has {abbreviated(given)}; give Spawn objects")
     prefix, params = given.prefix_token_ids, given.sampling_params
     is_mapping = isinstance(params, Mapping)
     has_plain_ids = type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import FAULTS, shortened, told
+from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.config.qualified_names import load
 from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.handlers import Actions, JoinFunction, Merged, Piece, Spawn, TokenEvent, TokenHandler
@@ -95,12 +95,12 @@ def _make_named(name: str, tokenizer: Tokenizer | None) -> TokenHandler:
         handler = load("handlers", name)(tokenizer)
     except FAULTS as error:
         raise ValueError(
-            f"special_kwargs: handlers has {shortened(name)}, which failed when called with the tokenizer: "
-            f"{told(error)}; make it a class or function that takes the tokenizer"
+            f"special_kwargs: handlers has {abbreviated(name)}, which failed when called with the tokenizer: "
+            f"{describe_error(error)}; make it a class or function that takes the tokenizer"
         ) from error
     if not isinstance(handler, TokenHandler):
         raise ValueError(
-            f"special_kwargs: handlers has {shortened(name)}, which returned {shortened(handler)}; "
+            f"special_kwargs: handlers has {abbreviated(name)}, which returned {abbreviated(handler)}; "
             "it has to return an object with the methods on_token and join"
         )
     return handler

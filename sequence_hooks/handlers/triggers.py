@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.builtin import make_handlers
@@ -117,7 +117,7 @@ def _check_spelling(text: str, vocabulary: Mapping[str, int]) -> None:
     unknown = [character for character in text if not _tokens_with({character}, vocabulary)]
     if unknown:
         raise ValueError(
-            f"special_kwargs: the hook {shortened(text)} can never be sampled: no token of the model's tokenizer has "
+            f"special_kwargs: the hook {abbreviated(text)} can never be sampled: no token of the model's tokenizer has "
             f"the character {unknown[0]!r}; use a model that was trained with this hook, or a text of its vocabulary"
         )
 

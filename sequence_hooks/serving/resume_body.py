@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sequence_hooks.config.messages import shortened_error
+from sequence_hooks.config.messages import abbreviated_error
 from sequence_hooks.tree.resume import Given
 
 _BYTES_AROUND = 4096
@@ -68,4 +68,4 @@ async def read_body(chunks: AsyncIterable[bytes], longest_text: int) -> ResumeRe
     try:
         return msgspec.json.decode(body, type=ResumeRequest)
     except (ValueError, RecursionError) as error:
-        raise InvalidBody(shortened_error(error)) from None
+        raise InvalidBody(abbreviated_error(error)) from None

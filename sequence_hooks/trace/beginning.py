@@ -2,7 +2,7 @@
 """Starts the recording of a run that `SpecialKwargs.record_to` asks for."""
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import shortened, shortened_error
+from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.trace import recorder
 
 
@@ -18,6 +18,6 @@ def begin_recording(special_kwargs: SpecialKwargs, model: str) -> None:
         recorder.begin(path, model, special_kwargs)
     except OSError as error:
         raise ValueError(
-            f"special_kwargs: record_to is {shortened(path)}; give the path of a file that can be written "
-            f"({shortened_error(error)})"
+            f"special_kwargs: record_to is {abbreviated(path)}; give the path of a file that can be written "
+            f"({abbreviated_error(error)})"
         ) from error

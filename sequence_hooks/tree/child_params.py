@@ -26,11 +26,11 @@ def combined(configured: Any, own: Any, overlaid: Callable[[Any, Mapping[str, An
     return {**configured, **own} if isinstance(configured, Mapping) else overlaid(configured, own)
 
 
-def reconcile(fields: dict[str, Any], given: Mapping[str, Any], least_temperature: float) -> None:
+def reconcile(fields: dict[str, Any], given: Mapping[str, Any], min_temperature: float) -> None:
     """Adjust inherited fields to the ``given`` ones where both together would be refused.
 
     Args:
-        least_temperature: The engine raises lower ones to it, with a warning for each child if it is left to that.
+        min_temperature: The engine raises lower ones to it, with a warning for each child if it is left to that.
     """
     most, least = fields["max_tokens"], fields["min_tokens"]
     if most is not None and least > most:
@@ -38,5 +38,5 @@ def reconcile(fields: dict[str, Any], given: Mapping[str, Any], least_temperatur
     if fields["stop"] and not fields["detokenize"]:
         name, value = ("detokenize", True) if given.get("stop") else ("stop", [])
         fields[name] = value
-    if 0 < fields["temperature"] < least_temperature:
-        fields["temperature"] = least_temperature
+    if 0 < fields["temperature"] < min_temperature:
+        fields["temperature"] = min_temperature

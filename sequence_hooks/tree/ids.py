@@ -3,10 +3,10 @@
 
 import re
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 
 _CHILD = "_child_"
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 """Of a request's id. A response repeats it for each child and each segment, a recording for each step."""
 
 _CHILDREN = re.compile(rf"({_CHILD}\d+)*$")
@@ -28,17 +28,17 @@ def check_request_id(request_id: str) -> None:
     Raises:
         ValueError: it ends like a child's id, is too long, or cannot be encoded.
     """
-    if len(request_id) > MOST_CHARACTERS:
+    if len(request_id) > MAX_CHARACTERS:
         raise ValueError(
-            f"request_id is {shortened(request_id)}, of {len(request_id)} characters; use at most {MOST_CHARACTERS}"
+            f"request_id is {abbreviated(request_id)}, of {len(request_id)} characters; use at most {MAX_CHARACTERS}"
         )
     if any("\ud800" <= character <= "\udfff" for character in request_id):
         raise ValueError(
-            f"request_id is {shortened(request_id)}; give a text that can be encoded as UTF-8; this has half of a "
+            f"request_id is {abbreviated(request_id)}; give a text that can be encoded as UTF-8; this has half of a "
             "surrogate pair"
         )
     if root_id(request_id) != request_id:
         raise ValueError(
-            f"request_id is {shortened(request_id)}, and with sequence hooks ids that end in {_CHILD} and a number are "
-            "those of children; choose another"
+            f"request_id is {abbreviated(request_id)}, and with sequence hooks ids that end in {_CHILD} and a number "
+            "are those of children; choose another"
         )

@@ -6,14 +6,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from logging import Logger
 
-from sequence_hooks.config.messages import told
+from sequence_hooks.config.messages import describe_error
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.rules import Merge, Refusal
 
-_MOST = 4096
+_MAX_REQUESTS = 4096
 
 
-class ToldOnce:
+class OncePerRequest:
     """Remembers the latest few thousand requests that something was logged about.
 
     Args:
@@ -22,21 +22,21 @@ class ToldOnce:
 
     def __init__(self, request_of: Callable[[str], str] = root_id) -> None:
         self._request_of = request_of
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._request_ids: OrderedDict[str, None] = OrderedDict()
 
     def is_first(self, request_id: str) -> bool:
         """Whether nothing has been logged yet about a sequence's request; from now on, something has."""
         name = self._request_of(request_id)
-        if name in self._told:
+        if name in self._request_ids:
             return False
-        self._told[name] = None
-        if len(self._told) > _MOST:
-            self._told.popitem(last=False)
+        self._request_ids[name] = None
+        if len(self._request_ids) > _MAX_REQUESTS:
+            self._request_ids.popitem(last=False)
         return True
 
     def forget(self, request_id: str) -> None:
         """Forget ``request_id``, because a new request uses it."""
-        self._told.pop(request_id, None)
+        self._request_ids.pop(request_id, None)
 
 
 class HookLog:
@@ -46,9 +46,9 @@ class HookLog:
         logger: The engine's.
     """
 
-    def __init__(self, logger: Logger, told_once: ToldOnce) -> None:
+    def __init__(self, logger: Logger, logged_requests: OncePerRequest) -> None:
         self._logger = logger
-        self._told = told_once
+        self._logged_requests = logged_requests
         self._failed_tokens: set[int] = set()
         """Hook tokens whose handlers have failed."""
 
@@ -58,20 +58,20 @@ class HookLog:
         if refusal.error is not None:
             self.failed(request_id, token_id, refusal.error)
         # The client chose the length of its prompt, so one line is enough.
-        elif refusal.lacks_room and self._told.is_first(request_id):
+        elif refusal.lacks_room and self._logged_requests.is_first(request_id):
             logger.warning("%s: no room for a child in the model's length", request_id)
 
     def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
         """The hook of a token has failed; its traceback is logged the first time that it does."""
         logger = self._logger
-        if self._told.is_first(request_id):
+        if self._logged_requests.is_first(request_id):
             info = None if token_id in self._failed_tokens else error
             self._failed_tokens.add(token_id)
             logger.error(
                 "%s: token %d spawns and blocks nothing, its hook failed: %s",
                 request_id,
                 token_id,
-                told(error),
+                describe_error(error),
                 exc_info=info,
             )
 
@@ -82,13 +82,13 @@ class HookLog:
     def joined(self, request_id: str, merge: Merge) -> None:
         """A sequence was joined; nothing is logged if nothing is missing."""
         logger = self._logger
-        if merge.num_cut and self._told.is_first(request_id):
+        if merge.num_cut and self._logged_requests.is_first(request_id):
             logger.warning("%s: %d merged tokens are cut to fit the model's length", request_id, merge.num_cut)
         self.assembled(request_id, merge.error)
 
     def assembled(self, request_id: str, error: str | None) -> None:
         """The results of children were put together; ``error`` is that of a join function, if any."""
-        if error is not None and self._told.is_first(request_id):
+        if error is not None and self._logged_requests.is_first(request_id):
             self._logger.error(
                 "%s: a join function failed, and nothing is merged for its children: %s", request_id, error
             )

@@ -13,12 +13,12 @@ from itertools import groupby, islice
 import msgspec
 from msgspec import structs
 
-from sequence_hooks.config.messages import FAULTS, shortened, told
+from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.results import ChildOutput
 
-_MOST_PIECES = 1_000_000
+_MAX_PIECES = 1_000_000
 """The maximum number of pieces that one join function may return; no model's context has room for more."""
 
 Encode = Callable[[str], Sequence[int]]
@@ -91,7 +91,7 @@ def merge(children: Sequence[FinishedChild], encode: Encode, vocab_size: int | N
             merged = handler.join([child.output for child in by_id.values()])
             spans += _to_spans(merged, by_id, encode, vocab_size)
         except FAULTS as error:
-            errors.append(told(error))
+            errors.append(describe_error(error))
     return spans, errors[0] if errors else None
 
 
@@ -103,16 +103,16 @@ def inserted(token_ids: Sequence[int], vocab_size: int | None) -> Span:
     """
     for token_id in token_ids:
         if token_id < 0 or (vocab_size is not None and token_id >= vocab_size):
-            raise ValueError(f"token id {shortened(token_id)} is not in the model's vocabulary of {vocab_size}")
+            raise ValueError(f"token id {abbreviated(token_id)} is not in the model's vocabulary of {vocab_size}")
     return Span(token_ids)
 
 
 def _to_spans(
     merged: Merged, children: Mapping[str, FinishedChild], encode: Encode, vocab_size: int | None
 ) -> list[Span]:
-    pieces: list[Piece] = [merged] if isinstance(merged, str) else list(islice(merged, _MOST_PIECES + 1))
-    if len(pieces) > _MOST_PIECES:
-        raise ValueError(f"a join function returns more than {_MOST_PIECES} pieces")
+    pieces: list[Piece] = [merged] if isinstance(merged, str) else list(islice(merged, _MAX_PIECES + 1))
+    if len(pieces) > _MAX_PIECES:
+        raise ValueError(f"a join function returns more than {_MAX_PIECES} pieces")
     spans: list[Span] = []
     for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput, PrefixOf))):
         if is_id:

@@ -14,10 +14,10 @@ from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.rules import Merge
-from sequence_hooks.tree.transcript import Narrated
+from sequence_hooks.tree.transcript import TextSequence
 
 
-class EngineSequence(Narrated, Protocol):
+class EngineSequence(TextSequence, Protocol):
     """A sequence that its engine computes."""
 
     def release_context(self) -> None:

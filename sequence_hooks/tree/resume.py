@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from sequence_hooks.config.messages import shortened, shortened_error
+from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.tree.merge import inserted
 
@@ -109,14 +109,14 @@ async def ids_of(given: Given, room: ResumeRoom, tokenizer_of: Callable[[Any], A
 
 def _no_tokens(given: Any, error: Exception) -> ValueError:
     return ValueError(
-        f"resume_sequence: text_or_token_ids is {shortened(given)}; give a text, or a list of token ids "
-        f"({shortened_error(error)})"
+        f"resume_sequence: text_or_token_ids is {abbreviated(given)}; give a text, or a list of token ids "
+        f"({abbreviated_error(error)})"
     )
 
 
 def nobody_waits(request_id: str, waiting: Iterable[str]) -> ValueError:
     """The error for the id of a sequence that does not wait, which names those that do."""
     return ValueError(
-        f"resume_sequence: request_id is {shortened(request_id)}, and no such sequence waits to be resumed; "
-        f"those that wait are {shortened(sorted(waiting))}"
+        f"resume_sequence: request_id is {abbreviated(request_id)}, and no such sequence waits to be resumed; "
+        f"those that wait are {abbreviated(sorted(waiting))}"
     )

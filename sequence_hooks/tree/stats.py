@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sequence_hooks.results import Join
 
-_MOST_TIMES = 10_000
+_MAX_TIMES = 10_000
 
 
 @dataclass
@@ -28,7 +28,7 @@ class HookStats:
     num_saved: int = 0
     """Context tokens that did not have to be prefilled at resumes, because their KV was kept or injected."""
 
-    blocked_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_TIMES))
+    blocked_times: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_TIMES))
     """Seconds that each sequence was BLOCKED. Readers remove what they read; only the latest unread ones are kept."""
 
     def note_join(self, join: Join, num_failed: int, seconds: float) -> None:

@@ -2,7 +2,7 @@
 """What a caller is told about a tree: texts, finish reasons and counts, from token ids and segments.
 
 Not every engine has texts where it has token ids (V1 detokenizes in another process), so the rules never ask for
-texts. An engine that has them provides sequences that are `Narrated`.
+texts. An engine that has them provides sequences that are `TextSequence`.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from sequence_hooks.tree.merge import FinishedChild
 from sequence_hooks.tree.sequence import HookedSequence
 
 
-class Narrated(HookedSequence, Protocol):
+class TextSequence(HookedSequence, Protocol):
     """A sequence that knows its text."""
 
     @property
@@ -32,7 +32,7 @@ class Narrated(HookedSequence, Protocol):
         """As the engine tells its callers; None while it is unfinished."""
 
 
-N = TypeVar("N", bound=Narrated)
+N = TypeVar("N", bound=TextSequence)
 
 
 def output_of(child: Branch[N]) -> ChildOutput:

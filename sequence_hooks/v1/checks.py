@@ -6,9 +6,9 @@ from typing import Any
 
 import vllm.envs
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.checks import refuse
+from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
-from sequence_hooks.config.messages import FAULTS, told
+from sequence_hooks.config.messages import FAULTS, describe_error
 from sequence_hooks.config.tokens import resolve
 from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.v1.core.params import check_child, verify_params
@@ -61,7 +61,7 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
     try:
         check_child(special_kwargs.child_sampling_params, partial(verify_params, config=config, tokenizer=tokenizer))
     except FAULTS as error:
-        refuse(special_kwargs, "child_sampling_params", f"correct it: {told(error)}")
+        raise_for_field(special_kwargs, "child_sampling_params", f"correct it: {describe_error(error)}")
 
 
 def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
@@ -119,18 +119,24 @@ def check_injection(config: VllmConfig) -> None:
 def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:
     """Raise a `ValueError` for fields that need a caller, one server or one core, where ``config`` has others."""
     if usage_context == UsageContext.LLM_CLASS and special_kwargs.sync_resume == "manual":
-        refuse(special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume")
+        raise_for_field(
+            special_kwargs, "sync_resume", "use 'auto': LLM.generate could never return, because nobody can resume"
+        )
     if special_kwargs.sync_resume == "manual" and num_servers(config) > 1:
-        refuse(
+        raise_for_field(
             special_kwargs,
             "sync_resume",
             "use --api-server-count 1: a server knows only the sequences of its own clients, and a call to resume one "
             "may reach another server",
         )
     if special_kwargs.live_page and num_servers(config) > 1:
-        refuse(special_kwargs, "live_page", "use --api-server-count 1: a server knows only its own clients' sequences")
+        raise_for_field(
+            special_kwargs, "live_page", "use --api-server-count 1: a server knows only its own clients' sequences"
+        )
     if special_kwargs.record_to is not None and config.parallel_config.data_parallel_size > 1:
-        refuse(special_kwargs, "record_to", "leave it out, or use no data parallelism: a file holds one engine's run")
+        raise_for_field(
+            special_kwargs, "record_to", "leave it out, or use no data parallelism: a file holds one engine's run"
+        )
 
 
 def starts_cores(config: VllmConfig) -> bool:

@@ -4,8 +4,8 @@
 import torch
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.checks import refuse
-from sequence_hooks.config.messages import told
+from sequence_hooks.config.checks import raise_for_field
+from sequence_hooks.config.messages import describe_error
 from vllm.config import VllmConfig
 from vllm.engine.child_overrides import params_of
 from vllm.engine.guard import guard_processors
@@ -32,16 +32,18 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
         check_ids("stop_token_ids", params.stop_token_ids, model)
         guard_processors(params, _FIELD, None)
     except ValueError as error:
-        refuse(special_kwargs, _FIELD, f"correct it: {error}")
+        raise_for_field(special_kwargs, _FIELD, f"correct it: {error}")
     if not (params.guided_decoding or params.logit_bias or params.allowed_token_ids or params.bad_words):
         return
     if config.model_config.skip_tokenizer_init:
-        refuse(special_kwargs, _FIELD, "and it needs a tokenizer; set skip_tokenizer_init=False, or leave it out")
+        raise_for_field(
+            special_kwargs, _FIELD, "and it needs a tokenizer; set skip_tokenizer_init=False, or leave it out"
+        )
     tokenizer = init_tokenizer_from_configs(config.model_config, config.scheduler_config, None).tokenizer
     try:
         _take_first_step(params, tokenizer, config)
     except Exception as error:
-        refuse(special_kwargs, _FIELD, f"correct it: {told(error).removeprefix('ValueError: ')}")
+        raise_for_field(special_kwargs, _FIELD, f"correct it: {describe_error(error).removeprefix('ValueError: ')}")
 
 
 def _take_first_step(params: SamplingParams, tokenizer: AnyTokenizer, config: VllmConfig) -> None:

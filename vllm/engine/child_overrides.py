@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs as AnyEngines
-from sequence_hooks.config.checks import refuse
-from sequence_hooks.config.messages import FAULTS, shortened, told
+from sequence_hooks.config.checks import raise_for_field
+from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.config.qualified_names import load
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, check_types
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
@@ -31,20 +31,20 @@ def check_sampling_overrides(owner: object, name: str) -> None:
     if value is None:
         return
     if not isinstance(value, (SamplingParams, Mapping)):
-        refuse(owner, name, "give a SamplingParams, or a dict of its fields")
+        raise_for_field(owner, name, "give a SamplingParams, or a dict of its fields")
     try:
         check_one_child(params_of(value))
     except AssertionError:
-        refuse(owner, name, "correct it: its types are wrong")
+        raise_for_field(owner, name, "correct it: its types are wrong")
     except FAULTS as error:
-        refuse(owner, name, f"correct it: {told(error).removeprefix('ValueError: ')}")
+        raise_for_field(owner, name, f"correct it: {describe_error(error).removeprefix('ValueError: ')}")
 
 
 def check_one_child(params: SamplingParams) -> None:
     """Raise a `ValueError` for parameters that no child of any model can have."""
     check_types(params)
     if params.n != 1:
-        raise ValueError(f"n is {shortened(params.n)}; leave n at 1, and use children_per_promise")
+        raise ValueError(f"n is {abbreviated(params.n)}; leave n at 1, and use children_per_promise")
 
 
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import vllm.envs as envs
 from sequence_hooks.config import tokens
 from sequence_hooks.config.inert import idle_warning
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.trace.beginning import begin_recording
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
@@ -73,7 +73,7 @@ def _tokenizer_of(config: VllmConfig) -> Any:
 def _check_config(config: VllmConfig) -> None:
     model_config, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     if model_config.runner_type != "generate":
-        _refuse(f"a model that runs as {shortened(model_config.runner_type)}", "use a model that generates text")
+        _refuse(f"a model that runs as {abbreviated(model_config.runner_type)}", "use a model that generates text")
     if model_config.is_encoder_decoder:
         _refuse("an encoder-decoder model", "use a decoder-only model")
     if model_config.has_inner_state:
@@ -98,7 +98,7 @@ def _choose_scheduler(chosen: str | type) -> str | type:
         return _SCHEDULER
     scheduler = resolve_obj_by_qualname(chosen) if isinstance(chosen, str) else chosen
     if not issubclass(scheduler, HookScheduler):
-        _refuse(f"scheduler_cls={shortened(chosen)}", f"leave it unset, or derive it from {_SCHEDULER}")
+        _refuse(f"scheduler_cls={abbreviated(chosen)}", f"leave it unset, or derive it from {_SCHEDULER}")
     return chosen
 
 

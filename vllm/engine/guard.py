@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.config.messages import FAULTS, shortened, told
+from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from vllm.sampling_params import SamplingParams
 
 _WANTED = 1e4
@@ -42,7 +42,7 @@ class GuardedProcessor:
                 processed: torch.Tensor = self._processor(*given)
                 self.fault = _fault_of(processed, logits)
             except FAULTS as error:
-                self.fault = told(error)
+                self.fault = describe_error(error)
             if self.fault is None:
                 return processed
         ending = torch.zeros_like(logits)
@@ -74,8 +74,8 @@ def guard_processors(params: SamplingParams, request_id: str, last_token_id: int
         ]
     except FAULTS as error:
         raise ValueError(
-            f"logits_processors is {shortened(params.logits_processors)}, and one cannot be called or cloned "
-            f"({told(error)}); give functions of sampled tokens and logits"
+            f"logits_processors is {abbreviated(params.logits_processors)}, and one cannot be called or cloned "
+            f"({describe_error(error)}); give functions of sampled tokens and logits"
         ) from error
 
 

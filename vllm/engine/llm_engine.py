@@ -163,7 +163,7 @@ class LLMEngine(upstream.LLMEngine):
         """Upstream's `_add_processed_request`, after refusing a request that would fail once it is scheduled."""
         with only_value_errors():
             admit(request_id, processed_inputs, params, self.vllm_config.special_kwargs, self._model_facts())
-            self.output_processor.stop_checker.told.forget(request_id)
+            self.output_processor.stop_checker.logged_requests.forget(request_id)
             return super()._add_processed_request(request_id, processed_inputs, params, *args, **kwargs)
 
     def _create_sequence_group_with_sampling(

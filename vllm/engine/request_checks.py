@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sequence_hooks.config.messages import shortened, told
+from sequence_hooks.config.messages import abbreviated, describe_error
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from vllm.config import CacheConfig, ModelConfig
 
-MOST_SAMPLES = 16_384
+MAX_SAMPLES = 16_384
 _SEEDS = range(-(2**63), 2**64)
 """The seeds that torch's random generators take."""
 
@@ -50,29 +50,29 @@ def only_value_errors() -> Iterator[None]:
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"The request cannot be processed: {told(error)}") from error
+        raise ValueError(f"The request cannot be processed: {describe_error(error)}") from error
 
 
 def check_types(params: SamplingParams) -> None:
     """Raise a `ValueError` for the first field that has a wrong type, or an invalid number."""
     for name, is_right, way_out in _TYPES:
         if not is_right(getattr(params, name)):
-            refuse(params, name, way_out)
+            raise_for_field(params, name, way_out)
 
 
 def check_request(params: SamplingParams, model: ModelFacts) -> None:
     """Raise a `ValueError` for parameters that would fail once their request is scheduled."""
     check_types(params)
-    if params.n > MOST_SAMPLES:
-        refuse(params, "n", f"use at most {MOST_SAMPLES}")
+    if params.n > MAX_SAMPLES:
+        raise_for_field(params, "n", f"use at most {MAX_SAMPLES}")
     if params.seed is not None and not (params.seed in _SEEDS and params.seed + params.n - 1 in _SEEDS):
-        refuse(params, "seed", "use an integer of 64 bits")
+        raise_for_field(params, "seed", "use an integer of 64 bits")
     for name in ("logprobs", "prompt_logprobs"):
         if (getattr(params, name) or 0) > model.max_logprobs:
-            refuse(params, name, f"use at most {model.max_logprobs}, or raise the engine's max_logprobs")
+            raise_for_field(params, name, f"use at most {model.max_logprobs}, or raise the engine's max_logprobs")
     if params.prompt_logprobs is not None and model.caches_prefixes:
         # Upstream's sampler expects a row for each token of the prompt, and fails in a step where some were cached.
-        refuse(params, "prompt_logprobs", "leave it out, or start the engine with enable_prefix_caching=False")
+        raise_for_field(params, "prompt_logprobs", "leave it out, or start the engine with enable_prefix_caching=False")
     check_ids("allowed_token_ids", params.allowed_token_ids, model)
     check_ids("logit_bias", [int(token_id) for token_id in params.logit_bias or ()], model)
     if params.min_tokens:
@@ -85,7 +85,7 @@ def check_ids(name: str, token_ids: Collection[int] | None, model: ModelFacts) -
     for token_id in () if token_ids is None else token_ids:
         if not 0 <= token_id < model.vocab_size:
             raise ValueError(
-                f"{name} has {shortened(int(token_id))}, which is not in the model's vocabulary; "
+                f"{name} has {abbreviated(int(token_id))}, which is not in the model's vocabulary; "
                 f"use ids from 0 to {model.vocab_size - 1}"
             )
 
@@ -94,13 +94,13 @@ def check_prompt(token_ids: Collection[int]) -> None:
     """Raise a `ValueError` if a token id of a prompt is negative; upstream checks the upper bound."""
     if min(token_ids, default=0) < 0:
         raise ValueError(
-            f"prompt has {shortened(min(token_ids))}, which is not in the model's vocabulary; use ids from 0 up"
+            f"prompt has {abbreviated(min(token_ids))}, which is not in the model's vocabulary; use ids from 0 up"
         )
 
 
-def refuse(params: SamplingParams, name: str, way_out: str) -> NoReturn:
+def raise_for_field(params: SamplingParams, name: str, way_out: str) -> NoReturn:
     """Raise a `ValueError` for the value of one field."""
-    raise ValueError(f"{name} is {shortened(getattr(params, name))}; {way_out}")
+    raise ValueError(f"{name} is {abbreviated(getattr(params, name))}; {way_out}")
 
 
 def _is_integer(value: Any) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which workers copy KV from slot to slot, and the error if none can."""
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 
 _HOOK_WORKERS = {
     "vllm.worker.cpu_worker.CPUWorker": "vllm.worker.hook_cpu_worker.HookCPUWorker",
@@ -18,7 +18,7 @@ def hook_worker_for(worker_cls: str) -> str:
     if worker_cls in _HOOK_WORKERS.values():
         return worker_cls
     if worker_cls not in _HOOK_WORKERS:
-        raise refusal(f"the worker {shortened(worker_cls)}")
+        raise refusal(f"the worker {abbreviated(worker_cls)}")
     return _HOOK_WORKERS[worker_cls]
 
 

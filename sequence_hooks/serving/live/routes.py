@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol
 from sequence_hooks.serving.live.page import live_page
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens
 
-MOST_REQUESTS, MOST_TOKENS = 1000, 200_000
+MAX_REQUESTS, MAX_TOKENS = 1000, 200_000
 
 
 class Watched(Protocol):
@@ -42,8 +42,8 @@ def add_live_routes(router: Any, engine_of: Callable[[Any], Watched]) -> None:
     from fastapi import HTTPException, Query, Request
     from fastapi.responses import HTMLResponse
 
-    limits = Annotated[int, Query(ge=0, le=MOST_REQUESTS, description="How many requests to list.")]
-    lengths = Annotated[int, Query(ge=0, le=MOST_TOKENS, description="Tokens at the end of each output.")]
+    limits = Annotated[int, Query(ge=0, le=MAX_REQUESTS, description="How many requests to list.")]
+    lengths = Annotated[int, Query(ge=0, le=MAX_TOKENS, description="Tokens at the end of each output.")]
 
     async def watched(raw_request: Request) -> Watched:
         engine = engine_of(raw_request)

@@ -70,17 +70,17 @@ class Watched:
 def frame(server: Watched, console: Console) -> RenderableType:
     """One picture of what runs now, as large as the terminal."""
     room = max(1, console.height // _LINES_OF_REQUEST)
-    told = server.get(f"/v1/live_requests?limit={room}&num_tokens=0")
+    answer = server.get(f"/v1/live_requests?limit={room}&num_tokens=0")
     waiting = server.get("/v1/sequences_awaiting_resume")["sequences"]
     parts: list[RenderableType] = [Text(" · ".join(server.figures()) or "no metrics", style="bold")]
     if waiting:
-        parts.append(_callers(waiting, told["time"]))
-    running = [each for each in told["requests"] if not each["has_ended"]]
-    ended = [each for each in reversed(told["requests"]) if each["has_ended"]]
+        parts.append(_callers(waiting, answer["time"]))
+    running = [each for each in answer["requests"] if not each["has_ended"]]
+    ended = [each for each in reversed(answer["requests"]) if each["has_ended"]]
     drawn = [_drawn(server.tree(each["request_id"]), console.width) for each in [*running, *ended][:room]]
     parts += [each for each in drawn if each is not None]
-    if len(running) < told["num_unfinished"]:
-        parts.append(Text(f"and {told['num_unfinished'] - len(running):,} more", style="dim"))
+    if len(running) < answer["num_unfinished"]:
+        parts.append(Text(f"and {answer['num_unfinished'] - len(running):,} more", style="dim"))
     return Group(*parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.tree.child_params import derive_seed, reconcile
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.prior_output import with_earlier
@@ -155,4 +155,4 @@ def _id_of(key: Any) -> Any:
 def check_one_child(params: SamplingParams) -> None:
     """Raise a `ValueError` for parameters that no child of any model can have."""
     if params.n != 1:
-        raise ValueError(f"n is {shortened(params.n)}; leave n at 1, and use children_per_promise")
+        raise ValueError(f"n is {abbreviated(params.n)}; leave n at 1, and use children_per_promise")

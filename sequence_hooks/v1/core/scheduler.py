@@ -19,7 +19,7 @@ from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import Holding
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.injection import Source
-from sequence_hooks.tree.log import HookLog, ToldOnce
+from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
@@ -77,7 +77,7 @@ class HookScheduler(ReleaseScheduler):
         self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
         self._stats = CoreStats(self.blocked, manager, self.evictor)
         self.triggers = Triggers.of(hooks, children.tokenizer)
-        log, observers = HookLog(logger, ToldOnce()), (self._recorder, self._events)
+        log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
 

@@ -52,7 +52,7 @@ class TokenView(Sequence[int]):
 
 
 class V1Sequence:
-    """The sequence of one request; a `sequence_hooks.tree.transcript.Narrated`.
+    """The sequence of one request; a `sequence_hooks.tree.transcript.TextSequence`.
 
     After a join, upstream's request counts everything before it as prompt. This is where its own prompt ends.
 

@@ -81,7 +81,7 @@ class HookOutputProcessor(OutputProcessor):
         """What is still to happen, while a step's outputs come in."""
 
         self._core_stats: CoreHookStats | None = None
-        """What the engine has told since `take_core_stats`."""
+        """What the engine has contents since `take_core_stats`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `HookInputProcessor` has let in."""
@@ -153,7 +153,7 @@ class HookOutputProcessor(OutputProcessor):
         return self._replay.trees.recent
 
     def take_core_stats(self) -> CoreHookStats | None:
-        """What the engine has told of its hooks since the last call; None if nothing has changed."""
+        """What the engine has contents of its hooks since the last call; None if nothing has changed."""
         stats, self._core_stats = self._core_stats, None
         return stats
 
@@ -193,16 +193,16 @@ class HookOutputProcessor(OutputProcessor):
 
     def _begin_step(self, log: EngineCoreOutput) -> None:
         """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
-        told = log.kv_transfer_params
-        assert told is not None and self._step is None
-        if STATS in told:
-            latest = msgspec.convert(told[STATS], CoreHookStats)
+        contents = log.kv_transfer_params
+        assert contents is not None and self._step is None
+        if STATS in contents:
+            latest = msgspec.convert(contents[STATS], CoreHookStats)
             self._core_stats = latest if self._core_stats is None else self._core_stats + latest
-        events = decode(told[EVENTS])
-        before, during = events[: told[NUM_BEFORE]], events[told[NUM_BEFORE] :]
+        events = decode(contents[EVENTS])
+        before, during = events[: contents[NUM_BEFORE]], events[contents[NUM_BEFORE] :]
         self._replay_all(before)
         self._prepare(during)
-        self._step = _StepEvents(during, told[NUM_OUTPUTS])
+        self._step = _StepEvents(during, contents[NUM_OUTPUTS])
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""
@@ -214,7 +214,7 @@ class HookOutputProcessor(OutputProcessor):
             self._replay.replay(logged)
 
     def _release_joined(self) -> None:
-        """Drop what is not needed of children that were joined, now that their last deltas are told."""
+        """Drop what is not needed of children that were joined, now that their last deltas are contents."""
         joined, self._joined = self._joined, []
         for branch in joined:
             for below in branch.take_releasable():

@@ -79,7 +79,7 @@ class _FinishedText(IncrementalDetokenizer):
 
 
 class OutputSequence:
-    """One sequence of a tree, as its caller is told about it; a `sequence_hooks.tree.transcript.Narrated`."""
+    """One sequence of a tree, as its caller is told about it; a `sequence_hooks.tree.transcript.TextSequence`."""
 
     num_computed_tokens = 0
     """Not known here."""

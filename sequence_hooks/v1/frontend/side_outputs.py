@@ -6,7 +6,7 @@ from logging import Logger
 
 import vllm.outputs as upstream
 from sequence_hooks.tree.events import Blocked, Ended, TreeEvent
-from sequence_hooks.tree.log import HookLog, ToldOnce
+from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.frontend.request_state import TreeRequestState
@@ -25,7 +25,7 @@ class SideOutputs:
         """Children whose latest tokens their callers asked for."""
 
         self._waiting: list[FrontBranch] = []
-        self._log = HookLog(logger, ToldOnce())
+        self._log = HookLog(logger, OncePerRequest())
 
     def note(self, branch: FrontBranch, event: TreeEvent) -> None:
         """Note an end, and the beginning of a wait for a caller, which is also logged."""

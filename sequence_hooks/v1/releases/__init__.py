@@ -15,7 +15,7 @@ for all releases, and no other code asks for a version:
 
 import os
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 
 MODULES = {"0.28": "v0_28", "0.29": "v0_29", "0.30": "v0_29", "0.31": "v0_31", "0.32": "v0_32", "0.33": "v0_32"}
 """The module of each tested release, by the first two numbers of its version; the newest one comes last."""
@@ -31,7 +31,7 @@ def check_release(version: str) -> None:
     if _release(version) in TESTED or os.environ.get(ANYWAY):
         return
     raise ValueError(
-        f"special_kwargs: this is vLLM {shortened(version)}, and sequence hooks are tested with {', '.join(TESTED)}; "
+        f"special_kwargs: this is vLLM {abbreviated(version)}, and sequence hooks are tested with {', '.join(TESTED)}; "
         f"install one of these, or set {ANYWAY}=1 to try it anyway"
     )
 

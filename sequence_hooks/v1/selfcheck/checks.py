@@ -4,7 +4,7 @@
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 
-from sequence_hooks.config.messages import told
+from sequence_hooks.config.messages import describe_error
 from sequence_hooks.results import ChildOutput, Join
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.selfcheck.findings import Finding
@@ -96,7 +96,7 @@ def findings_of(trees: Trees) -> Iterator[Finding]:
             yield check(trees)
         except Exception as error:
             traceback.print_exc()
-            yield Finding(check.__name__, "ends without an error", "", [], [told(error)])
+            yield Finding(check.__name__, "ends without an error", "", [], [describe_error(error)])
             return
 
 

@@ -15,7 +15,7 @@ from sequence_hooks.v1.selfcheck.findings import Finding, Refusal, Seen, Verdict
 from sequence_hooks.v1.selfcheck.options import parse
 from sequence_hooks.v1.selfcheck.side import Verdicts
 
-MOST_SHOWN = 3
+MAX_SHOWN = 3
 """Differences of one check that are printed."""
 
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -45,10 +45,10 @@ def report(seen: Seen, verdicts: Verdicts) -> int:
         wrong = [*finding.faults, *verdict.differences]
         differs = differs or bool(wrong)
         print(f"{finding.name:<9} {'DIFFERS' if wrong else 'ok':<8} {finding.claim}: {_counts(finding, verdict)}")
-        for line in wrong[:MOST_SHOWN]:
+        for line in wrong[:MAX_SHOWN]:
             print(f"{'':<18} {line}")
-        if len(wrong) > MOST_SHOWN:
-            print(f"{'':<18} and {len(wrong) - MOST_SHOWN} more")
+        if len(wrong) > MAX_SHOWN:
+            print(f"{'':<18} and {len(wrong) - MAX_SHOWN} more")
     print(
         f"Tokens may differ where two are as likely, and logprobs by at most {verdicts.tolerance:g}: the shape of a "
         "batch changes floating point."

@@ -9,7 +9,7 @@ TEXT = (
     "the stone lies under the apple tree near the river and a bird sings to it while seven men carry water from the "
     "well to the old house where a woman writes letters to her sister about the winter the long road and the sea "
 )
-LEAST_VARIETY = 10
+MIN_VARIETY = 10
 """Different tokens of the text. A tokenizer that knows fewer of its words makes all prompts alike."""
 
 
@@ -29,7 +29,7 @@ class Prompts:
 
 def _ids(tokenizer: Any, vocab_size: int) -> Sequence[int]:
     token_ids: Sequence[int] = () if tokenizer is None else tokenizer.encode(TEXT, add_special_tokens=False)
-    if len(set(token_ids)) >= LEAST_VARIETY:
+    if len(set(token_ids)) >= MIN_VARIETY:
         return token_ids
     draw = random.Random(0)
     return [draw.randrange(vocab_size) for _ in range(200)]

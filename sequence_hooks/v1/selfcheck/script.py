@@ -44,7 +44,7 @@ SCRIPTS = {
 }
 """By name. A request is named after its script: ``fork.3`` follows the script ``fork``."""
 
-MOST_TOKENS = 24 + 2 * (12 + 12)
+MAX_TOKENS = 24 + 2 * (12 + 12)
 """Tokens that a context grows by, at most."""
 
 

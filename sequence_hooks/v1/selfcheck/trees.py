@@ -9,7 +9,7 @@ from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.selfcheck.prompts import Prompts
-from sequence_hooks.v1.selfcheck.script import MOST_TOKENS, EveryToken, script_of
+from sequence_hooks.v1.selfcheck.script import MAX_TOKENS, EveryToken, script_of
 from sequence_hooks.v1.settings import engine_args
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
@@ -26,7 +26,7 @@ SHORTEST_PROMPT = 7
 LONGEST_PROMPT = 2
 """In blocks."""
 
-MOST_STEPS = 5000
+MAX_STEPS = 5000
 """After which we assume a hang; no check takes a tenth of it."""
 
 
@@ -52,10 +52,10 @@ class Trees:
         self.block_size = scheduler.block_size
         model = self.engine.model_config
         self._prompts = Prompts(self.engine.get_tokenizer(), model.get_vocab_size())
-        self._most = model.max_model_len - MOST_TOKENS
+        self._most = model.max_model_len - MAX_TOKENS
         if self._most < SHORTEST_PROMPT:
             raise ValueError(
-                f"max_model_len is {model.max_model_len}; the checks need at least {SHORTEST_PROMPT + MOST_TOKENS}"
+                f"max_model_len is {model.max_model_len}; the checks need at least {SHORTEST_PROMPT + MAX_TOKENS}"
             )
         self.outputs: dict[str, RequestOutput] = {}
 
@@ -91,11 +91,11 @@ class Trees:
         Raises:
             RuntimeError: they do not finish.
         """
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if not self.engine.has_unfinished_requests() and not self._core.batch_queue:
                 return
             self.step()
-        raise RuntimeError(f"{sorted(self.scheduler.requests)} have not finished after {MOST_STEPS} steps")
+        raise RuntimeError(f"{sorted(self.scheduler.requests)} have not finished after {MAX_STEPS} steps")
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Abort requests, as a client does that goes away."""
@@ -109,7 +109,7 @@ class Trees:
     @contextmanager
     def scarce(self) -> Iterator[None]:
         """Leave so few blocks of KV cache that a tree has room, and not two; the engine must be empty."""
-        num_left = LONGEST_PROMPT + 2 * -(-MOST_TOKENS // self.block_size) + 1
+        num_left = LONGEST_PROMPT + 2 * -(-MAX_TOKENS // self.block_size) + 1
         self.engine.reset_prefix_cache()
         taken = self._pool.get_new_blocks(self._pool.get_num_free_blocks() - num_left)
         try:

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
@@ -67,11 +67,11 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         super().__init__(scheduler_config, detokenizer, scheduler, seq_counter, stop_checker)
         if special_kwargs.merge_separator and detokenizer is None:
             raise ValueError(
-                f"special_kwargs: merge_separator is {shortened(special_kwargs.merge_separator)}, and without a "
+                f"special_kwargs: merge_separator is {abbreviated(special_kwargs.merge_separator)}, and without a "
                 "tokenizer it has no tokens; set merge_separator='', or skip_tokenizer_init=False"
             )
         self.triggers = Triggers.of(special_kwargs, facts.tokenizer)
-        self._log = HookLog(logger, stop_checker.told)
+        self._log = HookLog(logger, stop_checker.logged_requests)
         sequences = ChildSequences(special_kwargs, stop_checker, detokenizer, seq_counter, facts.complete_params)
         for each in scheduler:
             each.attach(special_kwargs, sequences, self._log, facts.vocab_size, self)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from sequence_hooks.tree.ids import root_id
-from sequence_hooks.tree.log import ToldOnce
+from sequence_hooks.tree.log import OncePerRequest
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.output_processor import stop_checker as upstream
 from vllm.engine.guard import fault_of
@@ -26,7 +26,7 @@ class StopChecker(upstream.StopChecker):
 
     def __init__(self, max_model_len: int, get_tokenizer_for_seq: Callable[[Sequence], AnyTokenizer]) -> None:
         super().__init__(max_model_len, get_tokenizer_for_seq)
-        self.told = ToldOnce(request_of)
+        self.logged_requests = OncePerRequest(request_of)
 
     def maybe_stop_sequence(
         self,
@@ -40,7 +40,7 @@ class StopChecker(upstream.StopChecker):
         if failed is None:
             super().maybe_stop_sequence(seq, new_char_count, sampling_params, lora_req)
             return
-        if self.told.is_first(failed.request_id):
+        if self.logged_requests.is_first(failed.request_id):
             name = request_of(failed.request_id)
             logger.warning("%s: a logits processor failed, and its sequence ends: %s", name, failed.fault)
         # The last token was not the model's choice, so its text is dropped.

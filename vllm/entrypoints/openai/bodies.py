@@ -12,10 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from sequence_hooks.config.messages import shortened
+from sequence_hooks.config.messages import abbreviated
 
-_MOST_ERRORS = 8
-_MOST_CHARACTERS = 1000
+_MAX_ERRORS = 8
+_MAX_CHARACTERS = 1000
 """The most of an error message; the rest is cut off."""
 
 
@@ -32,7 +32,7 @@ def json_error(error: Exception) -> RequestValidationError:
 
 def brief_text(text: str) -> str:
     """The beginning of a message, as text that can be sent: a message may contain parts of an input."""
-    brief = text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
+    brief = text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "..."
     # Lone surrogates, which JSON allows, cannot be encoded.
     return brief.encode(errors="backslashreplace").decode()
 
@@ -43,7 +43,7 @@ def answer_briefly(app: FastAPI) -> None:
 
     async def answer_without_inputs(request: Request, error: RequestValidationError) -> Response:
         # A new error, unlike the original, does not name the file of its route either.
-        shown = RequestValidationError([_brief(each) for each in error.errors()[:_MOST_ERRORS]])
+        shown = RequestValidationError([_brief(each) for each in error.errors()[:_MAX_ERRORS]])
         response: Response = await answer(request, shown)
         return response
 
@@ -66,7 +66,7 @@ def _brief(error: Any) -> Any:
         "loc": tuple(_brief_part(part) for part in error["loc"]),
         "msg": brief_text(error["msg"]),
     }
-    return brief | ({"input": shortened(error["input"])} if "input" in error else {})
+    return brief | ({"input": abbreviated(error["input"])} if "input" in error else {})
 
 
 def _brief_part(part: int | str) -> int | str:

@@ -6,13 +6,13 @@ from typing import Any
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
-from sequence_hooks.config.messages import shortened, shortened_error
+from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
 from vllm.sampling_params import SamplingParams
 
-_MOST_SAMPLES = 16384
+_MAX_SAMPLES = 16384
 """The most samples of one prompt. Each is a sequence, and all are made before the engine's next step."""
 
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
@@ -28,11 +28,11 @@ class Refusable(BaseModel):
         try:
             request = validate(data)
         except (AttributeError, LookupError, TypeError, NotImplementedError) as error:
-            told = f"{type(error).__name__}: {shortened_error(error)}"
+            told = f"{type(error).__name__}: {abbreviated_error(error)}"
             raise ValueError(f"a field has a wrong type or value ({told})") from None
         for name in ("n", "best_of"):
-            if (getattr(request, name, None) or 0) > _MOST_SAMPLES:
-                raise ValueError(f"{name} is {shortened(getattr(request, name))}; use {_MOST_SAMPLES} at most")
+            if (getattr(request, name, None) or 0) > _MAX_SAMPLES:
+                raise ValueError(f"{name} is {abbreviated(getattr(request, name))}; use {_MAX_SAMPLES} at most")
         return request
 
 

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from sequence_hooks.config.messages import shortened_error
+from sequence_hooks.config.messages import abbreviated_error
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
 from vllm.entrypoints.openai.bodies import brief_text
@@ -22,7 +22,7 @@ class OpenAIServing(upstream.OpenAIServing):
         try:
             return super()._load_prompt_embeds(*args, **kwargs)
         except Exception as error:
-            raise ValueError(f"prompt_embeds cannot be read as embeddings ({shortened_error(error)})") from None
+            raise ValueError(f"prompt_embeds cannot be read as embeddings ({abbreviated_error(error)})") from None
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.serving_engine")

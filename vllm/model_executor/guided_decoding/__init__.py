@@ -12,7 +12,7 @@ from vllm._overlay import extend_package, fall_back_to
 
 extend_package(__name__, __path__)
 
-from sequence_hooks.config.messages import told  # noqa: E402
+from sequence_hooks.config.messages import describe_error  # noqa: E402
 from vllm._upstream.model_executor import guided_decoding as upstream  # noqa: E402
 from vllm.logits_process import LogitsProcessor  # noqa: E402
 from vllm.model_executor.guided_decoding.grammars import shown_grammar, trials  # noqa: E402
@@ -37,7 +37,7 @@ def get_local_guided_decoding_logits_processor(
     try:
         return make_logits_processor(guided_params, tokenizer, model_config, reasoning_backend)
     except Exception as error:
-        raise ValueError(shown_grammar(guided_params, told(error))) from error
+        raise ValueError(shown_grammar(guided_params, describe_error(error))) from error
 
 
 async def get_guided_decoding_logits_processor(

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.config.messages import told
+from sequence_hooks.config.messages import describe_error
 from vllm.model_executor.guided_decoding import make_logits_processor
 from vllm.model_executor.guided_decoding.grammars import ACCEPTED, TRY
 from vllm.sampling_params import GuidedDecodingParams
@@ -64,7 +64,7 @@ def answer(asked: bytes, known: Known) -> bytes:
         key, params = pickle.loads(asked)
         take_first_step(params, *known[key])
     except Exception as error:
-        return told(error).removeprefix("ValueError: ").encode()
+        return describe_error(error).removeprefix("ValueError: ").encode()
     return ACCEPTED
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from sequence_hooks.config.messages import one_line, shortened, told
+from sequence_hooks.config.messages import abbreviated, describe_error, one_line
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
@@ -31,7 +31,7 @@ ACCEPTED = b"+"
 CPU_SECONDS = 10
 MEMORY_BYTES = 4 << 30
 _ANSWER_SECONDS = 120
-_MOST_REMEMBERED = 1024
+_MAX_REMEMBERED = 1024
 
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
 """Time, file and line of a backend's own message."""
@@ -44,7 +44,7 @@ def shown_grammar(params: GuidedDecodingParams, fault: str) -> str:
     given = {kind: getattr(params, kind) for kind in _KINDS if getattr(params, kind) is not None}
     name, value = next(iter(given.items()), ("guided_decoding", None))
     reason = one_line(_PLACE.sub("", fault))
-    return f"guided decoding: {name} is {shortened(value)}, which cannot guide this model: {reason}; correct it"
+    return f"guided decoding: {name} is {abbreviated(value)}, which cannot guide this model: {reason}; correct it"
 
 
 class GrammarTrials:
@@ -78,7 +78,7 @@ class GrammarTrials:
         try:
             asked = cloudpickle.dumps((id(tokenizer), params))
         except Exception as error:
-            raise ValueError(shown_grammar(params, told(error))) from error
+            raise ValueError(shown_grammar(params, describe_error(error))) from error
         digest = hashlib.blake2b(asked).digest()
         fault = self._answers.get(digest)
         if fault is None:
@@ -93,7 +93,7 @@ class GrammarTrials:
     def _remember(self, digest: bytes, fault: str) -> None:
         with self._lock:
             self._answers[digest] = fault
-            if len(self._answers) > _MOST_REMEMBERED:
+            if len(self._answers) > _MAX_REMEMBERED:
                 self._answers.popitem(last=False)
 
     def close(self) -> None:
