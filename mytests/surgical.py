@@ -126,7 +126,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             facts=self.facts or EngineFacts(CharTokenizer(), self.vocab_size),
         )
         # All steps take equally long: what a test does must not depend on how fast it runs.
-        self.scheduler.pressure.costs = StepCosts(clock=itertools.count().__next__)
+        self.scheduler.evictor.costs = StepCosts(clock=itertools.count().__next__)
 
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: object

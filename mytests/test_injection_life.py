@@ -20,7 +20,7 @@ class TestPressure:
         group = engine.add(prompt="prompt")
         script = plan(r="!.z", r_child_0="ABCDE")
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
-        engine.scheduler.pressure.give_up_all(group)
+        engine.scheduler.evictor.evict_all(group)
         engine.run(script)
         assert (finished(engine).text, prefilled(engine)) == ("ABCDEz", [6 + 2 + 5])
         assert recorded(engine).num_injected == 0
@@ -32,11 +32,11 @@ class TestPressure:
         engine.add(prompt="prompt")
         script = plan(r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
         engine.run(script)
-        assert engine.scheduler.pressure.evictions["discard"] == 0
+        assert engine.scheduler.evictor.evictions["discard"] == 0
         engine = engine_with_kv(num_blocks=8, max_model_len=64)
         engine.add(prompt="prompt")
         engine.run(script)
-        assert engine.scheduler.pressure.evictions["discard"] > 0
+        assert engine.scheduler.evictor.evictions["discard"] > 0
         assert finished(engine).text == "ABCDEFGH\n" + "V" * 13 + "z"
         engine.assert_empty()
 
@@ -48,7 +48,7 @@ class TestPressure:
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
         engine.scheduler.driver.join_ready()
         assert list(engine.scheduler.forked) == [group]
-        assert engine.scheduler._give_up_kv_of_one()
+        assert engine.scheduler._evict_one()
         assert (bool(engine.scheduler._kept), injected_into(group.first_seq)) == (False, None)
         engine.run(script)
         assert finished(engine).text == "ABCDEz"
@@ -62,7 +62,7 @@ class TestPressure:
         group = engine.add(prompt="prompt")
         script = plan(r="!aaaa.z", r_child_0="ABCDEFGH")
         engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
-        assert engine.scheduler.pressure.relieve([group], 99)
+        assert engine.scheduler.evictor.evict_one([group], 99)
         engine.run(script)
         assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
         engine.assert_empty()
@@ -79,7 +79,7 @@ class TestPressure:
         engine.step(script)
         engine.run_until(engine.scheduler.is_waiting_for_callers, script)
         assert injected_into(group.first_seq) is not None
-        engine.scheduler.pressure.give_up(group, 2)
+        engine.scheduler.evictor.evict(group, 2)
         assert (group.first_seq.get_num_computed_tokens(), injected_into(group.first_seq)) == (0, None)
         engine.processor.resume("r", "")
         engine.run(script)

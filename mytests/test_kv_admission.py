@@ -24,7 +24,7 @@ class TestTrees:
     def test_the_youngest_gives_way_if_nobody_of_it_runs(self, policy: str) -> None:
         """The youngest tree is evicted whole, so that the children of the older one run side by side."""
         engine = self.hooked(policy)
-        assert engine.scheduler.pressure.evictions == {"discard": 4}
+        assert engine.scheduler.evictor.evictions == {"discard": 4}
         running = [group.request_id for group in engine.scheduler.running]
         assert running == ["r_child_0", "r_child_1"]
         assert [group.request_id for group in engine.scheduler.waiting] == [

@@ -80,7 +80,7 @@ class TestMetrics:
         logger = logger_of(engine)
         group = engine.add(prompt="p" * 8)
         engine.run_until(lambda: len(engine.scheduler.blocked) == 1, plan(r="."))
-        assert engine.scheduler.pressure.relieve([group], 2)
+        assert engine.scheduler.evictor.evict_one([group], 2)
         log(logger)
         assert told("blocked_kv_evictions_total", means=means) == 1
         assert told("blocked_cache_usage_perc") == held

@@ -58,7 +58,7 @@ def peak(num_requests: int) -> int:
 
     scheduler.schedule = observed
     run.finish()
-    assert scheduler.num_cumulative_preemption == scheduler.pressure.num_recomputed == 0
+    assert scheduler.num_cumulative_preemption == scheduler.evictor.num_recomputed == 0
     assert max(len(output.outputs[0].children) for output in run.outputs.values()) >= SETUP.max_children
     return max(used)
 

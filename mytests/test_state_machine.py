@@ -193,7 +193,7 @@ class Trees(RuleBasedStateMachine):
             self.seen["preempted with its prefix"] += before.get(group.request_id) == SequenceStatus.RUNNING
         assert isinstance(self.engine.model, PretendedKV)
         self.seen["injected"] += self.engine.model.num_injected
-        for means, times in scheduler.pressure.evictions.items():
+        for means, times in scheduler.evictor.evictions.items():
             self.seen[f"KV to {means}"] += times
 
     def _resume(self, branch: V0Branch, text: str) -> None:

@@ -131,7 +131,7 @@ class Side:
 
     def _num_evictions(self) -> int:
         (scheduler,) = self._engine.scheduler
-        return 0 if self.name == OFF else scheduler.pressure.evictions.total()
+        return 0 if self.name == OFF else scheduler.evictor.evictions.total()
 
 
 def _hooks(policy: str) -> SpecialKwargs:

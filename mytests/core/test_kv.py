@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.config.choices import BlockedKVPolicy, PositionRule
-from sequence_hooks.kv.eviction import Costs, Holding, choose, cuts_indivisible
+from sequence_hooks.kv.eviction import EvictionCandidate, EvictionCosts, choose, cuts_indivisible
 from sequence_hooks.kv.transfer import Run, slots_of
 from sequence_hooks.tree.injection import (
     Context,
@@ -126,42 +126,44 @@ class TestPlan:
         assert injected.num_indivisible == 15
 
 
-COSTS = Costs(per_token=1.0, per_block=3.0)
+COSTS = EvictionCosts(per_token=1.0, per_block=3.0)
 
 
-def holding(name: str, **changes: Any) -> Holding[str]:
+def candidate(name: str, **changes: Any) -> EvictionCandidate[str]:
     """Four blocks of eight tokens, of which two are its own; 30 tokens are computed."""
-    given = {"urgency": 0, "num_all": 4, "num_owned": 2, "block_size": 8, "num_computed_tokens": 30}
-    return Holding(name, **{**given, "num_indivisible_tokens": 0, "can_swap": False, **changes})
+    given = {"priority": 0, "num_all": 4, "num_owned": 2, "block_size": 8, "num_computed_tokens": 30}
+    return EvictionCandidate(name, **{**given, "num_indivisible_tokens": 0, "can_swap": False, **changes})
 
 
-def victim(policy: BlockedKVPolicy, *holdings: Holding[str], num_wanted: int = 1, costs: Costs = COSTS) -> Any:
-    option = choose(holdings, policy, num_wanted, costs)
-    return None if option is None else (option.holder, option.means, option.num_gained, option.seconds)
+def victim(
+    policy: BlockedKVPolicy, *candidates: EvictionCandidate[str], num_wanted: int = 1, costs: EvictionCosts = COSTS
+) -> Any:
+    eviction = choose(candidates, policy, num_wanted, costs)
+    return None if eviction is None else (eviction.holder, eviction.means, eviction.num_gained, eviction.seconds)
 
 
 class TestPressure:
     def test_least_waste_per_block_is_chosen(self) -> None:
         """The last block of a sequence that has computed little of it."""
-        assert victim("auto", holding("a", num_computed_tokens=32), holding("b")) == ("b", "discard", 1, 6.0)
+        assert victim("auto", candidate("a", num_computed_tokens=32), candidate("b")) == ("b", "discard", 1, 6.0)
 
     def test_among_equals_the_first_is_chosen(self) -> None:
         """The engine gives them in its order of preference."""
-        assert victim("auto", holding("a"), holding("b"))[0] == "a"
+        assert victim("auto", candidate("a"), candidate("b"))[0] == "a"
 
     def test_the_least_urgent_goes_first(self) -> None:
         """Whatever it wastes."""
-        assert victim("auto", holding("a"), holding("b", urgency=1, num_computed_tokens=32))[0] == "b"
+        assert victim("auto", candidate("a"), candidate("b", priority=1, num_computed_tokens=32))[0] == "b"
 
     def test_no_more_is_discarded_than_is_wanted_or_owned(self) -> None:
         """Shared blocks gain nothing."""
-        assert victim("auto", holding("a"), num_wanted=9) == ("a", "discard", 2, 14.0)
-        assert victim("auto", holding("a", num_owned=0)) is None
+        assert victim("auto", candidate("a"), num_wanted=9) == ("a", "discard", 2, 14.0)
+        assert victim("auto", candidate("a", num_owned=0)) is None
         assert victim("auto") is None
 
     def test_nothing_computed_wastes_nothing(self) -> None:
         """A block may have been allocated, and not computed yet."""
-        assert victim("auto", holding("a", num_computed_tokens=20)) == ("a", "discard", 1, 0.0)
+        assert victim("auto", candidate("a", num_computed_tokens=20)) == ("a", "discard", 1, 0.0)
 
     @pytest.mark.parametrize(
         ("policy", "can_swap", "expected"),
@@ -174,18 +176,18 @@ class TestPressure:
     )
     def test_the_policy_says_by_what_means(self, policy: BlockedKVPolicy, can_swap: bool, expected: Any) -> None:
         """A swap copies all blocks out and back in."""
-        assert victim(policy, holding("a", can_swap=can_swap)) == expected
+        assert victim(policy, candidate("a", can_swap=can_swap)) == expected
 
     def test_a_cheap_swap_is_chosen(self) -> None:
         """Two blocks for the price of one."""
-        assert victim("auto", holding("a", can_swap=True), costs=Costs(1.0, 0.5)) == ("a", "swap", 2, 4.0)
+        assert victim("auto", candidate("a", can_swap=True), costs=EvictionCosts(1.0, 0.5)) == ("a", "swap", 2, 4.0)
 
     def test_what_is_kept_as_a_whole_is_given_up_as_a_whole(self) -> None:
         """All computed tokens are recomputed if a part of them would be cut."""
-        assert victim("discard", holding("a", num_indivisible_tokens=25)) == ("a", "discard", 1, 30.0)
-        assert victim("discard", holding("a", num_indivisible_tokens=24)) == ("a", "discard", 1, 6.0)
-        assert cuts_indivisible(holding("a", num_indivisible_tokens=25), 1)
-        assert not cuts_indivisible(holding("a", num_indivisible_tokens=24), 1)
+        assert victim("discard", candidate("a", num_indivisible_tokens=25)) == ("a", "discard", 1, 30.0)
+        assert victim("discard", candidate("a", num_indivisible_tokens=24)) == ("a", "discard", 1, 6.0)
+        assert cuts_indivisible(candidate("a", num_indivisible_tokens=25), 1)
+        assert not cuts_indivisible(candidate("a", num_indivisible_tokens=24), 1)
 
 
 def test_slots_are_places_in_blocks() -> None:

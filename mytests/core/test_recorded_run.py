@@ -12,7 +12,7 @@ from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, en
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
-from sequence_hooks.trace.observer import SILENT, TreeNotes
+from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.recorder import Recorder, begin
 from sequence_hooks.tree.merge import Span
@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> Path:
     path = tmp_path / "run.jsonl"
     begin(str(path), "a model", HOOKS)
     recorder = Recorder(str(path), count().__next__)
-    trees = Trees([TreeNotes(recorder)])
+    trees = Trees([TreeRecorder(recorder)])
     recorder.note(events.SchedulerStarted, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
@@ -78,8 +78,8 @@ def test_two_requests_may_have_one_id() -> None:
 
 def test_silence_costs_no_clock() -> None:
     """Without a recording nothing is written down."""
-    assert (SILENT.is_recording, SILENT.now()) == (False, 0.0)
-    SILENT.note(events.SwappedIn, sequence="r")
+    assert (NO_RECORDER.is_recording, NO_RECORDER.now()) == (False, 0.0)
+    NO_RECORDER.note(events.SwappedIn, sequence="r")
 
 
 def test_detached_children_are_drawn(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     begin(str(path), "a model", HOOKS)
     recorder = Recorder(str(path), count().__next__)
-    trees = Trees([TreeNotes(recorder)])
+    trees = Trees([TreeRecorder(recorder)])
     recorder.note(events.SchedulerStarted, block_size=4, num_blocks=8)
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1, 3]), LIMITS)

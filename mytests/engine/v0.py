@@ -77,12 +77,12 @@ class V0Driver(Driver):
 
     def counts(self) -> Counts:
         scheduler = self._scheduler
-        pressure = scheduler.pressure
+        pressure = scheduler.evictor
         return Counts(scheduler.num_cumulative_preemption, pressure.evictions["discard"], pressure.num_recomputed)
 
     def watch(self, watcher: Watcher) -> None:
         scheduler = self._scheduler
-        recompute_from, free_seq = scheduler.pressure._recompute_from, scheduler.free_seq
+        recompute_from, free_seq = scheduler.evictor._recompute_from, scheduler.free_seq
 
         def note_loss(group: SequenceGroup, num_kept: int) -> None:
             seq = group.first_seq
@@ -97,7 +97,7 @@ class V0Driver(Driver):
                 watcher.ended(_name(seq), blocks, self._read_kv(blocks, seq.get_num_computed_tokens()))
             free_seq(seq)
 
-        scheduler.pressure._recompute_from, scheduler.free_seq = note_loss, note_end
+        scheduler.evictor._recompute_from, scheduler.free_seq = note_loss, note_end
 
     def cached_blocks(self) -> set[int]:
         return set(self._scheduler.block_manager.block_allocator._allocators[Device.GPU]._cached_blocks.values())

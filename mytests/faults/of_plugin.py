@@ -69,7 +69,7 @@ FUZZED = (
         "penalties-across-a-join",
         (Edit("sequence_hooks.v1.prior_output:with_earlier", "", "return"),),
         "Penalties forget what a sequence has sampled before its join.",
-        surgical("mytests/v1/test_earlier.py") + fuzzed("penalties-across-a-join"),
+        surgical("mytests/v1/test_prior_output.py") + fuzzed("penalties-across-a-join"),
     ),
     Fault(
         "deltas-lost",

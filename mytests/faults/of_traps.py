@@ -112,15 +112,15 @@ TRAPS = (
         "a new prompt resets",
         "the-first-sampler-forgets",
         "In the first model runner, penalties and bad words forget what was sampled before a join.",
-        (Edit("sequence_hooks.v1.worker.rows:EarlierTokens.apply", "", "return logits"),),
-        surgical("mytests/v1/test_earlier.py::test_a_join_changes_no_penalty_and_no_bad_word"),
+        (Edit("sequence_hooks.v1.worker.prior_output_v1_runner:PriorOutputTokens.apply", "", "return logits"),),
+        surgical("mytests/v1/test_prior_output.py::test_a_join_changes_no_penalty_and_no_bad_word"),
     ),
     undoing(
         "a new prompt resets",
         "the-second-sampler-forgets",
         "In the second model runner, penalties and bad words forget what was sampled before a join.",
-        (Edit("sequence_hooks.v1.worker.slots:EarlierCounts.apply_staged_writes", "", "return"),),
-        surgical("mytests/v1/test_earlier.py::test_the_second_runner_counts_and_forbids_the_same"),
+        (Edit("sequence_hooks.v1.worker.prior_output_v2_runner:PriorOutputCounts.apply_staged_writes", "", "return"),),
+        surgical("mytests/v1/test_prior_output.py::test_the_second_runner_counts_and_forbids_the_same"),
     ),
     undoing(
         "a new prompt resets",
@@ -129,7 +129,7 @@ TRAPS = (
         (
             Edit(
                 "sequence_hooks.v1.worker.attach:attach",
-                "batch.logitsprocs.non_argmax_invariant.append(EarlierTokens(model_runner.device))",
+                "batch.logitsprocs.non_argmax_invariant.append(PriorOutputTokens(model_runner.device))",
                 "pass",
             ),
         ),

@@ -22,7 +22,7 @@ from mytests.sure import sure_prompts
 from mytests.ties import logprobs_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
-from sequence_hooks.v1.worker.rows import EarlierTokens
+from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release]
 
@@ -57,10 +57,10 @@ def test_the_model_joins_what_its_children_return(engine: Any) -> None:
 
 
 def test_the_sampler_is_extended(engine: Any) -> None:
-    """Once; `test_earlier.py` says what for."""
+    """Once; `test_prior_output.py` says what for."""
     worker = engine.llm_engine.model_executor.driver_worker.worker
     kinds = [type(each) for each in worker.model_runner.input_batch.logitsprocs.all]
-    assert kinds.count(EarlierTokens) == 1
+    assert kinds.count(PriorOutputTokens) == 1
 
 
 def test_a_resume_computes_what_was_merged_and_one_token(engine: Any) -> None:

@@ -11,21 +11,21 @@ from typing import Generic, Literal, TypeVar
 
 from sequence_hooks.config.choices import BlockedKVPolicy
 
-Means = Literal["swap", "discard"]
+EvictionMeans = Literal["swap", "discard"]
 """How KV is given up: copied to swap space, or discarded and recomputed later."""
 
 H = TypeVar("H")
 
 
 @dataclass(frozen=True)
-class Holding(Generic[H]):
+class EvictionCandidate(Generic[H]):
     """The KV of one sequence that is set aside. Counts are blocks unless noted otherwise."""
 
     holder: H
     """The engine's own object for the sequence."""
 
-    urgency: int
-    """The urgency of its request; a lower number is more urgent."""
+    priority: int
+    """The priority of its request; a lower number is more urgent."""
 
     num_all: int
     num_owned: int
@@ -43,12 +43,12 @@ class Holding(Generic[H]):
 
 
 @dataclass(frozen=True)
-class Option(Generic[H]):
+class Eviction(Generic[H]):
     """One way to gain blocks."""
 
     holder: H
-    urgency: int
-    means: Means
+    priority: int
+    means: EvictionMeans
     num_gained: int
     """Blocks that it frees."""
 
@@ -57,7 +57,7 @@ class Option(Generic[H]):
 
 
 @dataclass(frozen=True)
-class Costs:
+class EvictionCosts:
     """What giving up KV wastes, in seconds."""
 
     per_token: float
@@ -67,36 +67,42 @@ class Costs:
     """To copy one block in one direction."""
 
 
-def cuts_indivisible(holding: Holding[H], num_freed: int) -> bool:
+def cuts_indivisible(candidate: EvictionCandidate[H], num_freed: int) -> bool:
     """Whether freeing the last ``num_freed`` blocks would give up only a part of KV that is indivisible."""
-    return (holding.num_all - num_freed) * holding.block_size < holding.num_indivisible_tokens
+    return (candidate.num_all - num_freed) * candidate.block_size < candidate.num_indivisible_tokens
 
 
-def choose(holdings: Iterable[Holding[H]], policy: BlockedKVPolicy, num_wanted: int, costs: Costs) -> Option[H] | None:
-    """The victim and the means: of the least urgent holders, the option with the least waste per block gained.
+def choose(
+    candidates: Iterable[EvictionCandidate[H]], policy: BlockedKVPolicy, num_wanted: int, costs: EvictionCosts
+) -> Eviction[H] | None:
+    """The victim and the means: of the least urgent holders, the eviction with the least waste per block gained.
 
     Args:
-        holdings: In order of preference; among equals the first is chosen.
+        candidates: In order of preference; among equals the first is chosen.
         num_wanted: At most this many blocks are discarded.
 
     Returns:
         None if no holder has a block of its own.
     """
-    options = [option for holding in holdings for option in _options(holding, policy, num_wanted, costs)]
-    return min(options, key=lambda option: (-option.urgency, option.seconds / option.num_gained), default=None)
+    evictions = [eviction for candidate in candidates for eviction in _evictions(candidate, policy, num_wanted, costs)]
+    return min(
+        evictions, key=lambda eviction: (-eviction.priority, eviction.seconds / eviction.num_gained), default=None
+    )
 
 
-def _options(holding: Holding[H], policy: BlockedKVPolicy, num_wanted: int, costs: Costs) -> Iterator[Option[H]]:
-    if holding.num_owned == 0:
+def _evictions(
+    candidate: EvictionCandidate[H], policy: BlockedKVPolicy, num_wanted: int, costs: EvictionCosts
+) -> Iterator[Eviction[H]]:
+    if candidate.num_owned == 0:
         return
-    holder, urgency = holding.holder, holding.urgency
-    can_swap = policy in ("swap", "auto") and holding.can_swap
+    holder, priority = candidate.holder, candidate.priority
+    can_swap = policy in ("swap", "auto") and candidate.can_swap
     if can_swap:
-        yield Option(holder, urgency, "swap", holding.num_owned, 2 * holding.num_all * costs.per_block)
+        yield Eviction(holder, priority, "swap", candidate.num_owned, 2 * candidate.num_all * costs.per_block)
     if policy != "swap" or not can_swap:
-        num_freed = min(holding.num_owned, num_wanted)
+        num_freed = min(candidate.num_owned, num_wanted)
         num_kept = 0
-        if not cuts_indivisible(holding, num_freed):
-            num_kept = (holding.num_all - num_freed) * holding.block_size
-        num_recomputed = max(0, holding.num_computed_tokens - num_kept)
-        yield Option(holder, urgency, "discard", num_freed, num_recomputed * costs.per_token)
+        if not cuts_indivisible(candidate, num_freed):
+            num_kept = (candidate.num_all - num_freed) * candidate.block_size
+        num_recomputed = max(0, candidate.num_computed_tokens - num_kept)
+        yield Eviction(holder, priority, "discard", num_freed, num_recomputed * costs.per_token)

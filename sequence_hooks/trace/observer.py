@@ -33,11 +33,11 @@ class _Silent:
         pass
 
 
-SILENT: Observer = _Silent()
+NO_RECORDER: Observer = _Silent()
 """An observer that records nothing."""
 
 
-class TreeNotes:
+class TreeRecorder:
     """A `sequence_hooks.tree.events.TreeObserver` that tells the observer of a run what happens to trees.
 
     It leaves out ends: the scheduler tells of the end of each sequence, also of those without a tree.

@@ -8,8 +8,8 @@ from sequence_hooks.trace.observer import Observer
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Counts of blocks and of sequences at the start of a step."""
+class StepCounts:
+    """StepCounts of blocks and of sequences at the start of a step."""
 
     num_used_blocks: int
     num_unshared_blocks: int
@@ -19,7 +19,7 @@ class Counts:
     num_waiting: int
 
 
-class StepNotes:
+class StepRecorder:
     """Notes each step, and the end of the last one before a pause, once."""
 
     def __init__(self, observer: Observer) -> None:
@@ -27,7 +27,7 @@ class StepNotes:
         self._is_idle = True
         """Whether the latest noted step had nothing scheduled."""
 
-    def note(self, start: float, prefill: list[tuple[str, int]], decode: list[str], counts: Counts) -> None:
+    def note(self, start: float, prefill: list[tuple[str, int]], decode: list[str], counts: StepCounts) -> None:
         """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended.
 
         Args:

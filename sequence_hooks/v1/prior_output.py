@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm.sampling_params import SamplingParams
 
-EARLIER = "sequence_hooks_sampled"
+PRIOR_OUTPUT = "sequence_hooks_sampled"
 """The extra argument with the token ids, in order. No request of a user may have it."""
 
 
@@ -27,17 +27,17 @@ def phrases_of(params: SamplingParams) -> list[list[int]]:
 def with_earlier(params: SamplingParams, token_ids: list[int]) -> None:
     """Let ``params`` carry what their sequence has sampled, if a sampler has to know it."""
     if has_penalties(params) or phrases_of(params):
-        params.extra_args = {**(params.extra_args or {}), EARLIER: token_ids}
+        params.extra_args = {**(params.extra_args or {}), PRIOR_OUTPUT: token_ids}
 
 
-def earlier_of(params: SamplingParams) -> list[int]:
+def prior_output_of(params: SamplingParams) -> list[int]:
     """The token ids that `with_earlier` has added."""
     extra: dict[str, Any] = params.extra_args or {}
-    token_ids: list[int] = extra.get(EARLIER, [])
+    token_ids: list[int] = extra.get(PRIOR_OUTPUT, [])
     return token_ids
 
 
-def straddling(params: SamplingParams, token_ids: list[int]) -> Iterator[tuple[list[int], int]]:
+def bad_words_in_progress(params: SamplingParams, token_ids: list[int]) -> Iterator[tuple[list[int], int]]:
     """The bad words that begin at the end of ``token_ids``: what is missing of each, and the token it ends with.
 
     A word may be begun in several ways, and what is missing may be nothing but its last token.

@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 from sequence_hooks.trace import events
-from sequence_hooks.trace.observer import SILENT, Observer
-from sequence_hooks.trace.steps import Counts
+from sequence_hooks.trace.observer import NO_RECORDER, Observer
+from sequence_hooks.trace.steps import StepCounts
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.group_queue import GroupQueue
-from vllm.core.run_notes import RunNotes
+from vllm.core.recorder import SchedulerRecorder
 from vllm.core.scheduler import Scheduler
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.core.transitions import check_transition
@@ -42,19 +42,19 @@ class HookQueues(Scheduler):
         self.forked = GroupQueue()
         """Groups that are WAITING with a block table, until there are a free slot and room for them."""
 
-        self._observer: Observer = SILENT
-        self.notes = RunNotes(SILENT)
+        self._observer: Observer = NO_RECORDER
+        self.recorder = SchedulerRecorder(NO_RECORDER)
 
     def observe(self, observer: Observer) -> None:
         """Tell ``observer`` of all events from now on."""
-        self._observer, self.notes = observer, RunNotes(observer)
+        self._observer, self.recorder = observer, SchedulerRecorder(observer)
         manager = self.block_manager
         observer.note(events.SchedulerStarted, block_size=manager.block_size, num_blocks=manager.num_total_gpu_blocks)
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Upstream's `add_seq_group`, which also notes that a request has arrived."""
         super().add_seq_group(seq_group)
-        self.notes.arrived(seq_group)
+        self.recorder.arrived(seq_group)
 
     def has_unfinished_seqs(self) -> bool:
         return super().has_unfinished_seqs() or bool(self.blocked or self.forked)
@@ -88,23 +88,23 @@ class HookQueues(Scheduler):
 
     def note_if_idle(self) -> None:
         """Note that the last step has ended, if no other step follows."""
-        if self.notes.is_recording and not self.has_unfinished_seqs():
-            self.note_step(self.notes.now(), [])
+        if self.recorder.is_recording and not self.has_unfinished_seqs():
+            self.note_step(self.recorder.now(), [])
 
     def note_step(self, start: float, scheduled: list[tuple[SequenceGroupMetadata, SequenceGroup]]) -> None:
         """Note a step that started at ``start``, in seconds."""
         num_used = self.block_manager.num_total_gpu_blocks - self._blocks.num_free()
         num_waiting = len(self.waiting) + len(self.forked) + len(self.swapped)
-        counts = Counts(num_used, self._blocks.num_unshared(), len(self.blocked), num_waiting)
-        self.notes.step(start, scheduled, counts)
+        counts = StepCounts(num_used, self._blocks.num_unshared(), len(self.blocked), num_waiting)
+        self.recorder.step(start, scheduled, counts)
 
     def _preempt_by_swap(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> None:
         super()._preempt_by_swap(seq_group, blocks_to_swap_out)
-        self.notes.preempted(seq_group, "swap", 0)
+        self.recorder.preempted(seq_group, "swap", 0)
 
     def _swap_in(self, seq_group: SequenceGroup, blocks_to_swap_in: list[tuple[int, int]]) -> None:
         super()._swap_in(seq_group, blocks_to_swap_in)
-        self.notes.swapped_in(seq_group)
+        self.recorder.swapped_in(seq_group)
 
     def _queues(self) -> dict[str, Collection[SequenceGroup]]:
         return {name: getattr(self, name) for name in _STATUS_IN}

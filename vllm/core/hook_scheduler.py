@@ -22,7 +22,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.live.trees import NUM_RECENT
-from sequence_hooks.trace.observer import SILENT, TreeNotes
+from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
@@ -81,8 +81,8 @@ class HookScheduler(PriorityScheduler):
     ) -> None:
         """Attach the hooks, before the first request. The ``observer`` is told of each event of a tree."""
         path = special_kwargs.record_to
-        recorder = SILENT if path is None else Recorder(path, self.clock)
-        observers = TreeNotes(recorder), self._estimate, observer
+        recorder = NO_RECORDER if path is None else Recorder(path, self.clock)
+        observers = TreeRecorder(recorder), self._estimate, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
         self._injects_kv = special_kwargs.injects_kv
@@ -105,7 +105,7 @@ class HookScheduler(PriorityScheduler):
             attach(child)
             group = child.sequence.group
             group.metrics.last_token_time = child.spawn_time
-            self.notes.lives(group)
+            self.recorder.track(group)
             if self._blocks.fork(parent.sequence.seq, child.sequence.seq, child.spec.num_shared):
                 self.forked.append(group)
             else:
@@ -185,11 +185,11 @@ class HookScheduler(PriorityScheduler):
             else:
                 super().free_seq(seq)
         if seq.is_finished():
-            self.notes.ended(seq)
+            self.recorder.ended(seq)
 
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
         """Upstream's `schedule`, after joining the parents and admitting the children that can go on."""
-        start = self.notes.now()
+        start = self.recorder.now()
         self.driver.join_ready()
         metadata, outputs, allow_async_output_proc = super().schedule()
         scheduled = outputs.scheduled_seq_groups
@@ -198,9 +198,9 @@ class HookScheduler(PriorityScheduler):
         outputs.ignored_seq_groups = [group for group in outputs.ignored_seq_groups if self._end_ignored(group)]
         outputs.ignored_seq_groups += self._finished_at_join
         self._finished_at_join = []
-        if self.notes.is_recording:
+        if self.recorder.is_recording:
             for group in outputs.ignored_seq_groups:
-                self.notes.ended(group.first_seq)
+                self.recorder.ended(group.first_seq)
             self.note_step(start, _pairs(metadata, scheduled))
         return metadata, outputs, allow_async_output_proc
 

@@ -3,9 +3,9 @@
 
 Upstream ignores priorities if prefills are chunked, and hooks need chunked prefill. Here
 
-- every queue is in order of urgency, so the least urgent running group is preempted first;
+- every queue is in order of priority, so the least urgent running group is preempted first;
 - no group is admitted before a more urgent one of another queue that waits for the same slots and blocks;
-- a waiting group takes what it lacks (a slot, an adapter's slot, blocks) from less urgent ones, parked or running;
+- a waiting group takes what it lacks (a slot, an adapter's slot, blocks) from less urgent ones that run or hold KV;
 - a BLOCKED parent gives up KV for running groups only while no running group is less urgent than it.
 """
 
@@ -15,8 +15,8 @@ from itertools import chain
 from math import ceil, inf
 from typing import Any
 
+from vllm.core.evicting_scheduler import EvictingScheduler
 from vllm.core.interfaces import AllocStatus
-from vllm.core.parking_scheduler import ParkingScheduler
 from vllm.core.scheduler import (
     PreemptionMode,
     SchedulerOutputs,
@@ -27,14 +27,14 @@ from vllm.core.scheduler import (
 from vllm.sequence import SequenceGroup, SequenceStatus
 
 
-class PriorityScheduler(ParkingScheduler):
-    """`ParkingScheduler`, extended by an order of urgency among groups."""
+class PriorityScheduler(EvictingScheduler):
+    """`EvictingScheduler`, extended by an order of priority among groups."""
 
     swapped: deque[SequenceGroup]
     running: deque[SequenceGroup]
 
     def _schedule_once(self) -> SchedulerOutputs:
-        if self._urgency.differs:
+        if self._order.differs:
             self._sort_queues()
             for head in self._heads():
                 while self._take_from_less_urgent(head):
@@ -44,21 +44,21 @@ class PriorityScheduler(ParkingScheduler):
 
     def _admit(self) -> None:
         super()._admit()
-        if self._urgency.differs:
-            self.running = deque(self._urgency.sorted(self.running))
+        if self._order.differs:
+            self.running = deque(self._order.sorted(self.running))
 
     def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
-        if not self._urgency.differs:
+        if not self._order.differs:
             return super()._must_wait(forked, in_use)
-        return self._urgency.of(forked) > self._urgency_of_first(in_use, self.swapped, self.waiting)
+        return self._order.priority(forked) > self._priority_of_first(in_use, self.swapped, self.waiting)
 
     def _schedule_swapped(
         self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
     ) -> SchedulerSwappedInOutputs:
-        if not self._urgency.differs:
+        if not self._order.differs:
             return super()._schedule_swapped(budget, curr_loras, enable_chunking)
-        limit = self._urgency_of_first(curr_loras or set(), self.forked, self.waiting)
-        behind = self._split_off(self.swapped, lambda urgency: urgency > limit)
+        limit = self._priority_of_first(curr_loras or set(), self.forked, self.waiting)
+        behind = self._split_off(self.swapped, lambda priority: priority > limit)
         scheduled = super()._schedule_swapped(budget, curr_loras, enable_chunking)
         self.swapped.extend(behind)
         return scheduled
@@ -66,37 +66,37 @@ class PriorityScheduler(ParkingScheduler):
     def _schedule_prefills(
         self, budget: SchedulingBudget, curr_loras: set[int] | None, *args: Any, **kwargs: Any
     ) -> SchedulerPrefillOutputs:
-        if not self._urgency.differs:
+        if not self._order.differs:
             return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
-        swapped, forked = (self._urgency_of_first(curr_loras or set(), queue) for queue in (self.swapped, self.forked))
-        behind = self._split_off(self.waiting, lambda urgency: urgency > swapped or urgency >= forked)
+        swapped, forked = (self._priority_of_first(curr_loras or set(), queue) for queue in (self.swapped, self.forked))
+        behind = self._split_off(self.waiting, lambda priority: priority > swapped or priority >= forked)
         scheduled = super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
         self.waiting.extend(behind)
         return scheduled
 
     def _victims_before(self, running: SequenceGroup) -> Iterator[SequenceGroup]:
         victims = super()._victims_before(running)
-        if not self._urgency.differs:
+        if not self._order.differs:
             return victims
         # The running groups are in order here, the least urgent last: upstream preempts from the end.
-        least = self._urgency.of(self.running[-1] if self.running else running)
-        return (group for group in victims if self._urgency.of(group) >= least)
+        least = self._order.priority(self.running[-1] if self.running else running)
+        return (group for group in victims if self._order.priority(group) >= least)
 
     def _sort_queues(self) -> None:
-        self.forked.sort(self._urgency.of)
-        self.waiting = deque(self._urgency.sorted(self.waiting))
-        self.swapped = deque(self._urgency.sorted(self.swapped))
-        self.running = deque(self._urgency.sorted(self.running))
+        self.forked.sort(self._order.priority)
+        self.waiting = deque(self._order.sorted(self.waiting))
+        self.swapped = deque(self._order.sorted(self.swapped))
+        self.running = deque(self._order.sorted(self.running))
 
     def _split_off(self, queue: deque[SequenceGroup], is_behind: Callable[[float], bool]) -> list[SequenceGroup]:
-        """Remove from a sorted queue, and return, the groups whose urgency ``is_behind`` holds for: its last ones."""
-        behind = [group for group in queue if is_behind(self._urgency.of(group))]
+        """Remove from a sorted queue, and return, the groups whose priority ``is_behind`` holds for: its last ones."""
+        behind = [group for group in queue if is_behind(self._order.priority(group))]
         for _ in behind:
             queue.pop()
         return behind
 
-    def _urgency_of_first(self, in_use: set[int], *queues: Any) -> float:
-        return min(map(self._urgency.of, self._first_of_each(in_use, *queues)), default=inf)
+    def _priority_of_first(self, in_use: set[int], *queues: Any) -> float:
+        return min(map(self._order.priority, self._first_of_each(in_use, *queues)), default=inf)
 
     def _first_of_each(self, in_use: set[int], *queues: Any) -> Iterator[SequenceGroup]:
         """Of each queue, the most urgent group that does not wait for its adapter's slot."""
@@ -108,12 +108,12 @@ class PriorityScheduler(ParkingScheduler):
         queues = self.forked, self.swapped, self.waiting
         at_head = [next(iter(queue)) for queue in queues if queue]
         able = self._first_of_each(self._adapters.of(self.running), *queues)
-        return self._urgency.sorted(dict.fromkeys(chain(at_head, able)))
+        return self._order.sorted(dict.fromkeys(chain(at_head, able)))
 
     def _take_from_less_urgent(self, head: SequenceGroup) -> bool:
         """Let less urgent groups give up some of what ``head`` lacks; False if it lacks or they have nothing."""
-        urgency = self._urgency.of(head)
-        less_urgent = [group for group in self.running if self._urgency.of(group) > urgency]
+        priority = self._order.priority(head)
+        less_urgent = [group for group in self.running if self._order.priority(group) > priority]
         victims = less_urgent[-1:]
         if self._has_free_slot() and not self._adapters.have_room_for(head, self._adapters.of(self.running)):
             victims = self._users_of_one_adapter(less_urgent)
@@ -121,9 +121,9 @@ class PriorityScheduler(ParkingScheduler):
             num_missing = self._num_missing(head)
             if num_missing <= 0:
                 return False
-            least = self._urgency.of(victims[0]) if victims else urgency + 1
-            parked = (group for group in self._parked() if self._urgency.of(group) >= least)
-            if self.pressure.relieve(parked, num_missing) or self._set_a_tree_aside((urgency, inf, 0)):
+            least = self._order.priority(victims[0]) if victims else priority + 1
+            holding_kv = (group for group in self._holding_kv() if self._order.priority(group) >= least)
+            if self.evictor.evict_one(holding_kv, num_missing) or self._evict_a_tree((priority, inf, 0)):
                 return True
         for victim in victims:
             self._preempt_now(victim)
@@ -167,6 +167,6 @@ class PriorityScheduler(ParkingScheduler):
         self.running.remove(victim)
         if mode == PreemptionMode.SWAP:
             self.swapped.append(victim)
-            self.pressure.note_swapped_out(swapped_out)
+            self.evictor.note_swapped_out(swapped_out)
         else:
             self.waiting.appendleft(victim)

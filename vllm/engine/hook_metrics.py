@@ -40,7 +40,7 @@ class HookStatLogger(StatLoggerBase):
             total = sum(getattr(each.trees.stats, field) for each in self._schedulers)
             self._metrics.add(field, self._delta.of(field, total))
         for means in ("swap", "discard"):
-            total = sum(each.pressure.evictions[means] for each in self._schedulers)
+            total = sum(each.evictor.evictions[means] for each in self._schedulers)
             self._metrics.add_evictions(means, self._delta.of(means, total))
         for scheduler in self._schedulers:
             while scheduler.trees.stats.blocked_times:

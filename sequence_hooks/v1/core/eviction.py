@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from sequence_hooks.config.choices import BlockedKVPolicy
-from sequence_hooks.kv.eviction import Costs, Holding, Means, choose
+from sequence_hooks.kv.eviction import EvictionCandidate, EvictionCosts, EvictionMeans, choose
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import Request
 
-_COSTS = Costs(per_token=1.0, per_block=0.0)
+_COSTS = EvictionCosts(per_token=1.0, per_block=0.0)
 
 
 class KVEvictor:
@@ -24,7 +24,7 @@ class KVEvictor:
         self.preserves = policy == "preserve"
         """Whether KV is evicted only if nothing could run otherwise."""
 
-        self.evictions: Counter[Means] = Counter()
+        self.evictions: Counter[EvictionMeans] = Counter()
         self.num_recomputed = 0
         """Tokens whose KV was evicted."""
 
@@ -36,9 +36,9 @@ class KVEvictor:
         self,
         request: Request,
         blocked: Iterable[Request],
-        kept: Iterable[Holding[Request]],
+        kept: Iterable[EvictionCandidate[Request]],
         waiting: Iterable[Request],
-    ) -> Holding[Request] | None:
+    ) -> EvictionCandidate[Request] | None:
         """What to evict for a ``request``, never its own KV; None if nobody else has a block of its own.
 
         Args:
@@ -46,28 +46,28 @@ class KVEvictor:
             kept: What may be evicted of what is kept of finished requests; it is preferred to what is alike.
             waiting: The waiting requests that may be evicted if nothing else can be.
         """
-        set_aside = self.holdings(each for each in blocked if each is not request)
+        set_aside = self.candidates(each for each in blocked if each is not request)
         return self._best([*set_aside, *kept]) or self._best(
-            self.holdings(each for each in waiting if each is not request)
+            self.candidates(each for each in waiting if each is not request)
         )
 
-    def note(self, evicted: Holding[Request]) -> None:
+    def note(self, evicted: EvictionCandidate[Request]) -> None:
         """Take note that KV is about to be evicted."""
         self.evictions["discard"] += 1
         self.num_recomputed += evicted.num_computed_tokens
         self._recorder.evicted(evicted.holder, evicted.num_computed_tokens)
 
-    def holdings(self, requests: Iterable[Request]) -> list[Holding[Request]]:
+    def candidates(self, requests: Iterable[Request]) -> list[EvictionCandidate[Request]]:
         """What those of the ``requests`` hold that have KV."""
-        return [self.holding(each) for each in requests if each.num_computed_tokens]
+        return [self.candidate(each) for each in requests if each.num_computed_tokens]
 
-    def holding(self, request: Request) -> Holding[Request]:
+    def candidate(self, request: Request) -> EvictionCandidate[Request]:
         """What a request holds."""
         managers = self._manager.coordinator.single_type_managers
         blocks = [block for each in managers for block in each.req_to_blocks.get(request.request_id, ())]
-        return Holding(
+        return EvictionCandidate(
             holder=request,
-            urgency=request.priority,
+            priority=request.priority,
             num_all=len(blocks),
             num_owned=sum(block.ref_cnt == 1 for block in blocks),
             block_size=managers[0].block_size,
@@ -76,6 +76,6 @@ class KVEvictor:
             can_swap=False,
         )
 
-    def _best(self, holdings: Sequence[Holding[Request]]) -> Holding[Request] | None:
-        option = choose(reversed(holdings), self._policy, self._manager.block_pool.num_gpu_blocks, _COSTS)
-        return None if option is None else next(each for each in holdings if each.holder is option.holder)
+    def _best(self, candidates: Sequence[EvictionCandidate[Request]]) -> EvictionCandidate[Request] | None:
+        eviction = choose(reversed(candidates), self._policy, self._manager.block_pool.num_gpu_blocks, _COSTS)
+        return None if eviction is None else next(each for each in candidates if each.holder is eviction.holder)

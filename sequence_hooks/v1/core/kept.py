@@ -8,7 +8,7 @@ kept                                   +1             +1      upstream frees the
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from sequence_hooks.kv.eviction import Holding
+from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
@@ -98,14 +98,14 @@ class KeptKV:
             kept.branch.discard_injected()
         return self.release(child)
 
-    def holdings(self, busy: Collection[Request]) -> Iterator[Holding[Request]]:
+    def candidates(self, busy: Collection[Request]) -> Iterator[EvictionCandidate[Request]]:
         """What could be evicted: that of children whose parents are not ``busy`` copying it."""
         for kept in self._by_child.values():
             if kept.parent in busy:
                 continue
-            yield Holding(
+            yield EvictionCandidate(
                 holder=kept.child,
-                urgency=kept.child.priority,
+                priority=kept.child.priority,
                 num_all=len(kept.blocks),
                 num_owned=sum(block.ref_cnt == 1 for block in kept.blocks),
                 block_size=self.block_size,

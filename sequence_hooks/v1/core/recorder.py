@@ -4,9 +4,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from sequence_hooks.trace import events
-from sequence_hooks.trace.observer import SILENT, TreeNotes
+from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
 from sequence_hooks.trace.recorder import Recorder
-from sequence_hooks.trace.steps import Counts, StepNotes
+from sequence_hooks.trace.steps import StepCounts, StepRecorder
 from sequence_hooks.v1.core.sequence import params_of
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import Request
@@ -15,7 +15,7 @@ Decode = Callable[[Sequence[int], bool], str]
 """The text of tokens, with or without special ones; empty if the engine has no tokenizer."""
 
 
-class SchedulerRecorder(TreeNotes):
+class SchedulerRecorder(TreeRecorder):
     """Turns what happens in a scheduler into events, each noted once.
 
     Args:
@@ -23,14 +23,14 @@ class SchedulerRecorder(TreeNotes):
     """
 
     def __init__(self, record_to: str | None, manager: KVCacheManager, decode: Decode) -> None:
-        observer = SILENT if record_to is None else Recorder(record_to)
+        observer = NO_RECORDER if record_to is None else Recorder(record_to)
         super().__init__(observer)
         self.is_recording = observer.is_recording
         """Whether counts are worth computing."""
 
         self._pool = manager.block_pool
         self._decode = decode
-        self._steps = StepNotes(observer)
+        self._steps = StepRecorder(observer)
         self._num_prompt_tokens: dict[str, int] = {}
         """Of each sequence whose end is not noted yet. To upstream, a join turns all that it has into its prompt."""
 
@@ -108,7 +108,7 @@ class SchedulerRecorder(TreeNotes):
                 prefill.append((name, num_tokens))
             else:
                 decode.append(name)
-        counts = Counts(
+        counts = StepCounts(
             num_used_blocks=self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks(),
             num_unshared_blocks=sum(map(len, held.values())),
             num_blocked=num_blocked,

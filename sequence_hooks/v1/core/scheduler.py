@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, cast
 
 from sequence_hooks.handlers.triggers import Triggers
-from sequence_hooks.kv.eviction import Holding
+from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
@@ -204,7 +204,7 @@ class HookScheduler(ReleaseScheduler):
         glue = self._injection.glue.get(request.request_id)
         if glue is not None:
             # Without it, its owner cannot go on with injected KV.
-            self._evict(self.evictor.holding(glue.owner))
+            self._evict(self.evictor.candidate(glue.owner))
             return
         self._recorder.preempted(request)
         super()._preempt_request(request, *args, **kwargs)
@@ -243,11 +243,11 @@ class HookScheduler(ReleaseScheduler):
         """As upstream: if running requests give up their KV, so do those that do not run."""
         if reset_running_requests:
             kept, waiting = (
-                self._kept.holdings(self._injection.copies),
+                self._kept.candidates(self._injection.copies),
                 self._injection.without_glue(self.waiting_with_kv),
             )
-            for holding in [*kept, *self.evictor.holdings([*self.blocked.values(), *waiting])]:
-                self._evict(holding)
+            for candidate in [*kept, *self.evictor.candidates([*self.blocked.values(), *waiting])]:
+                self._evict(candidate)
             self._forks.release_all()
         return super().reset_prefix_cache(reset_running_requests, *args, **kwargs)
 
@@ -328,7 +328,7 @@ class HookScheduler(ReleaseScheduler):
         may_evict = request.status == RequestStatus.RUNNING or self._is_of_a_tree(request)
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
-        kept = self._kept.holdings(self._injection.copies)
+        kept = self._kept.candidates(self._injection.copies)
         waiting = self._injection.without_glue(self.waiting_with_kv) if is_last_resort else ()
         victim = self.evictor.choose(request, self.blocked.values(), kept, waiting)
         if victim is None:
@@ -336,10 +336,10 @@ class HookScheduler(ReleaseScheduler):
         self._evict(victim)
         return True
 
-    def _evict(self, holding: Holding[Request]) -> None:
+    def _evict(self, candidate: EvictionCandidate[Request]) -> None:
         """Let a request that does not run, or what is kept of a finished one, give up its KV."""
-        self.evictor.note(holding)
-        request = holding.holder
+        self.evictor.note(candidate)
+        request = candidate.holder
         if not self._kept.evict(request.request_id):
             self._remove(self._injection.stop(request))
             # Upstream's, which waits until no step in flight writes to the blocks.

@@ -6,14 +6,14 @@ from typing import Any
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.tree.ids import check_request_id
-from sequence_hooks.v1.prior_output import EARLIER
+from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
 from sequence_hooks.v1.wire import EVENT_LOG_ID, RESUME
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
 
-_OURS = {EARLIER, RESUME}
+_OURS = {PRIOR_OUTPUT, RESUME}
 """Extra arguments that the core and the worker believe."""
 
 

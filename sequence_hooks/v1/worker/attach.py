@@ -5,8 +5,8 @@ from typing import Any
 
 from sequence_hooks.v1.settings import special_kwargs_of
 from sequence_hooks.v1.worker import injection
-from sequence_hooks.v1.worker.rows import EarlierTokens
-from sequence_hooks.v1.worker.slots import EarlierCounts
+from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 
 
 def attach(model_runner: Any) -> None:
@@ -20,9 +20,9 @@ def attach(model_runner: Any) -> None:
         injection.attach(model_runner)
     batch = getattr(model_runner, "input_batch", None)
     if batch is not None:
-        batch.logitsprocs.non_argmax_invariant.append(EarlierTokens(model_runner.device))
+        batch.logitsprocs.non_argmax_invariant.append(PriorOutputTokens(model_runner.device))
     elif model_runner.sampler is not None:
         # Other ranks of a pipeline have no sampler.
         sampler = model_runner.sampler
         counts = sampler.penalties_state.output_bin_counts
-        sampler.logits_processors.append(EarlierCounts(model_runner.req_states, counts))
+        sampler.logits_processors.append(PriorOutputCounts(model_runner.req_states, counts))

@@ -9,22 +9,29 @@ from collections.abc import Iterable
 from math import ceil
 
 from sequence_hooks.config.choices import BlockedKVPolicy
-from sequence_hooks.kv.eviction import Costs, Holding, Means, Option, choose, cuts_indivisible
+from sequence_hooks.kv.eviction import (
+    Eviction,
+    EvictionCandidate,
+    EvictionCosts,
+    EvictionMeans,
+    choose,
+    cuts_indivisible,
+)
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.trace.events import Evicted
-from sequence_hooks.trace.observer import SILENT, Observer
+from sequence_hooks.trace.observer import NO_RECORDER, Observer
 from sequence_hooks.tree.events import Ended, TreeEvent
 from vllm.core.hooked_sequence import V0Branch, branch_of_seq, injected_into
 from vllm.core.kept import KeptKV
+from vllm.core.priority_order import PriorityOrder
 from vllm.core.shared_blocks import SharedBlocks
-from vllm.core.urgency import Urgency
 from vllm.logger import init_logger
 from vllm.sequence import SequenceGroup, SequenceStatus
 
 logger = init_logger(__name__)
 
 
-class KVPressure:
+class KVEvictor:
     """Takes KV from sequences that are set aside, by the means that the policy allows."""
 
     def __init__(
@@ -32,11 +39,11 @@ class KVPressure:
         blocks: SharedBlocks,
         kept: KeptKV,
         policy: BlockedKVPolicy,
-        urgency: Urgency,
-        observer: Observer = SILENT,
+        order: PriorityOrder,
+        observer: Observer = NO_RECORDER,
     ) -> None:
         self.costs = StepCosts()
-        self.evictions: Counter[Means] = Counter()
+        self.evictions: Counter[EvictionMeans] = Counter()
         """How often each means was chosen."""
 
         self.num_recomputed = 0
@@ -45,7 +52,7 @@ class KVPressure:
         self._blocks = blocks
         self._kept = kept
         self._policy = policy
-        self._urgency = urgency
+        self._order = order
         self._observer = observer
         self._swapped_out: list[tuple[int, int]] = []
         if policy == "swap" and not blocks.has_swap_space:
@@ -54,29 +61,29 @@ class KVPressure:
                 "with which it cannot be used); KV is discarded instead"
             )
 
-    def relieve(self, parked: Iterable[SequenceGroup], num_wanted: int, is_last_resort: bool = False) -> bool:
+    def evict_one(self, holding_kv: Iterable[SequenceGroup], num_wanted: int, is_last_resort: bool = False) -> bool:
         """Let one of the groups that are set aside give up blocks: of the least urgent ones the one with the
         least waste; among equals, the last one.
 
         Args:
-            parked: Groups that are BLOCKED, or finished with KV that is kept for a join.
+            holding_kv: Groups that are BLOCKED, or finished with KV that is kept for a join.
             num_wanted: At most this many blocks are discarded.
             is_last_resort: Whether no group can run otherwise; KV that the policy would keep is then given up too.
 
         Returns:
             False if no group has a block of its own, or the policy keeps the blocks.
         """
-        if self.keeps_blocked and not is_last_resort:
+        if self.preserves and not is_last_resort:
             return False
-        costs = Costs(*self.costs.fit()) if self._blocks.has_swap_space else Costs(1.0, 0.0)
-        groups = [group for group in reversed(list(parked)) if self._blocks.is_on_device(group.first_seq)]
-        option = choose(map(self._holding, groups), self._policy, num_wanted, costs)
-        if option is None:
+        costs = EvictionCosts(*self.costs.fit()) if self._blocks.has_swap_space else EvictionCosts(1.0, 0.0)
+        groups = [group for group in reversed(list(holding_kv)) if self._blocks.is_on_device(group.first_seq)]
+        eviction = choose(map(self._candidate, groups), self._policy, num_wanted, costs)
+        if eviction is None:
             return False
-        self._carry_out(option)
+        self._carry_out(eviction)
         return True
 
-    def give_up(self, group: SequenceGroup, num_blocks: int | None = None) -> None:
+    def evict(self, group: SequenceGroup, num_blocks: int | None = None) -> None:
         """Free the last blocks of ``group`` that no other sequence holds; their tokens will be recomputed.
 
         If only a part of injected KV would be left, all blocks are freed.
@@ -84,14 +91,14 @@ class KVPressure:
         Args:
             num_blocks: At most the number that it alone holds; None for all of these.
         """
-        seq, holding = group.first_seq, self._holding(group)
-        num_freed = holding.num_owned if num_blocks is None else num_blocks
-        if cuts_indivisible(holding, num_freed):
-            self.give_up_all(group)
+        seq, candidate = group.first_seq, self._candidate(group)
+        num_freed = candidate.num_owned if num_blocks is None else num_blocks
+        if cuts_indivisible(candidate, num_freed):
+            self.evict_all(group)
         else:
             self._recompute_from(group, self._blocks.free_last(seq, num_freed))
 
-    def give_up_all(self, group: SequenceGroup) -> None:
+    def evict_all(self, group: SequenceGroup) -> None:
         """Free all blocks of ``group``, including shared ones."""
         self._blocks.free(group.first_seq)
         self._recompute_from(group, 0)
@@ -106,7 +113,7 @@ class KVPressure:
         return taken
 
     @property
-    def keeps_blocked(self) -> bool:
+    def preserves(self) -> bool:
         """Whether the policy lets sequences that are set aside keep their KV."""
         return self._policy == "preserve"
 
@@ -130,14 +137,14 @@ class KVPressure:
             num_recomputed = num_computed - num_kept
             self._observer.note(Evicted, sequence=group.request_id, means="discard", num_recomputed=num_recomputed)
 
-    def _holding(self, group: SequenceGroup) -> Holding[SequenceGroup]:
+    def _candidate(self, group: SequenceGroup) -> EvictionCandidate[SequenceGroup]:
         seq, injected = group.first_seq, injected_into(group.first_seq)
         num_all = self._blocks.num_blocks(seq)
         num_owned = num_all - self._blocks.num_shared(seq)
         may_swap = self._policy in ("swap", "auto") and num_owned > 0 and not seq.is_finished()
-        return Holding(
+        return EvictionCandidate(
             holder=group,
-            urgency=self._urgency.of(group),
+            priority=self._order.priority(group),
             num_all=num_all,
             num_owned=num_owned,
             block_size=seq.block_size,
@@ -146,15 +153,17 @@ class KVPressure:
             can_swap=may_swap and self._blocks.can_swap_out(seq),
         )
 
-    def _carry_out(self, option: Option[SequenceGroup]) -> None:
-        group = option.holder
-        self.evictions[option.means] += 1
-        logger.debug("%s is set aside and gives up %d blocks: %s", group.request_id, option.num_gained, option.means)
-        if option.means == "swap":
+    def _carry_out(self, eviction: Eviction[SequenceGroup]) -> None:
+        group = eviction.holder
+        self.evictions[eviction.means] += 1
+        logger.debug(
+            "%s is set aside and gives up %d blocks: %s", group.request_id, eviction.num_gained, eviction.means
+        )
+        if eviction.means == "swap":
             self._swapped_out += self._blocks.swap_out(group.first_seq)
             self._observer.note(Evicted, sequence=group.request_id, means="swap", num_recomputed=0)
         else:
-            self.give_up(group, option.num_gained)
+            self.evict(group, eviction.num_gained)
 
 
 class ChildLengthEstimate:

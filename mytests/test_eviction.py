@@ -36,14 +36,14 @@ class TestPolicies:
     def test_discarded_kv_is_computed_again(self) -> None:
         """In the end that is all of it, discarded one block each time that one was missing."""
         engine = blocked_under_pressure("discard")
-        assert engine.scheduler.pressure.evictions == {"discard": 2}
-        assert engine.scheduler.pressure.num_recomputed == 8
+        assert engine.scheduler.evictor.evictions == {"discard": 2}
+        assert engine.scheduler.evictor.num_recomputed == 8
         assert resume_to_the_end(engine) == 8 + 1 + 4
 
     def test_swapped_kv_comes_back(self) -> None:
         """The resume prefills only new tokens."""
         engine = blocked_under_pressure("swap", num_cpu_blocks=8)
-        assert engine.scheduler.pressure.evictions == {"swap": 1}
+        assert engine.scheduler.evictor.evictions == {"swap": 1}
         assert engine.scheduler.block_manager.get_num_free_cpu_blocks() == 6
         assert resume_to_the_end(engine) == 1 + 4
 
@@ -51,7 +51,7 @@ class TestPolicies:
     def test_without_room_to_swap_kv_is_discarded(self, sizes: dict[str, int]) -> None:
         """There is no swap space, or too little."""
         engine = blocked_under_pressure("swap", **sizes)
-        assert engine.scheduler.pressure.evictions == {"discard": 2}
+        assert engine.scheduler.evictor.evictions == {"discard": 2}
         assert resume_to_the_end(engine) == 8 + 1 + 4
 
     def test_swap_without_swap_space_is_warned_of(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -62,7 +62,7 @@ class TestPolicies:
     def test_preserve_has_the_running_preempted(self) -> None:
         """A BLOCKED sequence keeps its KV."""
         engine = blocked_under_pressure("preserve")
-        assert engine.scheduler.pressure.evictions == {}
+        assert engine.scheduler.evictor.evictions == {}
         assert engine.scheduler.num_cumulative_preemption > 0
         assert resume_to_the_end(engine) == 1 + 4
 
@@ -71,9 +71,9 @@ class TestPolicies:
         self, seconds_per_block: float, means: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The choice is between recomputing eight tokens and copying two blocks out and back."""
-        monkeypatch.setattr("vllm.core.kv_pressure.StepCosts.fit", lambda _: (1.0, seconds_per_block))
+        monkeypatch.setattr("vllm.core.eviction.StepCosts.fit", lambda _: (1.0, seconds_per_block))
         engine = blocked_under_pressure("auto", num_cpu_blocks=8)
-        assert set(engine.scheduler.pressure.evictions) == {means}
+        assert set(engine.scheduler.evictor.evictions) == {means}
         resume_to_the_end(engine)
 
     def test_the_least_waste_for_a_block_goes_first(self) -> None:
@@ -109,7 +109,7 @@ class TestSharedPrefix:
             engine.step(script)
         assert engine.statuses() == {"r_child_0": "RUNNING", "r": "BLOCKED"}
         engine.add("s", prompt="s" * 9)
-        engine.run_until(lambda: engine.scheduler.pressure.evictions["discard"] > 0, script)
+        engine.run_until(lambda: engine.scheduler.evictor.evictions["discard"] > 0, script)
         assert len(engine.block_table(parent)) == 2
         engine.run(script)
         (join,) = finished(engine).joins
@@ -125,7 +125,7 @@ class TestSharedPrefix:
         engine.add("s", prompt="s")
         engine.scheduler._estimate.num_wanted = lambda group: 0  # type: ignore[method-assign]
         engine.run_until(lambda: engine.scheduler.num_cumulative_preemption > 0, {})
-        assert engine.scheduler.pressure.evictions == {}
+        assert engine.scheduler.evictor.evictions == {}
         assert len(engine.block_table(parent)) >= 2
 
     def test_a_preempted_child_computes_its_own_tokens_again(self) -> None:
@@ -149,7 +149,7 @@ class TestPrefixCaching:
         engine = engine_with_kv(policy="discard", num_blocks=num_blocks, prefix_caching=True)
         group = engine.add("r", prompt="p" * 8)
         engine.step({"r": SYNC})
-        assert engine.scheduler.pressure.relieve([group], 99)
+        assert engine.scheduler.evictor.evict_one([group], 99)
         engine.add("s", prompt="s" * 24)
         engine.run_until(lambda: "s" in engine.outputs and engine.outputs["s"].finished, plan(s="a"))
         assert isinstance(engine.model, PretendedKV)
@@ -170,7 +170,7 @@ def test_a_step_that_copies_out_copies_nothing_in() -> None:
     engine.step(lambda group: SYNC)
     engine.add("t", prompt="t" * 8)
     script = plan(r=".a", s=".b", t="c" * 12)
-    engine.run_until(lambda: engine.scheduler.pressure.evictions["swap"] > 0, script)
+    engine.run_until(lambda: engine.scheduler.evictor.evictions["swap"] > 0, script)
     engine.processor.resume("r", "")
     engine.processor.resume("s", "")
     engine.run(script)

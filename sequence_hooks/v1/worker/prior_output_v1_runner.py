@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.v1.prior_output import earlier_of, has_penalties, straddling
+from sequence_hooks.v1.prior_output import bad_words_in_progress, has_penalties, prior_output_of
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
@@ -20,9 +20,9 @@ class Row:
     """
 
     def __init__(self, params: SamplingParams, output_token_ids: list[int], device: torch.device) -> None:
-        earlier = earlier_of(params)
+        earlier = prior_output_of(params)
         self._outputs = output_token_ids
-        self._words = list(straddling(params, earlier))
+        self._words = list(bad_words_in_progress(params, earlier))
         self._params = params
         counts = Counter(earlier if has_penalties(params) else ())
         self._place = {token_id: index for index, token_id in enumerate(counts)}
@@ -52,7 +52,7 @@ class Row:
         logits[self._ids] = _scale(scaled, 1 / params.repetition_penalty)
 
 
-class EarlierTokens(LogitsProcessor):
+class PriorOutputTokens(LogitsProcessor):
     """The last of the processors before upstream's penalties. A batch without joined sequences costs nothing."""
 
     def __init__(self, device: torch.device) -> None:
@@ -74,7 +74,7 @@ class EarlierTokens(LogitsProcessor):
         return logits
 
     def _row(self, params: SamplingParams, prompt_token_ids: Any, output_token_ids: list[int]) -> Row | None:
-        return Row(params, output_token_ids, self._device) if earlier_of(params) else None
+        return Row(params, output_token_ids, self._device) if prior_output_of(params) else None
 
 
 def _scale(logits: torch.Tensor, penalty: float) -> torch.Tensor:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.v1.prior_output import earlier_of, has_penalties, straddling
+from sequence_hooks.v1.prior_output import bad_words_in_progress, has_penalties, prior_output_of
 from vllm.sampling_params import SamplingParams
 
 
-class EarlierCounts:
+class PriorOutputCounts:
     """One of that runner's logits processors; it must come after upstream's own.
 
     Args:
@@ -27,13 +27,15 @@ class EarlierCounts:
 
     def add_request(self, slot: int, params: SamplingParams) -> bool:
         """Take note of a request that gets ``slot``; whether it has anything to do with it."""
-        earlier = earlier_of(params)
+        earlier = prior_output_of(params)
         self._uncounted.pop(slot, None)
         self._words.pop(slot, None)
         if earlier and has_penalties(params):
             self._uncounted[slot] = earlier
         device = self._output_counts.device
-        words = [(torch.tensor(missing, device=device), last) for missing, last in straddling(params, earlier)]
+        words = [
+            (torch.tensor(missing, device=device), last) for missing, last in bad_words_in_progress(params, earlier)
+        ]
         if words:
             self._words[slot] = words
         return bool(earlier)

@@ -3,15 +3,15 @@
 
 from collections.abc import Iterable
 
-from sequence_hooks.kv.eviction import Means
+from sequence_hooks.kv.eviction import EvictionMeans
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import Observer
-from sequence_hooks.trace.steps import Counts, StepNotes
+from sequence_hooks.trace.steps import StepCounts, StepRecorder
 from vllm.core.hooked_sequence import branch_of_seq
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
-class RunNotes:
+class SchedulerRecorder:
     """Turns what upstream's scheduler does into events, each noted once."""
 
     def __init__(self, observer: Observer) -> None:
@@ -19,7 +19,7 @@ class RunNotes:
         self._live: dict[int, SequenceGroup] = {}
         """The groups whose end is not noted yet, by sequence id."""
 
-        self._steps = StepNotes(observer)
+        self._steps = StepRecorder(observer)
 
     @property
     def is_recording(self) -> bool:
@@ -32,7 +32,7 @@ class RunNotes:
 
     def arrived(self, group: SequenceGroup) -> None:
         """Note that a request, or one of its samples, is queued."""
-        self.lives(group)
+        self.track(group)
         seq = group.first_seq
         self._observer.note(
             events.Arrived,
@@ -41,12 +41,12 @@ class RunNotes:
             prompt=seq.prompt,
         )
 
-    def lives(self, group: SequenceGroup) -> None:
+    def track(self, group: SequenceGroup) -> None:
         """Remember a sequence until its end is noted."""
         if self._observer.is_recording:
             self._live[group.first_seq.seq_id] = group
 
-    def preempted(self, group: SequenceGroup, means: Means, num_recomputed: int) -> None:
+    def preempted(self, group: SequenceGroup, means: EvictionMeans, num_recomputed: int) -> None:
         """Note that a running group was preempted, and gave up KV."""
         self._observer.note(events.Preempted, sequence=group.request_id, means=means, num_recomputed=num_recomputed)
 
@@ -71,7 +71,7 @@ class RunNotes:
         )
 
     def step(
-        self, start: float, scheduled: Iterable[tuple[SequenceGroupMetadata, SequenceGroup]], counts: Counts
+        self, start: float, scheduled: Iterable[tuple[SequenceGroupMetadata, SequenceGroup]], counts: StepCounts
     ) -> None:
         """Note that a step started at ``start`` or, with nothing scheduled, that the one before it has ended."""
         entries = [(metadata, group.request_id) for metadata, group in scheduled]

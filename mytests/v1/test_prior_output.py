@@ -14,10 +14,10 @@ from mytests.characters import PROMISE, SYNC
 from mytests.v1.configuration import base_config
 from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.sequence import params_of
-from sequence_hooks.v1.prior_output import earlier_of, with_earlier
+from sequence_hooks.v1.prior_output import prior_output_of, with_earlier
 from sequence_hooks.v1.worker.attach import attach
-from sequence_hooks.v1.worker.rows import EarlierTokens
-from sequence_hooks.v1.worker.slots import EarlierCounts
+from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
 from vllm.v1.sample.ops.bad_words import apply_bad_words
@@ -63,7 +63,7 @@ def test_a_join_changes_no_penalty_and_no_bad_word(
 ) -> None:
     """The first runner's logits are those of a sequence that sampled all of it after its prompt, in every step."""
     params = parameters(penalties, bad_words, earlier)
-    processor, output = EarlierTokens(CPU), list[int]()
+    processor, output = PriorOutputTokens(CPU), list[int]()
     processor.update_state(BatchUpdate(1, [], [(0, params, [*prompt, *earlier], output)], []))
     for token_id in [*later, 0]:
         logits, expected = torch.tensor([values]), torch.tensor([values])
@@ -91,7 +91,7 @@ def test_the_second_runner_counts_and_forbids_the_same(
         total_len=SimpleNamespace(gpu=lengths),
     )
     counts = torch.zeros(2, VOCABULARY, dtype=torch.int32)
-    processor = EarlierCounts(requests, counts)
+    processor = PriorOutputCounts(requests, counts)
     assert processor.add_request(slot, params)
     processor.apply_staged_writes()
     processor.apply_staged_writes()
@@ -114,7 +114,7 @@ def test_the_worker_learns_what_a_joined_sequence_has_sampled() -> None:
     does_not = engine.add("s", repetition_penalty=1.5)
     script = plan(r="a!b.cd!.e", s="a!b.cd", r_child_0="AB", r_child_1="C", s_child_0="D")
     engine.run_until(lambda: engine.num_sampled("r") == 9, script)
-    assert earlier_of(params_of(needs)) == [ord("a"), PROMISE, ord("b"), SYNC, ord("c"), ord("d"), PROMISE, SYNC]
+    assert prior_output_of(params_of(needs)) == [ord("a"), PROMISE, ord("b"), SYNC, ord("c"), ord("d"), PROMISE, SYNC]
     assert (params_of(needs).extra_args or {})["max_children"] == 3
     assert not params_of(does_not).extra_args
     engine.run(script)
@@ -129,14 +129,14 @@ def test_either_runner_is_extended(runner: str) -> None:
     if runner == "first":
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
         attach(made)
-        assert [type(each) for each in made.input_batch.logitsprocs.non_argmax_invariant] == [EarlierTokens]
+        assert [type(each) for each in made.input_batch.logitsprocs.non_argmax_invariant] == [PriorOutputTokens]
     elif runner == "second":
         made.sampler = SimpleNamespace(
             logits_processors=["upstream's"], penalties_state=SimpleNamespace(output_bin_counts=torch.zeros(1, 1))
         )
         made.req_states = None
         attach(made)
-        assert [type(each) for each in made.sampler.logits_processors] == [str, EarlierCounts]
+        assert [type(each) for each in made.sampler.logits_processors] == [str, PriorOutputCounts]
     else:
         attach(made)
         assert made.sampler is None

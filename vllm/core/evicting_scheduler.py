@@ -11,9 +11,10 @@ from typing import Any
 
 from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.core.adapter_slots import AdapterSlots
+from vllm.core.eviction import ChildLengthEstimate, KVEvictor
 from vllm.core.hook_queues import HookQueues
 from vllm.core.kept import KeptKV
-from vllm.core.kv_pressure import ChildLengthEstimate, KVPressure
+from vllm.core.priority_order import PriorityOrder, Rank
 from vllm.core.scheduler import (
     PreemptionMode,
     SchedulerOutputs,
@@ -23,20 +24,19 @@ from vllm.core.scheduler import (
     SchedulingBudget,
 )
 from vllm.core.shared_blocks import last_copy_into_each
-from vllm.core.urgency import Rank, Urgency
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
 
 
-class ParkingScheduler(HookQueues):
+class EvictingScheduler(HookQueues):
     """Upstream's scheduler, extended by sequences that are set aside with their KV."""
 
-    pressure: KVPressure
+    evictor: KVEvictor
     waiting: deque[SequenceGroup]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._estimate = ChildLengthEstimate(self._blocks)
-        self._urgency = Urgency(self.scheduler_config.policy)
+        self._order = PriorityOrder(self.scheduler_config.policy)
         self._adapters = AdapterSlots(self.lora_config)
         self._kept = KeptKV(self._blocks)
         self._preempted: list[SequenceGroup] = []
@@ -44,23 +44,23 @@ class ParkingScheduler(HookQueues):
 
     def set_policy(self, policy: BlockedKVPolicy) -> None:
         """Set what happens to a BLOCKED sequence's KV under pressure, before the first step."""
-        self.pressure = KVPressure(self._blocks, self._kept, policy, self._urgency, self._observer)
+        self.evictor = KVEvictor(self._blocks, self._kept, policy, self._order, self._observer)
 
     def free_seq(self, seq: Sequence) -> None:
         """Free the blocks of a sequence."""
         self._blocks.free(seq)
 
     def _schedule(self) -> SchedulerOutputs:
-        self.pressure.costs.end_step()
+        self.evictor.costs.end_step()
         outputs = self._schedule_once()
         # Groups that cannot be scheduled may need blocks held by groups that wait for them.
-        while self._is_stuck(outputs) and self._give_up_kv_of_one():
+        while self._is_stuck(outputs) and self._evict_one():
             outputs = self._schedule_once()
         self._blocks.release_sources()
         outputs.blocks_to_copy = last_copy_into_each(outputs.blocks_to_copy)
-        outputs.blocks_to_swap_out += self.pressure.take_swapped_out()
+        outputs.blocks_to_swap_out += self.evictor.take_swapped_out()
         num_swapped = len(outputs.blocks_to_swap_out) + len(outputs.blocks_to_swap_in)
-        self.pressure.costs.begin_step(outputs.num_batched_tokens, num_swapped)
+        self.evictor.costs.begin_step(outputs.num_batched_tokens, num_swapped)
         return outputs
 
     def _schedule_once(self) -> SchedulerOutputs:
@@ -84,7 +84,7 @@ class ParkingScheduler(HookQueues):
                 return
             num_wanted = self._estimate.num_wanted(head)
             while self.running and num_wanted > self._blocks.num_free() - num_reserved:
-                if not self._set_a_tree_aside(self._urgency.rank(head)):
+                if not self._evict_a_tree(self._order.rank(head)):
                     return
             num_reserved += num_wanted
             self._move(head, SequenceStatus.RUNNING)
@@ -93,28 +93,26 @@ class ParkingScheduler(HookQueues):
         """Whether a group of another queue is admitted before ``forked``. The adapters ``in_use`` have slots."""
         return False
 
-    def _set_a_tree_aside(self, rank: Rank) -> bool:
+    def _evict_a_tree(self, rank: Rank) -> bool:
         """Let the last tree that ranks after ``rank``, and has no running sequence, give up all its KV.
 
         Waiting children hold their parent's context, and free nothing if one of them gives up what all share. Without
         this, many trees that each lack a little room would wait for each other, and few sequences would run.
         """
-        if self.pressure.keeps_blocked:
+        if self.evictor.preserves:
             return False
-        at_work = set(map(self._urgency.rank, self.running))
-        parked: dict[Rank, list[SequenceGroup]] = {}
-        for group in chain(self.forked, self._parked()):
-            found = self._urgency.rank(group)
+        at_work = set(map(self._order.rank, self.running))
+        holding_kv: dict[Rank, list[SequenceGroup]] = {}
+        for group in chain(self.forked, self._holding_kv()):
+            found = self._order.rank(group)
             if found > rank and found not in at_work and self._blocks.is_on_device(group.first_seq):
-                parked.setdefault(found, []).append(group)
-        if not parked:
+                holding_kv.setdefault(found, []).append(group)
+        if not holding_kv:
             return False
-        for group in parked[max(parked)]:
-            self._give_up_all(group)
+        for group in holding_kv[max(holding_kv)]:
+            self._evict_all(group)
         # They come back in the order in which their requests arrived.
-        self.waiting = deque(
-            sorted(self.waiting, key=lambda group: (self._urgency.rank(group), group.first_seq.seq_id))
-        )
+        self.waiting = deque(sorted(self.waiting, key=lambda group: (self._order.rank(group), group.first_seq.seq_id)))
         return True
 
     def _schedule_running(
@@ -149,7 +147,7 @@ class ParkingScheduler(HookQueues):
     ) -> SchedulerSwappedInOutputs:
         self._blocks.keep_sources()
         # A step copies in before it copies out.
-        if self.pressure.has_swapped_out:
+        if self.evictor.has_swapped_out:
             return SchedulerSwappedInOutputs.create_empty()
         # Upstream does not chunk here, so a prefill that is longer than the budget would never come back.
         return super()._schedule_swapped(budget, curr_loras, enable_chunking)
@@ -160,14 +158,14 @@ class ParkingScheduler(HookQueues):
             return True
         self._blocks.keep_sources()
         while (num_missing := self._blocks.num_missing(seq_group.seqs)) > 0:
-            if not self.pressure.relieve(self._victims_before(seq_group), num_missing):
+            if not self.evictor.evict_one(self._victims_before(seq_group), num_missing):
                 return False
             self._blocks.keep_sources()
         return True
 
     def _victims_before(self, running: SequenceGroup) -> Iterator[SequenceGroup]:
-        """The parked groups that give up KV before any group is preempted for ``running``."""
-        return self._parked()
+        """The groups that give up KV before any group is preempted for ``running``."""
+        return self._holding_kv()
 
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
         # Upstream's method ends the engine if there is no room in swap space.
@@ -179,9 +177,9 @@ class ParkingScheduler(HookQueues):
 
     def _preempt_by_recompute(self, seq_group: SequenceGroup) -> None:
         """Upstream's `_preempt_by_recompute`, but blocks that the sequence shares are kept: that costs nothing."""
-        num_before = self.pressure.num_recomputed
-        self.pressure.give_up(seq_group)
-        self.notes.preempted(seq_group, "discard", self.pressure.num_recomputed - num_before)
+        num_before = self.evictor.num_recomputed
+        self.evictor.evict(seq_group)
+        self.recorder.preempted(seq_group, "discard", self.evictor.num_recomputed - num_before)
         if self._has_blocks(seq_group):
             self._preempted.append(seq_group)
         else:
@@ -199,23 +197,23 @@ class ParkingScheduler(HookQueues):
         idle = outputs.is_empty() and not outputs.ignored_seq_groups
         return idle and bool(self.waiting or self.swapped or self.forked)
 
-    def _give_up_kv_of_one(self) -> bool:
+    def _evict_one(self) -> bool:
         """Let one group give up KV, because none can run; return False if none of them has any."""
-        if self.pressure.relieve(self._parked(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
+        if self.evictor.evict_one(self._holding_kv(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
             return True
         in_turn = chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked))
-        for group in sorted(in_turn, key=self._urgency.of, reverse=True):
+        for group in sorted(in_turn, key=self._order.priority, reverse=True):
             if self._blocks.is_on_device(group.first_seq):
-                self._give_up_all(group)
+                self._evict_all(group)
                 return True
         return False
 
-    def _give_up_all(self, group: SequenceGroup) -> None:
-        self.pressure.evictions["discard"] += 1
-        self.pressure.give_up_all(group)
+    def _evict_all(self, group: SequenceGroup) -> None:
+        self.evictor.evictions["discard"] += 1
+        self.evictor.evict_all(group)
         if group in self.forked:
             self._move(group, SequenceStatus.WAITING)
 
-    def _parked(self) -> Iterator[SequenceGroup]:
+    def _holding_kv(self) -> Iterator[SequenceGroup]:
         """The groups that are set aside with their KV: BLOCKED, or finished and kept for a join."""
         return chain(self.blocked, self._kept.groups())
