@@ -7,7 +7,6 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.field_checks import BUILT_IN_MERGES
-from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.rules import Merge
@@ -62,22 +61,20 @@ class ChildRequests:
         tokenizer: Any = None,
         vocab_size: int | None = None,
     ) -> "ChildRequests":
-        """For an engine with the hooks that ``config`` asks for.
+        """For an engine with the hooks of ``config``, whose tokens the front end has looked up.
 
         Args:
             tokenizer, vocab_size: Instead of the model's.
 
         Raises:
-            ValueError: a field has an invalid value, or the configuration has no hooks.
+            ValueError: the configuration has no hooks.
         """
         model = config.model_config
         tokenizer = tokenizer or cached_tokenizer_from_config(model)
         special_kwargs = special_kwargs_of(config)
         if special_kwargs is None:
             raise ValueError("special_kwargs: this scheduler is for sequence hooks, and none are configured")
-        special_kwargs = with_token_ids(special_kwargs, tokenizer)
         vocab_size = vocab_size or int(model.get_vocab_size())
-        check_vocabulary(special_kwargs, vocab_size)
         eos_token_id = None if tokenizer is None else tokenizer.eos_token_id
         verify = partial(verify_params, config=config, tokenizer=tokenizer)
         completer = ParamsCompleter(tokenizer, eos_token_id, model.try_get_generation_config(), verify)

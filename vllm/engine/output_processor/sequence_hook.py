@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
@@ -48,9 +47,6 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     As a `sequence_hooks.tree.events.TreeObserver` it logs which sequences wait for their callers, and gives requests
     with detached children their output.
-
-    Raises:
-        ValueError: there is a merge separator, and no tokenizer to encode it.
     """
 
     def __init__(
@@ -65,11 +61,6 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
     ) -> None:
         stop_checker = HookStopChecker.in_place_of(stop_checker)
         super().__init__(scheduler_config, detokenizer, scheduler, seq_counter, stop_checker)
-        if special_kwargs.merge_separator and detokenizer is None:
-            raise ValueError(
-                f"special_kwargs: merge_separator is {abbreviated(special_kwargs.merge_separator)}, and without a "
-                "tokenizer it has no tokens; set merge_separator='', or skip_tokenizer_init=False"
-            )
         self.triggers = Triggers.of(special_kwargs, facts.tokenizer)
         self._log = HookLog(logger, stop_checker.logged_requests)
         sequences = ChildSequences(special_kwargs, stop_checker, detokenizer, seq_counter, facts.complete_params)
