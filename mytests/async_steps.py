@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from mytests.scripts import sampling_of
+from mytests.stepped import Sampling
 from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from vllm.config import SpecialKwargs
 from vllm.engine.llm_engine import LLMEngine, SchedulerContext
@@ -33,7 +35,7 @@ class AsyncEngine:
         self.engine = engine
         self.outputs: list[RequestOutput] = []
 
-    def step(self, tokens: Callable[[SequenceGroup], int]) -> list[str]:
+    def step(self, tokens: Callable[[Sampling], int]) -> list[str]:
         """Run one step; returns the ids of the scheduled groups."""
         context = self.context
         context.request_outputs.clear()
@@ -44,14 +46,14 @@ class AsyncEngine:
         # While the model runs, the previous step is processed.
         self._process()
         groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
-        sampled = [_output(group, tokens(group)) for group in groups]
+        sampled = [_output(group, tokens(sampling_of(group))) for group in groups]
         context.append_output([sampled] if sampled else [], metadata, outputs, True, True, True)
         if sampled:
             self.engine._advance_to_next_step(sampled, metadata, outputs.scheduled_seq_groups)
         self.outputs += context.request_outputs
         return [group.request_id for group in groups]
 
-    def run(self, tokens: Callable[[SequenceGroup], int], max_steps: int = 80) -> None:
+    def run(self, tokens: Callable[[Sampling], int], max_steps: int = 80) -> None:
         """Step to the end; then check that the engine is empty."""
         for _ in range(max_steps):
             self.step(tokens)
@@ -71,12 +73,12 @@ def _output(group: SequenceGroup, token_id: int) -> CompletionSequenceGroupOutpu
     return CompletionSequenceGroupOutput(samples=[sample], prompt_logprobs=None)
 
 
-def script(**texts: str) -> Callable[[SequenceGroup], int]:
+def script(**texts: str) -> Callable[[Sampling], int]:
     """As `plan`, but after its end a sequence samples a token that is ignored."""
 
-    def choose(group: SequenceGroup) -> int:
+    def choose(sampling: Sampling) -> int:
         try:
-            return plan(**texts)(group)
+            return plan(**texts)(sampling)
         except IndexError:
             return ord("?")
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 import mytests.environment  # noqa: F401
+from mytests.characters import token_of
 from mytests.demo_input import (
     ENGINE_OPTIONS,
     HOOK_OPTIONS,
@@ -28,7 +29,9 @@ from mytests.demo_input import (
     words_of,
 )
 from mytests.demo_view import Seen, copies, one_line, readable, seen_in, table_of
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, num_sampled, plan
+from mytests.scripts import sampling_of
+from mytests.stepped import Sampling, chooser
+from mytests.surgical import SYNC_HOOKS, SurgicalEngine
 from vllm.core.hooked_sequence import branch_of
 from vllm.sequence import SequenceGroup
 
@@ -83,7 +86,7 @@ class Demo(cmd.Cmd):
             if len(text) != 1:
                 raise CommandError(f"step: {name} has {text!r}; give one character, as in {name}=a, or use run")
         tokens = {name: TOKENS.get(text, ord(text)) for name, text in texts.items()}
-        sampled = self._step(lambda group: tokens.get(group.request_id, ord("x")))
+        sampled = self._step(chooser(tokens))
         for name in texts:
             if name not in sampled:
                 self._say(f"{name} did not sample, and is {self._seen()[name][0]}: its token is not used")
@@ -91,12 +94,12 @@ class Demo(cmd.Cmd):
     def do_run(self, line: str) -> None:
         """run [ID=TEXT ...]: step to the end; each sequence samples its text from now on, and then $"""
         texts = assignments("run", words_of("run", line))
-        done = {name: "x" * num_sampled(group) for name, group in self._groups().items()}
+        done = {name: "x" * sampling_of(group).num_sampled for name, group in self._groups().items()}
         script = {name: done.get(name, "") + texts.get(name, "").split("$")[0] for name in done | texts}
         for _ in range(MAX_STEPS):
             if self.engine.is_idle() or self.engine.is_waiting_for_callers():
                 break
-            self._step(lambda group: plan(**{group.request_id: script.get(group.request_id, "")})(group))
+            self._step(lambda each: token_of(script.get(each.request_id, ""), each.num_sampled))
         for name in texts:
             if name not in self._groups():
                 self._say(f"there never was a sequence {name!r}: its text is not used")
@@ -161,13 +164,13 @@ class Demo(cmd.Cmd):
         self.engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, **hooks), **sizes)
         self._requests: dict[str, SequenceGroup] = {}
 
-    def _step(self, choose: Callable[[SequenceGroup], int]) -> dict[str, str]:
+    def _step(self, choose: Callable[[Sampling], int]) -> dict[str, str]:
         """Step and print what was scheduled; returns what each sequence sampled."""
         sampled: dict[str, str] = {}
 
-        def record(group: SequenceGroup) -> int:
-            token_id = choose(group)
-            sampled[group.request_id] = f", samples {readable([token_id]).plain}"
+        def record(sampling: Sampling) -> int:
+            token_id = choose(sampling)
+            sampled[sampling.request_id] = f", samples {readable([token_id]).plain}"
             return token_id
 
         told = []

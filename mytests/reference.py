@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished tree must hold: a reference that knows nothing of scheduling, for random walks of any engine."""
 
+from collections.abc import Callable
 from typing import Any
 
 from mytests.characters import EOS, SYNC, ids
+from mytests.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.tree.branch import Branch
 
@@ -11,7 +13,11 @@ SEPARATOR = ids("\n")
 
 
 class Reference:
-    """What finished sequences must hold, from the tokens fed to them and the rules of merging alone."""
+    """What finished sequences must hold, from the tokens fed to them and the rules of ends and merges alone.
+
+    A sequence samples the same token at the same place whenever it is asked: an engine may drop what a step has
+    sampled that was in flight while the sequence blocked, ended or was preempted, and sample it again.
+    """
 
     def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
         self.hooks = hooks
@@ -20,19 +26,38 @@ class Reference:
         self.given: dict[str, list[list[int]]] = {}
         """What each sequence was resumed with."""
 
-    def feed(self, request_id: str, token: int) -> int:
-        """Note that a sequence samples ``token``, and return it."""
-        self.fed.setdefault(request_id, []).append(token)
-        return token
+        self._num_prompt: dict[str, int] = {}
+        self._max_tokens: dict[str, int] = {}
+        """By the ids of requests, of which each sequence of the tree may sample as many."""
 
-    def output(
-        self, request_id: str, num_prompt: int, branch: Branch[Any] | None, with_ending: bool = True
-    ) -> list[int]:
-        """The tokens of a finished sequence, with or without the EOS that ended it.
+    def add(self, request_id: str, num_prompt: int, max_tokens: int) -> None:
+        """Note that a request has come."""
+        self._num_prompt[request_id], self._max_tokens[request_id] = num_prompt, max_tokens
+
+    def feed(self, sampling: Sampling, draw: Callable[[], int]) -> int:
+        """The token that a sequence samples, which is drawn if it has none for this place."""
+        fed = self.fed.setdefault(sampling.request_id, [])
+        assert sampling.num_sampled <= len(fed), f"{sampling} comes before a token that was never sampled"
+        if sampling.num_sampled == len(fed):
+            fed.append(draw())
+        return fed[sampling.num_sampled]
+
+    def give(self, request_id: str, token_ids: list[int]) -> None:
+        """Note that a sequence that waits for its caller is resumed."""
+        self.given.setdefault(request_id, []).append(token_ids)
+
+    def output(self, request_id: str, tree: Branch[Any] | None) -> list[int]:
+        """The tokens of a finished request.
 
         Args:
-            branch: Its own; None if no hook has touched it.
+            tree: Its own branch; None if no hook has touched it.
         """
+        return self._output(request_id, request_id, self._num_prompt[request_id], tree)
+
+    def _output(
+        self, request_id: str, root_id: str, num_prompt: int, branch: Branch[Any] | None, with_ending: bool = True
+    ) -> list[int]:
+        """The tokens of a finished sequence, with or without the EOS that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
         out: list[int] = []
         pending: list[Branch[Any]] = []
@@ -44,22 +69,28 @@ class Reference:
                 # What it comes to is in no context.
                 pending += [] if child.is_detached else [child]
             end = len(out)
-            is_last = position == len(fed) - 1
-            if is_last or token == SYNC or self.hooks.block_on == "promise":
-                merged = self._merged(pending) + (next(given, []) if token == SYNC else [])
-                out += merged[: self.max_len - num_prompt - len(out)]
+            num_sampled = position + 1
+            ends = token == EOS or num_sampled == self._max_tokens[root_id] or num_prompt + end >= self.max_len
+            waits = token == SYNC and not ends
+            if ends or waits or num_sampled == len(fed) or self.hooks.block_on == "promise":
+                merged = self._merged(pending, root_id) + (next(given, []) if waits else [])
+                out += merged[: self.max_len - num_prompt - end]
                 pending = []
-        if fed and fed[-1] == EOS and not with_ending:
-            del out[end - 1]
+            if token == EOS and not with_ending:
+                del out[end - 1]
+            if ends or num_prompt + len(out) >= self.max_len:
+                break
         assert not children and not pending
         return out
 
-    def _merged(self, children: list[Branch[Any]]) -> list[int]:
+    def _merged(self, children: list[Branch[Any]], root_id: str) -> list[int]:
         if self.hooks.child_merge_strategy == "none":
             return []
-        results = [self._result(child) for child in children]
+        results = [self._result(child, root_id) for child in children]
         return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]
 
-    def _result(self, child: Branch[Any]) -> list[int]:
+    def _result(self, child: Branch[Any], root_id: str) -> list[int]:
         assert child.spec is not None
-        return [] if child.has_failed else self.output(child.request_id, child.spec.num_prompt_tokens, child, False)
+        if child.has_failed:
+            return []
+        return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, with_ending=False)

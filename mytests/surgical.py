@@ -12,15 +12,16 @@ from typing import Any
 
 from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
 from mytests.leftovers import assert_no_group_left
-from mytests.scripts import Tokens
+from mytests.pretended_kv import PretendedKV
 from mytests.scripts import child_of as child_of
-from mytests.scripts import num_sampled as num_sampled
-from mytests.scripts import plan as plan
-from mytests.stepped import SteppedEngine
+from mytests.scripts import sampling_of
+from mytests.stepped import SteppedEngine, Tokens, chooser
 from mytests.stepped import finished as finished
+from mytests.stepped import plan as plan
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
+from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
@@ -47,6 +48,7 @@ from vllm.utils import Counter
 
 HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
 SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
+QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
 
 
 @dataclass
@@ -73,9 +75,6 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
     """Processes a group's pending output before it is preempted; makes the scheduler an asynchronous one."""
 
     scheduling_policy: str = "fcfs"
-
-    max_loras: int | None = None
-    """The maximum number of LoRA adapters in a step; None without LoRA."""
 
     num_cpu_blocks: int = 0
     """Swap space; if there is any, preemption swaps out instead of recomputing."""
@@ -128,15 +127,14 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         # All steps take equally long: what a test does must not depend on how fast it runs.
         self.scheduler.evictor.costs = StepCosts(clock=itertools.count().__next__)
 
-    def add(
-        self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: object
-    ) -> SequenceGroup:
-        """Add a fake group to the waiting queue.
+    @property
+    def driver(self) -> ForkJoinDriver[V0Sequence]:
+        return self.scheduler.driver
 
-        Args:
-            adapter: The id of its LoRA adapter; 0 for none.
-            params: Fields of its `SamplingParams`.
-        """
+    def add(
+        self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
+    ) -> SequenceGroup:
+        """Add a fake group to the waiting queue."""
         sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1} | params)
         lora = LoRARequest(f"adapter {adapter}", adapter, "no such folder") if adapter else None
         seq = Sequence(next(self.seq_counter), token_inputs(ids(prompt)), self.block_size, EOS, lora)
@@ -153,11 +151,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return root
 
     def step(self, tokens: Tokens) -> list[Scheduled]:
-        """Run one engine step, in which each group that samples gets its token from ``tokens``.
-
-        A group that is missing from a mapping samples "x".
-        """
-        choose = tokens if callable(tokens) else lambda group: tokens.get(group.request_id, ord("x"))
+        choose = chooser(tokens)
         metadata, outputs, _ = self.scheduler.schedule()
         self.copies += outputs.blocks_to_copy
         finished_ids = self.scheduler.get_and_reset_finished_requests_ids()
@@ -179,7 +173,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             scheduled.append(Scheduled(group.request_id, meta.token_chunk_size, meta.is_prompt))
             group.update_num_computed_tokens(meta.token_chunk_size)
             if meta.do_sample:
-                self._sample(group, choose(group))
+                self._sample(group, choose(sampling_of(group)))
         groups = [entry.seq_group for entry in outputs.scheduled_seq_groups]
         self.scheduler.free_finished_seq_groups()
         made = (
@@ -191,11 +185,9 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return scheduled
 
     def abort(self, request_ids: str | list[str]) -> None:
-        """Abort requests, or children."""
         self.scheduler.abort_seq_group(request_ids)
 
     def resume(self, request_id: str, given: Any) -> None:
-        """Resume a request that waits for a caller."""
         self.processor.resume(request_id, given)
 
     def waits(self) -> list[Waiting]:
@@ -210,25 +202,22 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return live.live_tree([self.scheduler], request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
-        """Whether nothing can go on until a caller resumes a sequence."""
         return self.scheduler.is_waiting_for_callers()
 
     def is_idle(self) -> bool:
-        """Whether all groups have finished."""
         return not self.has_unfinished()
 
     def has_unfinished(self) -> bool:
-        """Whether any request has not finished."""
         unfinished: bool = self.scheduler.has_unfinished_seqs()
         return unfinished
 
     def blocks_of(self, request_id: str) -> list[int]:
         """The physical blocks of a sequence."""
-        return self.block_table(next(group for group in self.queued() if group.request_id == request_id))
+        return self.block_table(self.group(request_id))
 
     def num_sampled(self, request_id: str) -> int:
         """The number of output tokens that a sequence has sampled itself."""
-        return num_sampled(next(group for group in self.queued() if group.request_id == request_id))
+        return sampling_of(self.group(request_id)).num_sampled
 
     def num_preemptions(self) -> int:
         """How often a group was preempted."""
@@ -236,14 +225,18 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return count
 
     def statuses(self) -> dict[str, str]:
-        """The status of every group in a queue, by request id."""
         return {group.request_id: group.first_seq.status.name for group in self.queued()}
+
+    def queues(self) -> dict[str, list[str]]:
+        return {name: [group.request_id for group in getattr(self.scheduler, name)] for name in QUEUES}
 
     def queued(self) -> list[SequenceGroup]:
         """Every group in a queue."""
-        scheduler = self.scheduler
-        queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
-        return [group for queue in queues for group in queue]
+        return [group for name in QUEUES for group in getattr(self.scheduler, name)]
+
+    def group(self, request_id: str) -> SequenceGroup:
+        """The group of a sequence in a queue."""
+        return next(group for group in self.queued() if group.request_id == request_id)
 
     def num_free_blocks(self) -> int:
         """The number of blocks that no sequence holds."""
@@ -253,8 +246,13 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         """The physical blocks of the group's sequence."""
         return list(self.scheduler.block_manager.get_block_table(group.first_seq))
 
+    def num_injected(self) -> int:
+        return self.model.num_injected if isinstance(self.model, PretendedKV) else 0
+
+    def check_integrity(self) -> None:
+        self.scheduler.check_integrity()
+
     def assert_empty(self) -> None:
-        """No group in any queue, no entry in any map, every block free."""
         assert_no_group_left(self.scheduler)
         assert not self.has_unfinished()
 

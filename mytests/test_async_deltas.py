@@ -12,11 +12,11 @@ import pytest
 
 from mytests.async_steps import AsyncEngine, script
 from mytests.samples import SAMPLES, add_samples
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, ids, num_sampled
+from mytests.stepped import Sampling
+from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, ids
 from vllm.config import SpecialKwargs
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
-from vllm.sequence import SequenceGroup
 
 DELTA = RequestOutputKind.DELTA
 KINDS = [DELTA, RequestOutputKind.CUMULATIVE]
@@ -75,13 +75,12 @@ def test_without_logprobs_there_is_nothing_else_to_leave_out() -> None:
     assert [completion.text for completion in told] == [text_of(completion) for completion in told]
 
 
-def random_tokens(seed: int) -> Callable[[SequenceGroup], int]:
+def random_tokens(seed: int) -> Callable[[Sampling], int]:
     """Random tokens that depend only on the seed, the sequence and the position."""
 
-    def choose(group: SequenceGroup) -> int:
-        position = num_sampled(group)
-        draw = random.Random(f"{seed} {group.request_id} {position}")
-        return EOS if position > 9 else draw.choice([PROMISE, SYNC, EOS, *ids("abcdefgh") * 2])
+    def choose(sampling: Sampling) -> int:
+        draw = random.Random(f"{seed} {sampling.request_id} {sampling.num_sampled}")
+        return EOS if sampling.num_sampled > 9 else draw.choice([PROMISE, SYNC, EOS, *ids("abcdefgh") * 2])
 
     return choose
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from mytests.stepped import Sampling
 from mytests.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.tree.log import OncePerRequest
 from vllm.engine.guard import GuardedProcessor, guard_processors
 from vllm.engine.output_processor.stop_checker import request_of
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.sampling_params import SamplingParams
-from vllm.sequence import SequenceGroup
 
 
 class OnceClonable:
@@ -131,10 +131,10 @@ def run_with_faults(script: dict[str, str], **params: Any) -> SurgicalEngine:
     engine.add("s")
     choose = plan(**script, s="xyz")
 
-    def sample(group: SequenceGroup) -> int:
-        token_id = choose(group)
+    def sample(sampling: Sampling) -> int:
+        token_id = choose(sampling)
         if token_id == ord("f"):
-            applied(*group.sampling_params.logits_processors)
+            applied(*engine.group(sampling.request_id).sampling_params.logits_processors)
         return token_id
 
     engine.run(sample)

@@ -161,7 +161,7 @@ class TestState:
         engine = SurgicalEngine()
         engine.add(min_tokens=5)
         engine.step({"r": PROMISE})
-        engine.run(lambda group: EOS if group.first_seq.get_output_len() >= 3 else ord("b"))
+        engine.run(lambda sampling: EOS if sampling.num_sampled >= 3 else ord("b"))
         sampled = [segment for segment in finished(engine).segments if segment.origin == "sampled"]
         assert sum(segment.end - segment.start for segment in sampled) == 5
         engine.assert_empty()

@@ -27,7 +27,9 @@ class ComputedSequence(PlainSequence):
     """A sequence with KV."""
 
     def __init__(self, request_id: str, prompt: Sequence[int], params: Any = None) -> None:
-        super().__init__(request_id, list(prompt), sampling_params=params or SimpleNamespace(extra_args=None))
+        super().__init__(
+            request_id, list(prompt), sampling_params=params or SimpleNamespace(extra_args=None, max_tokens=None)
+        )
         self.kv: list[int] = []
         self.is_released = False
 
@@ -65,9 +67,10 @@ class PlainEngine:
         self.num_injected = 0
         self.has_slots = True
 
-    def add(self, request_id: str, prompt: str = "pp") -> PlainBranch:
+    def add(self, request_id: str, prompt: str = "pp", max_tokens: int | None = None) -> PlainBranch:
         """Queue a request, which has a tree from the start here."""
-        root = self.driver.add_root(ComputedSequence(request_id, ids(prompt)))
+        params = SimpleNamespace(extra_args=None, max_tokens=max_tokens)
+        root = self.driver.add_root(ComputedSequence(request_id, ids(prompt), params))
         self.queue.append(root)
         return root
 
@@ -84,7 +87,8 @@ class PlainEngine:
             return
         sequence.output_token_ids.append(token_id)
         num_output = len(sequence.output_token_ids)
-        if token_id == EOS or len(sequence.context) == self.length:
+        is_full = len(sequence.context) == self.length or branch.num_sampled == sequence.sampling_params.max_tokens
+        if token_id == EOS or is_full:
             sequence.outcome = "stopped" if token_id == EOS else "length"
             self.driver.end(branch, range(num_output - 1, num_output) if token_id == EOS else range(0))
             if branch.phase == "finished":
@@ -92,6 +96,10 @@ class PlainEngine:
                 self._free(branch)
         elif decision is not None:
             self.driver.apply(branch, decision)
+
+    def unfinished(self) -> dict[str, PlainBranch]:
+        """All sequences that have neither ended nor were aborted, by request id."""
+        return {branch.request_id: branch for branch in [*self.queue, *self.blocked]}
 
     def abort(self, branch: PlainBranch) -> None:
         """Abort a sequence, with all below it."""
@@ -111,7 +119,7 @@ class PlainEngine:
 
     def make_child(self, parent: PlainBranch, spec: ChildSpec, own_params: Any) -> ComputedSequence:
         prompt = [*parent.sequence.context[: spec.num_shared], *spec.prefix_token_ids]
-        return ComputedSequence(spec.request_id, prompt, own_params)
+        return ComputedSequence(spec.request_id, prompt, own_params or parent.sequence.sampling_params)
 
     def append_merge(self, branch: PlainBranch, merge: Merge) -> None:
         for span in merge.spans:

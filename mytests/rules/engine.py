@@ -17,7 +17,6 @@ if TYPE_CHECKING or not IS_V1:
         checking_reads,
         finished,
         injected,
-        num_sampled,
         plan,
         speaking,
     )
@@ -31,7 +30,6 @@ else:
         checking_reads,
         finished,
         injected,
-        num_sampled,
         plan,
         speaking,
     )
@@ -55,7 +53,6 @@ __all__ = [
     "finished",
     "ids",
     "injected",
-    "num_sampled",
     "plan",
     "speaking",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, num_sampled, speaking
+from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, speaking
 
 SPECIAL = ["<pad>", "<eos>", "<promise>", "<sync>", "<child>"]
 
@@ -39,7 +39,7 @@ def spoken(**pieces: list[int | str | bytes]) -> Callable[[Any], int]:
 
     def choose(sampling: Any) -> int:
         script = scripts[sampling.request_id]
-        position = num_sampled(sampling)
+        position = sampling.num_sampled
         return script[position] if position < len(script) else EOS
 
     return choose

@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, num_sampled, speaking
+from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, speaking
 from mytests.rules.spoken import TOKENIZER
 from sequence_hooks.config.tokens import with_token_ids
 
@@ -46,7 +46,7 @@ class Notation:
         of_others = [*self.ids(others), EOS]
 
         def choose(sampling: Any) -> int:
-            script, position = scripts.get(sampling.request_id, of_others), num_sampled(sampling)
+            script, position = scripts.get(sampling.request_id, of_others), sampling.num_sampled
             # An asynchronous worker samples on after its request has ended.
             return script[min(position, len(script) - 1)]
 

@@ -8,7 +8,6 @@ from mytests.surgical import HOOKS as HOOKS
 from mytests.surgical import SYNC_HOOKS as SYNC_HOOKS
 from mytests.surgical import SurgicalEngine
 from mytests.surgical import finished as finished
-from mytests.surgical import num_sampled as num_sampled
 from mytests.surgical import plan as plan
 from sequence_hooks.kv.transfer import SlotCopy
 from vllm.config import SpecialKwargs

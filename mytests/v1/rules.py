@@ -7,7 +7,6 @@ from mytests.v1.surgical import HOOKS as HOOKS
 from mytests.v1.surgical import SYNC_HOOKS as SYNC_HOOKS
 from mytests.v1.surgical import SurgicalEngine
 from mytests.v1.surgical import finished as finished
-from mytests.v1.surgical import num_sampled as num_sampled
 from mytests.v1.surgical import plan as plan
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.kv.transfer import SlotCopy

@@ -5,7 +5,7 @@
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,28 +14,28 @@ from unittest.mock import patch
 import torch
 
 from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.stepped import SteppedEngine
+from mytests.stepped import Sampling as Sampling
+from mytests.stepped import SteppedEngine, Tokens, chooser
 from mytests.stepped import finished as finished
+from mytests.stepped import plan as plan
 from mytests.v1.characters import Detokenizable
 from mytests.v1.configuration import surgical_config
 from mytests.v1.counting import check_counts
 from mytests.v1.leftovers import assert_no_request_left
-from mytests.v1.scripts import Sampling as Sampling
-from mytests.v1.scripts import Tokens
-from mytests.v1.scripts import num_sampled as num_sampled
-from mytests.v1.scripts import plan as plan
 from mytests.v1.worker import SimulatedWorker
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
+from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.core.sequence import V1Sequence
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
 from sequence_hooks.v1.resuming import resumption
-from vllm.config import VllmConfig
+from vllm.config import LoRAConfig, VllmConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -117,14 +117,13 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         self._in_flight: deque[tuple[Any, Any]] = deque()
         self._num_preemptions: dict[str, int] = {}
 
+    @property
+    def driver(self) -> ForkJoinDriver[V1Sequence]:
+        return self.scheduler.driver
+
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
     ) -> Request:
-        """Add a request.
-
-        Args:
-            params: Fields of its `SamplingParams`.
-        """
         sampling_params = SamplingParams(**{"max_tokens": 100, "logprobs": 1, "temperature": 0} | params)
         if sampling_params.max_tokens is None:
             sampling_params.max_tokens = self.max_model_len - len(prompt)
@@ -149,10 +148,6 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return request
 
     def step(self, tokens: Tokens) -> list[Scheduled]:
-        """Run one engine step, in which each request that samples gets its token from ``tokens``.
-
-        A request that is missing from a mapping samples "x".
-        """
         output = self.scheduler.schedule()
         self._num_preemptions |= {name: each.num_preemptions for name, each in self.scheduler.requests.items()}
         done = self.worker.run(output, self._chooser(tokens))
@@ -165,15 +160,18 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return [Scheduled(*each) for each in output.num_scheduled_tokens.items()]
 
     def abort(self, request_ids: str | list[str]) -> None:
-        """Abort requests as a client does, or children as an operator may."""
         ids = [request_ids] if isinstance(request_ids, str) else request_ids
         self.output_processor.abort_requests(ids, internal=False)
         self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
 
     def resume(self, request_id: str, given: Any) -> None:
-        """Resume a request that waits for a caller."""
         new = resumption(self.output_processor, request_id, given, self.max_model_len, self.vocab_size)
         self.scheduler.add_request(Request.from_engine_core_request(new, self._hasher))
+
+    def room_to_resume(self, request_id: str) -> int:
+        """As the front end knows it, which learns of an abort of the sequence in the next step."""
+        sequence = self.output_processor.waiting_branch(request_id).sequence
+        return self.max_model_len - len(sequence.prompt_token_ids) - len(sequence.output_token_ids)
 
     def waits(self) -> list[Waiting]:
         return self.output_processor.awaiting_resume()
@@ -187,7 +185,6 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return live.live_tree(self.output_processor, request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
-        """Whether nothing can go on until a caller resumes a sequence."""
         return bool(self.awaiting()) and self.is_idle()
 
     def is_idle(self) -> bool:
@@ -223,6 +220,19 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             for name, request in self.scheduler.requests.items()
         }
 
+    def queues(self) -> dict[str, list[str]]:
+        scheduler = self.scheduler
+        queues: dict[str, Iterable[Request]] = {
+            "waiting": scheduler.waiting,
+            "waiting with KV": scheduler.waiting_with_kv,
+            "running": scheduler.running,
+            "blocked": scheduler.blocked.values(),
+        }
+        glue = scheduler._injection.glue
+        return {
+            name: [each.request_id for each in queue if each.request_id not in glue] for name, queue in queues.items()
+        }
+
     def num_blocked(self) -> int:
         """The number of requests that are BLOCKED."""
         return list(self.statuses().values()).count("BLOCKED")
@@ -231,22 +241,27 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         """The number of blocks that no request holds."""
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
+    def num_injected(self) -> int:
+        return len(self.worker.injected)
+
+    def check_integrity(self) -> None:
+        self.scheduler.check_integrity()
+
     def assert_empty(self) -> None:
-        """No request in any queue, no entry in any map of core, worker or front end, every block free."""
         while not self.is_idle():
             self.step({})
         assert_no_request_left(self.scheduler, self.output_processor)
         assert not self.worker.tokens and not self.worker.tables
 
     def _chooser(self, tokens: Tokens) -> Callable[[str, list[int]], int]:
-        def choose(request_id: str, context: list[int]) -> int:
+        choose = chooser(tokens)
+
+        def choose_after(request_id: str, context: list[int]) -> int:
             if "_glue_" in request_id:
                 return 0
-            if callable(tokens):
-                return tokens(Sampling(request_id, self._num_sampled(request_id, len(context))))
-            return tokens.get(request_id, ord("x"))
+            return choose(Sampling(request_id, self._num_sampled(request_id, len(context))))
 
-        return choose
+        return choose_after
 
     def _num_sampled(self, request_id: str, num_tokens: int) -> int:
         branch = self.scheduler.branches.get(request_id)
@@ -276,6 +291,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             # Upstream checks stop tokens against its model's vocabulary.
             config.model_config.model_arch_config = copy(config.model_config.model_arch_config)
             config.model_config.model_arch_config.vocab_size = self.vocab_size
+        config.lora_config = None if self.max_loras is None else LoRAConfig(max_loras=self.max_loras)
         scheduler.async_scheduling, scheduler.policy = self.is_async, self.scheduling_policy
         scheduler.max_num_seqs, scheduler.max_num_batched_tokens = self.max_num_seqs, self.max_num_batched_tokens
         cache.num_gpu_blocks, cache.block_size = self.num_blocks + 1, self.block_size

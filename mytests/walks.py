@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random walks of any engine that is stepped by hand: whatever happens, in whatever order, trees stay sound.
+
+After each step queues, blocks and trees are checked; at the end of each request its tokens are compared with those of a
+reference that knows nothing of scheduling. `Walks` has what happens to every engine. A subclass makes one, and adds
+what happens to it alone.
+"""
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_walks
+
+from mytests.characters import CHILD, EOS, PROMISE, SYNC, ids
+from mytests.reference import Reference
+from mytests.stepped import SteppedEngine, finished
+from sequence_hooks.tree.branch import Branch
+
+TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, EOS])
+MAX_QUEUED = 8
+MAX_IDLE_STEPS = 6
+"""Enough to preempt all that runs."""
+
+Draw = Callable[..., Any]
+"""Draws one of its arguments."""
+
+
+class Walks(RuleBasedStateMachine):
+    """Requests that come, spawn, block, join, are resumed, preempted, aborted and end."""
+
+    seen: ClassVar[Counter[str]]
+    """What has arisen, over all walks."""
+
+    must_arise: ClassVar[frozenset[str]]
+    """What the walks have to reach."""
+
+    block_on: ClassVar[tuple[str, ...]] = ("promise", "sync", "never")
+    """What blocks a parent; what stands there twice is drawn more often."""
+
+    strategies: ClassVar[tuple[str, ...]] = ("kv_inject", "concatenate", "none")
+    """What is merged."""
+
+    policies: ClassVar[tuple[str, ...]] = ("auto", "discard", "preserve")
+    """What the engine may do with KV of BLOCKED sequences."""
+
+    engine: SteppedEngine[Any]
+
+    @abstractmethod
+    def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SteppedEngine[Any]:
+        """An engine with little of everything.
+
+        Args:
+            hooks: The fields of its `SpecialKwargs`.
+        """
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        """Begins with an idle engine."""
+
+        def draw(*choices: Any) -> Any:
+            return data.draw(st.sampled_from(choices))
+
+        self.engine = self.make_engine(self._draw_hooks(draw), draw)
+        self.reference = Reference(self.engine.special_kwargs, self.engine.max_model_len)
+        self.roots: list[str] = []
+        self.aborted: set[str] = set()
+        self.trees: dict[str, Branch[Any]] = {}
+        """The roots of all trees that have begun."""
+
+        self.idle_steps = 0
+
+    @precondition(lambda self: len(self.queued()) < MAX_QUEUED)
+    @rule(
+        length=st.integers(1, 30),
+        letter=st.sampled_from("pq"),
+        max_tokens=st.sampled_from([100, 20, 5]),
+        priority=st.integers(0, 2),
+        adapter=st.integers(0, 3),
+    )
+    def add(self, length: int, letter: str, max_tokens: int, priority: int, adapter: int) -> None:
+        """Adds a request; there are few letters, so that prefixes are alike."""
+        name, prompt = f"r{len(self.roots)}", letter * min(length, self.engine.max_model_len - 1)
+        self.roots.append(name)
+        self.reference.add(name, len(prompt), max_tokens)
+        self.engine.add(name, prompt, priority, adapter if self.engine.max_loras else 0, max_tokens=max_tokens)
+
+    @precondition(lambda self: self.roots)
+    @rule(tokens=st.lists(TOKENS, min_size=5, max_size=5))
+    def step(self, tokens: list[int]) -> None:
+        """Takes one step, in which each sequence that samples gets the next of the tokens."""
+        self._step(iter(tokens).__next__)
+
+    @precondition(lambda self: self.roots)
+    @rule(steps=st.integers(2, 12))
+    def decode(self, steps: int) -> None:
+        """Takes steps of ordinary tokens, which fill blocks."""
+        for _ in range(steps):
+            self._step(lambda: ord("x"))
+
+    @precondition(lambda self: self.queued())
+    @rule(index=st.integers(0, 63))
+    def abort(self, index: int) -> None:
+        """Aborts any unfinished sequence, with all below it."""
+        places = [(name, queue) for queue, names in self.engine.queues().items() for name in names]
+        name, queue = places[index % len(places)]
+        depths = {branch.request_id: branch.depth for branch in self.engine.driver.trees.branches}
+        self.seen[f"abort {queue} at depth {depths.get(name, 0)}"] += 1
+        if name in self.roots:
+            self.aborted.add(name)
+        self.engine.abort(name)
+
+    @precondition(lambda self: self.engine.awaiting())
+    @rule(index=st.integers(0, 63), text=st.sampled_from(["", "r", "rs" * 10]))
+    def resume(self, index: int, text: str) -> None:
+        """Resumes a sequence that waits for its caller."""
+        waiting = self.engine.awaiting()
+        self._resume(waiting[index % len(waiting)], text)
+
+    @invariant()
+    def books_add_up(self) -> None:
+        """Trees, queues and blocks are consistent, and each unfinished sequence is in one queue."""
+        self.engine.check_integrity()
+        assert sorted(self.queued()) == sorted(self._unfinished())
+        assert len(self.engine.queues()["running"]) <= self.engine.max_num_seqs
+
+    def teardown(self) -> None:
+        """All unfinished sequences come to their end, and leave nothing."""
+        if not hasattr(self, "engine"):
+            return
+        for _ in range(400):
+            if not self.engine.has_unfinished():
+                break
+            for name in self.engine.awaiting():
+                self._resume(name, "")
+            self._step(lambda: EOS)
+        self.engine.assert_empty()
+        for branch in (branch for root in self.trees.values() for branch in root.subtree()):
+            self.seen[f"ended as {branch.ended_as}"] += 1
+            self.seen["ended at a join"] += branch.ended_at_join
+        for name in self.roots:
+            # A request that is aborted is forgotten as a whole.
+            if name not in self.aborted:
+                self.check_output(name)
+        self.seen["injected"] += self.engine.num_injected()
+
+    def check_output(self, name: str) -> None:
+        """A finished request has what its tree comes to."""
+        completion = finished(self.engine, name)
+        self.seen["assembled"] += completion.sampled is not None
+        sampled = completion if completion.sampled is None else completion.sampled
+        assert list(sampled.token_ids) == self.reference.output(name, self.trees.get(name))
+
+    def queued(self) -> list[str]:
+        """The ids of all sequences in a queue."""
+        return [name for names in self.engine.queues().values() for name in names]
+
+    def statuses(self) -> dict[str, str]:
+        """The statuses to compare before and after a step, by request id."""
+        return self.engine.statuses()
+
+    def look(self, before: dict[str, str]) -> None:
+        """Note what a step has done.
+
+        Args:
+            before: The statuses before it.
+        """
+        for name, now in self.statuses().items():
+            if before.get(name, now) != now:
+                self.seen[f"{before[name]} to {now}"] += 1
+
+    def _draw_hooks(self, draw: Draw) -> dict[str, Any]:
+        """The fields of any hooks."""
+        children = draw(1, 2, 3)
+        strategy = draw(*self.strategies)
+        injects = strategy == "kv_inject"
+        # Only children that see their parent have KV that can be injected.
+        context = draw("parent", *(["before_trigger", "none"] if not injects or draw(False, False, True) else []))
+        return {
+            "promise_token_id": PROMISE,
+            "sync_token_id": SYNC,
+            "block_on": draw(*(each for each in self.block_on if each != "never" or not injects)),
+            "child_context": context,
+            "child_prefix_token_ids": () if context == "parent" else (CHILD,),
+            "sync_resume": draw("auto", "manual"),
+            "max_child_depth": draw(3, 2, 1, 0),
+            "children_per_promise": children,
+            "max_children": draw(*range(children, 9)),
+            "child_merge_strategy": strategy,
+            "position_rule": draw("sequential", "overlap") if injects else "sequential",
+            "blocked_kv_policy": draw(*self.policies),
+        }
+
+    def _step(self, draw_token: Callable[[], int]) -> None:
+        before = self.statuses()
+        self._find_trees()
+        scheduled = self.engine.step(lambda sampling: self.reference.feed(sampling, draw_token))
+        waits = self.engine.is_waiting_for_callers() or not self.engine.has_unfinished()
+        self.idle_steps = 0 if scheduled or waits else self.idle_steps + 1
+        assert self.idle_steps <= MAX_IDLE_STEPS, self.engine.statuses()
+        self._find_trees()
+        self.look(before)
+
+    def _find_trees(self) -> None:
+        self.trees |= {root.request_id: root for root in self.engine.driver.trees.roots}
+
+    def _resume(self, name: str, text: str) -> None:
+        text = text[: self.engine.room_to_resume(name)]
+        self.reference.give(name, ids(text))
+        self.engine.resume(name, text)
+        self.seen["resumed"] += 1
+
+    def _unfinished(self) -> Iterator[str]:
+        """The ids of all sequences that have neither ended nor were aborted."""
+        for name in self.roots:
+            if name in self.trees:
+                yield from (each.request_id for each in self.trees[name].subtree() if each.phase != "finished")
+            elif name not in self.aborted and not (name in self.engine.outputs and self.engine.outputs[name].finished):
+                yield name
+
+
+def walk(machine: type[Walks], num_walks: int) -> None:
+    """Take random walks: all invariants hold, and they reach all that they must."""
+    machine.seen.clear()
+    health_checks = list(HealthCheck)
+    run_walks(
+        machine,
+        settings=settings(max_examples=num_walks, deadline=None, derandomize=True, suppress_health_check=health_checks),
+    )
+    missing = {name for name in machine.must_arise if not machine.seen[name]}
+    assert not missing, f"no walk has reached {sorted(missing)}: {machine.seen}"
