@@ -81,7 +81,7 @@ class HookOutputProcessor(OutputProcessor):
         """What is still to happen, while a step's outputs come in."""
 
         self._core_stats: CoreHookStats | None = None
-        """What the engine has contents since `take_core_stats`."""
+        """What the engine has told since `take_core_stats`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `HookInputProcessor` has let in."""
@@ -153,7 +153,7 @@ class HookOutputProcessor(OutputProcessor):
         return self._replay.trees.recent
 
     def take_core_stats(self) -> CoreHookStats | None:
-        """What the engine has contents of its hooks since the last call; None if nothing has changed."""
+        """What the engine has told of its hooks since the last call; None if nothing has changed."""
         stats, self._core_stats = self._core_stats, None
         return stats
 
@@ -214,7 +214,7 @@ class HookOutputProcessor(OutputProcessor):
             self._replay.replay(logged)
 
     def _release_joined(self) -> None:
-        """Drop what is not needed of children that were joined, now that their last deltas are contents."""
+        """Drop what is not needed of children that were joined, now that their last deltas are streamed."""
         joined, self._joined = self._joined, []
         for branch in joined:
             for below in branch.take_releasable():
