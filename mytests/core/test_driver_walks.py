@@ -80,11 +80,11 @@ class Walks(RuleBasedStateMachine):
         self.seen[f"aborted {branch.phase} at depth {branch.depth}"] += 1
         self.engine.abort(branch)
 
-    @precondition(lambda self: any(self.engine.driver.awaiting_resume()))
+    @precondition(lambda self: self._waiting())
     @rule(index=st.integers(0, 63), text=st.sampled_from(["", "r", "rs" * 10]))
     def resume(self, index: int, text: str) -> None:
         """Resumes a sequence that waits for its caller."""
-        waiting = list(self.engine.driver.awaiting_resume())
+        waiting = self._waiting()
         self._resume(waiting[index % len(waiting)], text)
 
     @precondition(lambda self: self.engine.blocked or self.engine.kept)
@@ -116,7 +116,7 @@ class Walks(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         while self._unfinished():
-            for branch in list(self.engine.driver.awaiting_resume()):
+            for branch in self._waiting():
                 self._resume(branch, "")
             self._step([EOS] * len(self.engine.queue))
         self.engine.assert_empty()
@@ -151,6 +151,9 @@ class Walks(RuleBasedStateMachine):
     def _chosen(self, index: int) -> PlainBranch:
         unfinished = self._unfinished()
         return unfinished[index % len(unfinished)]
+
+    def _waiting(self) -> list[PlainBranch]:
+        return list(self.engine.driver.trees.awaiting_resume())
 
     def _unfinished(self) -> list[PlainBranch]:
         return [*self.engine.queue, *self.engine.blocked] if hasattr(self, "engine") else []

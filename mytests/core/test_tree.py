@@ -293,7 +293,7 @@ class TestBranch:
         branch = root
         for _ in range(getrecursionlimit() + 10):
             branch = child_of(trees, branch, handler(), [20])
-        assert root.num_sampled_below == branch.num_sampled_in_tree == branch.depth + 1
+        assert branch.root.num_sampled_below == branch.depth + 1
 
     def test_an_output_is_made_anew_until_it_has_finished(self) -> None:
         """Then it is kept."""

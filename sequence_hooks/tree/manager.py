@@ -19,6 +19,7 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent, TreeObserver
 from sequence_hooks.tree.integrity import IntegrityError, faults_of
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.stats import HookStats
 
@@ -191,6 +192,14 @@ class DependencyManager(Generic[S]):
         """All branches of all trees whose root has not finished."""
         for root in self._roots:
             yield from root.subtree()
+
+    def awaiting_resume(self) -> Iterator[Branch[S]]:
+        """The BLOCKED branches that wait for a caller."""
+        return (branch for branch in self.branches if branch.awaits_resume)
+
+    def waiting_branch(self, request_id: str) -> Branch[S]:
+        """The branch with this id that waits for its caller; raises a `ValueError` that names those that do."""
+        return find_waiting(request_id, {branch.request_id: branch for branch in self.awaiting_resume()})
 
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that shows all trees if they are inconsistent."""

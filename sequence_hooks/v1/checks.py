@@ -10,7 +10,7 @@ from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import FAULTS, describe_error
 from sequence_hooks.config.tokens import resolve
-from sequence_hooks.trace.beginning import begin_recording
+from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.releases.installed import unsupported
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
@@ -50,7 +50,7 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)
     if special_kwargs.record_to is not None and starts_cores(config):
-        begin_recording(special_kwargs, model.model)
+        begin(special_kwargs.record_to, model.model, special_kwargs)
 
 
 def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:

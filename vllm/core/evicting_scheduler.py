@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.eviction import ChildLengthEstimate, KVEvictor
 from vllm.core.hook_queues import HookQueues
@@ -41,10 +40,6 @@ class EvictingScheduler(HookQueues):
         self._kept = KeptKV(self._blocks)
         self._preempted: list[SequenceGroup] = []
         """Groups preempted in this step that have a block table; upstream puts them into `waiting`."""
-
-    def set_policy(self, policy: BlockedKVPolicy) -> None:
-        """Set what happens to a BLOCKED sequence's KV under pressure, before the first step."""
-        self.evictor = KVEvictor(self._blocks, self._kept, policy, self._order, self._observer)
 
     def free_seq(self, seq: Sequence) -> None:
         """Free the blocks of a sequence."""
@@ -147,7 +142,7 @@ class EvictingScheduler(HookQueues):
     ) -> SchedulerSwappedInOutputs:
         self._blocks.keep_sources()
         # A step copies in before it copies out.
-        if self.evictor.has_swapped_out:
+        if self.evictor.swapped_out:
             return SchedulerSwappedInOutputs.create_empty()
         # Upstream does not chunk here, so a prefill that is longer than the budget would never come back.
         return super()._schedule_swapped(budget, curr_loras, enable_chunking)
@@ -179,7 +174,7 @@ class EvictingScheduler(HookQueues):
         """Upstream's `_preempt_by_recompute`, but blocks that the sequence shares are kept: that costs nothing."""
         num_before = self.evictor.num_recomputed
         self.evictor.evict(seq_group)
-        self.recorder.preempted(seq_group, "discard", self.evictor.num_recomputed - num_before)
+        self.recorder.preempted(seq_group.request_id, "discard", self.evictor.num_recomputed - num_before)
         if self._has_blocks(seq_group):
             self._preempted.append(seq_group)
         else:

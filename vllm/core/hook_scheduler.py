@@ -22,7 +22,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.live.trees import NUM_RECENT
-from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
+from sequence_hooks.trace.observer import NO_RECORDER
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
@@ -31,6 +31,7 @@ from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.port import SequencePort
+from vllm.core.eviction import KVEvictor
 from vllm.core.hooked_sequence import (
     V0Branch,
     V0Sequence,
@@ -82,12 +83,12 @@ class HookScheduler(PriorityScheduler):
         """Attach the hooks, before the first request. The ``observer`` is told of each event of a tree."""
         path = special_kwargs.record_to
         recorder = NO_RECORDER if path is None else Recorder(path, self.clock)
-        observers = TreeRecorder(recorder), self._estimate, observer
+        self.observe(recorder)
+        self.evictor = KVEvictor(self._blocks, self._kept, special_kwargs.blocked_kv_policy, self._order, self.recorder)
+        observers = self.recorder, self._estimate, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
         self._injects_kv = special_kwargs.injects_kv
-        self.observe(recorder)
-        self.set_policy(special_kwargs.blocked_kv_policy)
 
     def enqueue_children(self, parent: V0Branch, children: Collection[V0Branch]) -> None:
         """Queue new children; they run as soon as there is room.

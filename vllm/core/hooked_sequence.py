@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """V0's sequences in terms of the rules, and how to get from a sequence to its branch.
 
-A `Branch` track in the `DependencyManager` of its scheduler; its sequence refers back to it, as
+A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refers back to it, as
 ``sequence.branch``. A sequence that no hook has touched has none.
 """
 

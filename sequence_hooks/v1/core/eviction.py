@@ -55,7 +55,7 @@ class KVEvictor:
         """Take note that KV is about to be evicted."""
         self.evictions["discard"] += 1
         self.num_recomputed += evicted.num_computed_tokens
-        self._recorder.evicted(evicted.holder, evicted.num_computed_tokens)
+        self._recorder.evicted(evicted.holder.request_id, "discard", evicted.num_computed_tokens)
 
     def candidates(self, requests: Iterable[Request]) -> list[EvictionCandidate[Request]]:
         """What those of the ``requests`` hold that have KV."""

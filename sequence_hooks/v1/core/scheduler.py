@@ -206,7 +206,7 @@ class HookScheduler(ReleaseScheduler):
             # Without it, its owner cannot go on with injected KV.
             self._evict(self.evictor.candidate(glue.owner))
             return
-        self._recorder.preempted(request)
+        self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

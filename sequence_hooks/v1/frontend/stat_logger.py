@@ -45,7 +45,7 @@ class HookStatLogger(AggregateStatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         """Count what has happened to trees of the engine ``engine_idx``."""
-        metrics, stats = self._engines[engine_idx], self._processor.hook_stats
+        metrics, stats = self._engines[engine_idx], self._processor.trees.stats
         for field in COUNTERS:
             metrics.add(field, self._delta.of(field, getattr(stats, field)))
         while stats.blocked_times:

@@ -8,7 +8,7 @@ from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
 from sequence_hooks.tree.log import HookLog
-from sequence_hooks.tree.resume import ResumeRoom, encode_within, nobody_waits
+from sequence_hooks.tree.resume import ResumeRoom, encode_within, find_waiting
 from sequence_hooks.tree.rules import Decision
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
@@ -127,16 +127,14 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def awaiting_resume(self) -> list[V0Branch]:
         """The sequences that wait for `resume`, in the order in which they were BLOCKED."""
-        waiting = (branch for each in self.scheduler for branch in each.driver.awaiting_resume())
+        waiting = (branch for each in self.scheduler for branch in each.trees.awaiting_resume())
         return sorted(waiting, key=lambda branch: branch.blocked_since)
 
     def _waiting(self, request_id: str) -> tuple[ForkJoinDriver[V0Sequence], V0Branch]:
         """A sequence that waits for `resume`, and its driver; raises a `ValueError` if there is none."""
         drivers = [each.driver for each in self.scheduler]
-        waiting = {branch.request_id: (driver, branch) for driver in drivers for branch in driver.awaiting_resume()}
-        if request_id not in waiting:
-            raise nobody_waits(request_id, waiting)
-        return waiting[request_id]
+        waiting = {each.request_id: (driver, each) for driver in drivers for each in driver.trees.awaiting_resume()}
+        return find_waiting(request_id, waiting)
 
     def _decide(self, group: SequenceGroup, token_id: int, num_appended: int) -> Decision | None:
         """What a token's hook asks for, if it fires and may; a request's first one begins its tree.
