@@ -11,7 +11,7 @@ from typing import Any
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given, checked_ids, encode_in_thread, encode_within, longest_token
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
-from sequence_hooks.v1.wire import RESUME
+from sequence_hooks.v1.wire import RESUME, bare_request
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -72,17 +72,8 @@ def resumption(
     token_ids: Any = encode_within(given, processor.tokenizer, room) if isinstance(given, str) else given
     token_ids = checked_ids(token_ids, room, vocab_size)
     processor.trees.resume(branch, ())
-    return EngineCoreRequest(
-        request_id=branch.root.sequence.engine_id,
-        prompt_token_ids=[0],
-        mm_features=None,
-        sampling_params=SamplingParams(max_tokens=1, extra_args={RESUME: [branch.sequence.engine_id, list(token_ids)]}),
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
+    resumed = {RESUME: [branch.sequence.engine_id, list(token_ids)]}
+    return bare_request(branch.root.sequence.engine_id, [0], SamplingParams(max_tokens=1, extra_args=resumed))
 
 
 def _resumption(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:

@@ -143,7 +143,7 @@ class KVEvictor:
         )
 
     def _carry_out(self, eviction: Eviction[SequenceGroup]) -> None:
-        group = eviction.holder
+        group = eviction.candidate.holder
         self.evictions[eviction.means] += 1
         logger.debug(
             "%s is set aside and gives up %d blocks: %s", group.request_id, eviction.num_gained, eviction.means
