@@ -23,7 +23,7 @@ from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import KV, Loss
 from mytests.v1.fuzz_plans import PLAN, PlanProcessor
 from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
-from sequence_hooks.kv.eviction import Holding
+from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
@@ -144,9 +144,9 @@ class V1Driver(Driver):
             if branch is not None:
                 watcher.lost(_told(request.request_id), Loss(request.num_tokens, len(branch.joins), 0))
 
-        def note_evicted(holding: Holding[Request]) -> None:
-            note_loss(holding.holder)
-            evict(holding)
+        def note_evicted(candidate: EvictionCandidate[Request]) -> None:
+            note_loss(candidate.holder)
+            evict(candidate)
 
         def note_start(request: Request, *args: Any) -> Any:
             if scheduler._forks.of(request) is None:

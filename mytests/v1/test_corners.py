@@ -10,7 +10,7 @@ import pytest
 from mytests.characters import PROMISE
 from mytests.v1.releases import RELEASE, since
 from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from sequence_hooks.kv.eviction import Holding
+from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.resuming import resumption
@@ -47,7 +47,7 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
     engine.add("r", prompt="q" * 15)
     evict, victims = engine.scheduler._evict, []
 
-    def note(victim: Holding[Request]) -> None:
+    def note(victim: EvictionCandidate[Request]) -> None:
         victims.append(engine.statuses()[victim.holder.request_id])
         evict(victim)
 

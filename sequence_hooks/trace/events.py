@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.kv.eviction import Means
+from sequence_hooks.kv.eviction import EvictionMeans
 from sequence_hooks.tree.events import Assembled, Blocked, Joined, Spawned
 
 FORMAT_VERSION = 4
@@ -79,7 +79,7 @@ class Evicted(Event, frozen=True):
     """KV of a sequence that was set aside was evicted."""
 
     sequence: str
-    means: Means
+    means: EvictionMeans
     num_recomputed: int
     """Tokens to be recomputed."""
 
@@ -88,7 +88,7 @@ class Preempted(Event, frozen=True):
     """A running sequence was preempted, and gave up KV."""
 
     sequence: str
-    means: Means
+    means: EvictionMeans
     num_recomputed: int
 
 
