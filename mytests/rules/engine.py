@@ -16,9 +16,11 @@ if TYPE_CHECKING or not IS_V1:
         cached,
         checking_reads,
         finished,
+        inherit,
         injected,
         num_sampled,
         plan,
+        request_of,
         speaking,
     )
 else:
@@ -30,9 +32,11 @@ else:
         cached,
         checking_reads,
         finished,
+        inherit,
         injected,
         num_sampled,
         plan,
+        request_of,
         speaking,
     )
 
@@ -54,8 +58,10 @@ __all__ = [
     "checking_reads",
     "finished",
     "ids",
+    "inherit",
     "injected",
     "num_sampled",
     "plan",
+    "request_of",
     "speaking",
 ]

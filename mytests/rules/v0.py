@@ -12,7 +12,9 @@ from mytests.surgical import num_sampled as num_sampled
 from mytests.surgical import plan as plan
 from sequence_hooks.kv.transfer import SlotCopy
 from vllm.config import SpecialKwargs
+from vllm.engine.child_params import inherit as inherit
 from vllm.engine.output_processor.sequence_hook import EngineFacts
+from vllm.sequence import SequenceGroup
 from vllm.transformers_utils.detokenizer import Detokenizer
 
 
@@ -46,3 +48,8 @@ def injected(engine: SurgicalEngine) -> list[SlotCopy]:
 def cached(engine: SurgicalEngine, request: Any) -> int:
     """The number of tokens of a request, which has just been added, that the prefix cache has."""
     return engine.scheduler.block_manager.get_num_cached_tokens(request.first_seq)
+
+
+def request_of(engine: SurgicalEngine, request_id: str) -> SequenceGroup:
+    """What upstream has of an unfinished sequence: its group."""
+    return next(group for group in engine.queued() if group.request_id == request_id)

@@ -11,6 +11,8 @@ from mytests.v1.surgical import num_sampled as num_sampled
 from mytests.v1.surgical import plan as plan
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.kv.transfer import SlotCopy
+from sequence_hooks.v1.core.params import inherit as inherit
+from vllm.v1.request import Request
 
 
 def speaking(special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> SurgicalEngine:
@@ -32,3 +34,9 @@ def cached(engine: SurgicalEngine, request: Any) -> int:
     """The number of tokens of a request, which has just been added, that the prefix cache has."""
     found: int = engine.scheduler._get_local_prefix_cache_hit(request)[1]
     return found
+
+
+def request_of(engine: SurgicalEngine, request_id: str) -> Request:
+    """What upstream has of an unfinished sequence."""
+    request: Request = engine.scheduler.requests[request_id]
+    return request
