@@ -24,7 +24,7 @@ def started(hooks: SpecialKwargs) -> tuple[SurgicalEngine, list[Any]]:
 
 def assert_released(branch: Any) -> None:
     """Nobody can read its context."""
-    with pytest.raises(LookupError, match="context .*is not kept"):
+    with pytest.raises(LookupError, match=r"context .*is not kept"):
         branch.sequence.prompt_token_ids[0]
 
 

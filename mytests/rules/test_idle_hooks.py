@@ -4,12 +4,9 @@
 from typing import Any
 
 import pytest
-from forkjoin_engine import MODEL_FOLDER
 
-from mytests.surgical import PROMISE, SYNC, SurgicalEngine, finished, plan
+from mytests.rules.engine import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, finished, plan
 from sequence_hooks.config.inert import idle_warning
-from vllm.config import SpecialKwargs
-from vllm.engine.arg_utils import EngineArgs
 
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
 NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}
@@ -70,13 +67,3 @@ def test_it_is_as_the_warning_says(fields: dict[str, Any], script: dict[str, str
     found = finished(engine)
     assert (found.text, len(found.children)) == output
     engine.assert_empty()
-
-
-@pytest.mark.parametrize(("fields", "count"), [(ONLY_SYNC, 1), (BOTH, 0)])
-def test_an_engine_warns_when_it_is_configured(
-    fields: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, in its log."""
-    EngineArgs(model=str(MODEL_FOLDER), special_kwargs=SpecialKwargs(**fields)).create_engine_config()
-    told = [message for message in caplog.messages if message == idle_warning(SpecialKwargs(**fields))]
-    assert len(told) == count
