@@ -2,6 +2,7 @@
 """Which output processor, scheduler and engine a configuration gets."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from forkjoin_engine import MODEL_FOLDER
@@ -169,7 +170,7 @@ def test_a_worker_that_cannot_inject_is_refused() -> None:
 
 @pytest.mark.parametrize(("fields", "count"), [({}, 1), ({"promise_token_id": 6}, 0)])
 def test_an_engine_warns_of_hooks_that_do_nothing(
-    fields: dict[str, int], count: int, caplog: pytest.LogCaptureFixture
+    fields: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, in its log."""
     hooks = SpecialKwargs(sync_token_id=5, **fields)

@@ -3,28 +3,23 @@
 
 import dataclasses
 
-from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 
 def test_without_detokenization_tokens_are_merged_all_the_same() -> None:
     """Token ids are merged although no sequence has text."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    engine.add(detokenize=False)
-    engine.run(plan(r="!.z", r_child_0="BC"))
-    assert finished(engine).text == ""
-    assert tuple(finished(engine).token_ids[2:5]) == (ord("B"), ord("C"), ord("z"))
-    engine.assert_empty()
+    output = completed(SurgicalEngine(SYNC_HOOKS), params={"detokenize": False}, r="!.z", r_child_0="BC")
+    assert output.text == ""
+    assert tuple(output.token_ids[2:5]) == (ord("B"), ord("C"), ord("z"))
 
 
 def test_without_max_tokens_the_models_length_is_the_limit() -> None:
     """Merged tokens count towards the model's length."""
     engine = SurgicalEngine(SYNC_HOOKS, max_model_len=20)
-    engine.add(prompt="p" * 6, max_tokens=None)
-    engine.run(plan(r="!." + "z" * 30, r_child_0="BCD"))
-    assert finished(engine).text == "BCD" + "z" * 9
-    engine.assert_empty()
+    output = completed(engine, prompt="p" * 6, params={"max_tokens": None}, r="!." + "z" * 30, r_child_0="BCD")
+    assert output.text == "BCD" + "z" * 9
 
 
 def test_resumed_together_sequences_share_the_slots() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.rules.engine import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, completed
 from sequence_hooks.config.inert import idle_warning
 
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
@@ -61,9 +61,5 @@ def test_others_are_not(fields: dict[str, Any]) -> None:
 )
 def test_it_is_as_the_warning_says(fields: dict[str, Any], script: dict[str, str], output: tuple[str, int]) -> None:
     """Text and number of children."""
-    engine = SurgicalEngine(SpecialKwargs(**fields))
-    engine.add()
-    engine.run(plan(**script))
-    found = finished(engine)
+    found = completed(SurgicalEngine(SpecialKwargs(**fields)), **script)
     assert (found.text, len(found.children)) == output
-    engine.assert_empty()

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan
+from mytests.rules.engine import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
 from mytests.rules.handlers import FORK, hooks_with, own
 from mytests.rules.joins import joined_by
 
@@ -42,10 +42,8 @@ def test_what_is_missing_is_logged(
 ) -> None:
     """In one line with the id of the sequence, however many faults there are; if nothing is missing, in none."""
     engine = SurgicalEngine(hooks, max_model_len=24)
-    engine.add(prompt="p" * 8)
-    engine.run(plan(r=script, r_child_0="B" * 9, r_child_1="C" * 9))
+    completed(engine, prompt="p" * 8, r=script, r_child_0="B" * 9, r_child_1="C" * 9)
     assert [record.getMessage() for record in logged(caplog)] == messages
-    engine.assert_empty()
 
 
 def test_a_traceback_is_logged_for_the_first_request_that_meets_a_fault(caplog: pytest.LogCaptureFixture) -> None:
