@@ -89,7 +89,7 @@ FORK = (
             ),
         ),
         "Injected KV of a child that is freed after its join is found in the prefix cache.",
-        surgical("mytests/test_injection_life.py::TestPrefixCaching"),
+        surgical("mytests/rules/test_injection.py::TestPrefixCache"),
         ONLY,
     ),
     Fault(

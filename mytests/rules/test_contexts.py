@@ -58,23 +58,19 @@ class Bare:
 
 
 class TestContexts:
-    def test_it_may_leave_the_trigger_out(self) -> None:
-        """The child begins where its parent was before it sampled the promise."""
+    @pytest.mark.parametrize(
+        ("context", "prompt", "num_shared"), [("before_trigger", "promptab#", len("promptab")), ("none", "#", 0)]
+    )
+    def test_it_may_leave_the_trigger_out_or_all_of_its_parent(
+        self, context: str, prompt: str, num_shared: int
+    ) -> None:
+        """Its prompt is what it shares, and the prefix; its result is merged all the same."""
         prompts: Prompts = {}
-        engine = SurgicalEngine(hooks_with(child_context="before_trigger"), prompts=prompts)
-        output = completed(engine, r="ab!c.z", r_child_0="xy")
-        assert prompts["r_child_0"] == ids("promptab#")
-        assert output.children[0].num_shared == len("promptab")
-        assert output.text == "abcxyz"
-
-    def test_it_may_have_nothing_of_its_parent(self) -> None:
-        """The prefix is its whole prompt; its result is merged all the same."""
-        prompts: Prompts = {}
-        engine = SurgicalEngine(hooks_with(child_context="none"), prompts=prompts)
-        output = completed(engine, r="ab!c.z", r_child_0="xy")
-        assert prompts["r_child_0"] == ids("#")
-        assert output.children[0].num_shared == 0
-        assert output.text == "abcxyz"
+        output = completed(
+            SurgicalEngine(hooks_with(child_context=context), prompts=prompts), r="ab!c.z", r_child_0="xy"
+        )
+        assert prompts["r_child_0"] == ids(prompt)
+        assert (output.children[0].num_shared, output.text) == (num_shared, "abcxyz")
 
     def test_each_child_of_a_handler_has_its_own(self) -> None:
         """One trigger spawns children of all kinds, which are numbered and joined in spawn order."""

@@ -8,9 +8,17 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import cached, completed, finished, plan
+from mytests.rules.engine import cached, cached_entries, completed, finished, plan
 from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
+from mytests.which import IS_V1
+
+ENDS = {"at-the-end": ("y", True), "at-a-sync": (".y", True)}
+"""What the parent samples after its joins, and whether it has ended then."""
+
+if IS_V1:
+    # On V0 blocks of a sequence that runs have hashes, which no other sequence has.
+    ENDS["while-it-runs"] = ("y" + "z" * 30, False)
 
 
 class TestGlue:
@@ -143,6 +151,20 @@ class TestEnds:
 
 
 class TestPrefixCache:
+    @pytest.mark.parametrize(("end", "is_finished"), ENDS.values(), ids=ENDS)
+    def test_an_injected_block_is_not_in_it(self, end: str, is_finished: bool) -> None:
+        """Nor is one that was computed after it, by the sequence itself or by a child."""
+        engine = engine_with_kv(prefix_caching=True)
+        engine.add(prompt="promptprompt")
+        children = {"r_child_0": "ABCDEFGH", "r_child_1": "STUVWXYZ", "r_child_2": "IJKLMNOPQ"}
+        script = plan(r=f"!!.zzzz!{end}", **children)
+        engine.run_until(engine.is_idle if is_finished else lambda: engine.num_sampled("r") > 25, script)
+        entries = cached_entries(engine)
+        # The prompt and the first two children; the third one comes after the join.
+        assert entries and not any(entry.is_injected or entry.position >= 12 + 2 + 8 for entry in entries)
+        engine.run(script)
+        engine.assert_empty()
+
     @pytest.mark.parametrize("is_finished", [False, True])
     def test_an_injected_block_is_found_by_nobody(self, is_finished: bool) -> None:
         """A request with the same tokens finds only the blocks before the injection."""

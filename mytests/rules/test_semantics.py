@@ -33,11 +33,6 @@ class TestStopWinsOverAHook:
         output = completed(SurgicalEngine(SYNC_HOOKS), params=params, r="a!")
         assert (output.children, output.finish_reason) == ((), reason)
 
-    def test_a_sync_that_ends_its_sequence_joins_at_its_end(self) -> None:
-        """The children's results are not lost."""
-        output = completed(SurgicalEngine(SYNC_HOOKS), params={"stop_token_ids": [SYNC]}, r="!a.", r_child_0="BCD")
-        assert (output.text, output.stop_reason) == ("aBCD", SYNC)
-
 
 class TestTheEndsOfAChild:
     @pytest.mark.parametrize(
@@ -92,9 +87,10 @@ class TestTheImplicitJoin:
         [
             ({"max_tokens": 3}, "!aa", ("aaBCD", "length", None)),
             ({"stop_token_ids": [ord("#")]}, "!a#", ("aBCD", "stop", ord("#"))),
+            ({"stop_token_ids": [SYNC]}, "!a.", ("aBCD", "stop", SYNC)),
             ({"stop": ["##"]}, "!a##", ("aBCD", "stop", "##")),
         ],
-        ids=["max-tokens", "stop-token", "stop-string"],
+        ids=["max-tokens", "stop-token", "sync-as-stop-token", "stop-string"],
     )
     def test_the_reason_is_the_one_it_ended_with(
         self, params: dict[str, Any], script: str, ended: tuple[str, str, object]
@@ -122,7 +118,7 @@ class TestFailures:
         engine.assert_empty()
 
     def test_a_failed_child_is_marked_in_the_tree(self) -> None:
-        """It has no result, whatever it had sampled."""
+        """It has no result, whatever it had sampled; its parent goes on."""
         engine = SurgicalEngine(SYNC_HOOKS)
         engine.add()
         script = plan(r="!.z", r_child_0="ABCDE")
@@ -131,6 +127,7 @@ class TestFailures:
         engine.run(script)
         (child,) = finished(engine).children
         assert (child.failed, child.text, child.result_token_ids) == (True, "ABC", ())
+        assert (finished(engine).text, child.finish_reason, child.finished_time is None) == ("z", "abort", False)
         engine.assert_empty()
 
 

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from mytests.pretended_kv import PretendedKV
+from mytests.pretended_kv import Entry, PretendedKV
 from mytests.surgical import HOOKS as HOOKS
 from mytests.surgical import SYNC_HOOKS as SYNC_HOOKS
 from mytests.surgical import SurgicalEngine
@@ -16,6 +16,7 @@ from vllm.engine.child_params import inherit as inherit
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.sequence import SequenceGroup
 from vllm.transformers_utils.detokenizer import Detokenizer
+from vllm.utils import Device
 
 
 class TokenizerGroup:
@@ -43,6 +44,13 @@ def injected(engine: SurgicalEngine) -> list[SlotCopy]:
     """All that such an engine has injected."""
     assert isinstance(engine.model, PretendedKV)
     return engine.model.copies
+
+
+def cached_entries(engine: SurgicalEngine) -> list[Entry]:
+    """What the slots of all blocks in the prefix cache hold."""
+    assert isinstance(engine.model, PretendedKV)
+    blocks = engine.scheduler.block_manager.block_allocator._allocators[Device.GPU]._cached_blocks.values()
+    return [entry for block in blocks for entry in engine.model.blocks[("gpu", block)].values()]
 
 
 def cached(engine: SurgicalEngine, request: Any) -> int:

@@ -9,6 +9,7 @@ from mytests.v1.surgical import SurgicalEngine
 from mytests.v1.surgical import finished as finished
 from mytests.v1.surgical import num_sampled as num_sampled
 from mytests.v1.surgical import plan as plan
+from mytests.v1.worker import Entry
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.core.params import inherit as inherit
@@ -28,6 +29,12 @@ def checking_reads(special_kwargs: SpecialKwargs, **fields: Any) -> SurgicalEngi
 def injected(engine: SurgicalEngine) -> list[SlotCopy]:
     """All that it has injected."""
     return engine.worker.injected
+
+
+def cached_entries(engine: SurgicalEngine) -> list[Entry]:
+    """What the slots of all blocks in the prefix cache hold."""
+    blocks = [block for block in engine.scheduler.kv_cache_manager.block_pool.blocks if block.block_hash is not None]
+    return [entry for block in blocks for entry in engine.worker.kv[block.block_id].values()]
 
 
 def cached(engine: SurgicalEngine, request: Any) -> int:

@@ -204,23 +204,6 @@ class TestPressure:
 
 
 class TestPrefixCache:
-    @pytest.mark.parametrize("is_finished", [False, True])
-    def test_an_injected_block_is_not_in_it(self, is_finished: bool) -> None:
-        """Nor is one that was computed behind it, by the sequence itself or by a child."""
-        engine: Any = engine_with_kv()
-        engine.add(prompt="promptprompt")
-        script = plan(r="!!.zzzz!y" + "z" * 30, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="I" * 9)
-        engine.run_until(lambda: engine.num_sampled("r") > 25, script)
-        if is_finished:
-            engine.run(script)
-        known = [engine.worker.kv[block.block_id] for block in pool_of(engine) if block.block_hash is not None]
-        assert known
-        assert not any(entry.is_injected for block in known for entry in block.values())
-        # The prompt and the first two children; the third one comes behind the join.
-        assert all(entry.position < 12 + 2 + 8 for block in known for entry in block.values())
-        engine.run(script)
-        engine.assert_empty()
-
     def test_a_sequence_without_injected_kv_is_in_it(self) -> None:
         """Here a child ends with its first token, so that there is nothing to inject."""
         engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, merge_separator=""))
