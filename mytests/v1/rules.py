@@ -3,9 +3,11 @@
 
 from typing import Any
 
+import pytest
+
 from mytests.v1.surgical import HOOKS as HOOKS
 from mytests.v1.surgical import SYNC_HOOKS as SYNC_HOOKS
-from mytests.v1.surgical import SurgicalEngine
+from mytests.v1.surgical import Mode, SurgicalEngine
 from mytests.v1.surgical import finished as finished
 from mytests.v1.surgical import num_sampled as num_sampled
 from mytests.v1.surgical import plan as plan
@@ -14,6 +16,13 @@ from sequence_hooks import SpecialKwargs
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.core.params import inherit as inherit
 from vllm.v1.request import Request
+
+
+def run_in(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engines that a test makes run in one of the `MODES` of the rules."""
+    schedule, runner = mode.split("-")
+    monkeypatch.setattr(Mode, "is_async", schedule == "asynchronous")
+    monkeypatch.setattr(Mode, "runner", runner)
 
 
 def speaking(special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> SurgicalEngine:

@@ -125,13 +125,11 @@ class TestGlueRequests:
         engine.assert_empty()
 
 
-@pytest.mark.parametrize("mode", [{}, {"is_async": True}, {"is_async": True, "runner": "v2"}])
+@pytest.mark.usefixtures("each_mode")
 class TestKept:
-    def test_nothing_is_kept_of_a_child_that_ends_with_an_error(
-        self, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_nothing_is_kept_of_a_child_that_ends_with_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its parent gets nothing of it."""
-        engine: Any = engine_with_kv(**mode)
+        engine: Any = engine_with_kv()
         engine.add(prompt="prompt")
         monkeypatch.setattr(engine.scheduler, "_append_upstream", failing_at("C", engine.scheduler._append_upstream))
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
@@ -141,9 +139,9 @@ class TestKept:
         assert [child.finish_reason for child in finished(engine).children] == ["error", "stop"]
         engine.assert_empty()
 
-    def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self, mode: dict[str, Any]) -> None:
+    def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self) -> None:
         """Its result has the positions that a prefill gives it, not those of what was injected into the child."""
-        engine: Any = engine_with_kv(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2), **mode)
+        engine: Any = engine_with_kv(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2))
         request = engine.add(prompt="prompt")
         below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
         script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
