@@ -139,9 +139,9 @@ def victim(
     policy: BlockedKVPolicy, *candidates: EvictionCandidate[str], num_wanted: int = 1, costs: EvictionCosts = COSTS
 ) -> Any:
     eviction = choose(candidates, policy, num_wanted, costs)
-    if eviction is None:
-        return None
-    return eviction.candidate.holder, eviction.means, eviction.num_gained, eviction.seconds
+    return (
+        None if eviction is None else (eviction.candidate.holder, eviction.means, eviction.num_gained, eviction.seconds)
+    )
 
 
 class TestPressure:

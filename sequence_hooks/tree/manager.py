@@ -121,7 +121,7 @@ class DependencyManager(Generic[S]):
         self._finish(branch)
         self._tell(branch, Aborted(branch.request_id))
 
-    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> Join | None:
+    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
 
         One that only waited for detached children before it finishes is joined with nothing, and has no `Join`.
@@ -140,7 +140,8 @@ class DependencyManager(Generic[S]):
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
-        join = self._note_join(branch, children, merge, num_prefill) if is_merged else None
+        if is_merged:
+            self._note_join(branch, children, merge, num_prefill)
         event = Joined(
             request_id=branch.request_id,
             children=tuple(child.request_id for child in children),
@@ -152,7 +153,6 @@ class DependencyManager(Generic[S]):
             error=merge.error,
         )
         self._tell(branch, event)
-        return join
 
     def assemble(self, root: Branch[S], spans: Sequence[Span]) -> None:
         """Record that a request's output has got the results of all detached children.
@@ -224,7 +224,7 @@ class DependencyManager(Generic[S]):
         self.recheck(branch)
         self._tell(branch, Blocked(branch.request_id, waits_for))
 
-    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> Join:
+    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
         join = Join(
             position=merge.position,
             num_merged=merge.num_merged,
@@ -237,7 +237,6 @@ class DependencyManager(Generic[S]):
         branch.merged += merge.segments
         num_failed = sum(child.has_failed for child in children)
         self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
-        return join
 
     def _tell(self, branch: Branch[S], event: TreeEvent) -> None:
         for observer in self._observers:

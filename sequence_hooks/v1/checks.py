@@ -102,13 +102,13 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 def check_injection(config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
     model, cache = config.model_config, config.cache_config
-    refused: list[tuple[bool, str, Any]] = [
-        (model.use_mla, "model", model.model),
-        (model.uses_mrope, "model", model.model),
-        (cache.cache_dtype not in ("auto", "float16", "bfloat16"), "kv_cache_dtype", cache.cache_dtype),
+    is_rounded = cache.cache_dtype not in ("auto", "float16", "bfloat16")
+    refused: list[tuple[bool, str, Any, str]] = [
+        (model.use_mla, "model", model.model, "its KV is latent"),
+        (model.uses_mrope, "model", model.model, "its positions have several dimensions"),
+        (is_rounded, "kv_cache_dtype", cache.cache_dtype, "keys are moved to other positions unrounded"),
     ]
-    reasons = "its KV is latent", "its positions have several dimensions", "keys are moved to other positions unrounded"
-    for (is_refused, name, value), reason in zip(refused, reasons, strict=True):
+    for is_refused, name, value, reason in refused:
         if is_refused:
             raise ValueError(
                 f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "

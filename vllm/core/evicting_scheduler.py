@@ -23,7 +23,7 @@ from vllm.core.scheduler import (
     SchedulingBudget,
 )
 from vllm.core.shared_blocks import last_copy_into_each
-from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+from vllm.sequence import SequenceGroup, SequenceStatus
 
 
 class EvictingScheduler(HookQueues):
@@ -40,10 +40,6 @@ class EvictingScheduler(HookQueues):
         self._kept = KeptKV(self._blocks)
         self._preempted: list[SequenceGroup] = []
         """Groups preempted in this step that have a block table; upstream puts them into `waiting`."""
-
-    def free_seq(self, seq: Sequence) -> None:
-        """Free the blocks of a sequence."""
-        self._blocks.free(seq)
 
     def _schedule(self) -> SchedulerOutputs:
         self.evictor.costs.end_step()

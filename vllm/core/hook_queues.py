@@ -16,8 +16,17 @@ from vllm.core.group_queue import GroupQueue
 from vllm.core.recorder import SchedulerRecorder
 from vllm.core.scheduler import Scheduler
 from vllm.core.shared_blocks import SharedBlocks
-from vllm.core.transitions import check_transition
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata, SequenceStatus
+
+_LEGAL = {
+    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
+    SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
+    SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
+    SequenceStatus.BLOCKED: set(SequenceStatus) - {SequenceStatus.BLOCKED, SequenceStatus.RUNNING},
+}
+"""Which status may follow which, when hooks change it; upstream's own changes are not checked."""
 
 _STATUS_IN = {
     "waiting": SequenceStatus.WAITING,
@@ -27,6 +36,10 @@ _STATUS_IN = {
     "forked": SequenceStatus.WAITING,
 }
 """The status of the groups in each queue, between two steps."""
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence was asked to go from its status to one that cannot follow it."""
 
 
 class HookQueues(Scheduler):
@@ -115,7 +128,9 @@ class HookQueues(Scheduler):
 
     def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """Change the status of a group's sequence together with its queue."""
-        check_transition(group, status)
+        current = group.first_seq.status
+        if status not in _LEGAL.get(current, ()):
+            raise IllegalTransition(f"{group.request_id} cannot go from {current.name} to {status.name}")
         self._leave_queue(group)
         group.first_seq.status = status
         if status == SequenceStatus.RUNNING:
