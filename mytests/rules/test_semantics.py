@@ -117,9 +117,10 @@ class TestFailures:
             assert finished(engine).finish_reason == "stop"
         engine.assert_empty()
 
-    def test_a_failed_child_is_marked_in_the_tree(self) -> None:
+    @pytest.mark.parametrize("block_on", ["promise", "sync"])
+    def test_a_failed_child_is_marked_in_the_tree(self, block_on: Any) -> None:
         """It has no result, whatever it had sampled; its parent goes on."""
-        engine = SurgicalEngine(SYNC_HOOKS)
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, block_on=block_on))
         engine.add()
         script = plan(r="!.z", r_child_0="ABCDE")
         engine.run_until(lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3, script)
