@@ -83,6 +83,13 @@ class TestContradictions:
         assert {name: getattr(child, name) for name in expected} == expected
         assert child is not params and params == SamplingParams(**asked)
 
+    def test_an_override_that_upstream_corrects_is_corrected_quietly(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Otherwise a client could choose the length of the log: one line per child."""
+        params = SamplingParams(temperature=0.001)
+        assert len(caplog.records) == 1
+        assert inherit(SamplingParams(), {"temperature": 0.001}).temperature == params.temperature
+        assert len(caplog.records) == 1
+
 
 class TestSeeds:
     def test_seeds_are_the_same_in_every_process(self) -> None:

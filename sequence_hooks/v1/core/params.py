@@ -132,8 +132,10 @@ def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(fields)
     if isinstance(given.get("logit_bias"), Mapping):
         given["logit_bias"] = {_id_of(key): bias for key, bias in given["logit_bias"].items()}
-    # Upstream checks types only of what comes over HTTP.
-    msgspec.convert({"max_tokens": None, **given}, SamplingParams)
+    # Upstream checks types only of what comes over HTTP. It must not see a temperature that it would warn of.
+    is_low = isinstance(given.get("temperature"), float) and 0 < given["temperature"] < MIN_TEMPERATURE
+    quiet = {"temperature": MIN_TEMPERATURE} if is_low else {}
+    msgspec.convert({"max_tokens": None, **given, **quiet}, SamplingParams)
     for name, value in given.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}; give a finite number")
