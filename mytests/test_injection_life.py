@@ -10,6 +10,7 @@ from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import SYNC_INJECT, prefilled
 from mytests.surgical import finished, plan
 from vllm.core.hooked_sequence import injected_into
+from vllm.core.scheduler import PreemptionMode
 
 
 def test_a_parent_without_kv_is_recomputed() -> None:
@@ -66,6 +67,21 @@ def test_a_swapped_parent_prefills_what_is_merged() -> None:
     assert engine.scheduler.evictor.evict_one([group], 99)
     engine.run(script)
     assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
+    engine.assert_empty()
+
+
+def test_a_parent_to_which_kv_is_still_copied_is_not_swapped_out() -> None:
+    """Until then its children's KV stays, which could take the room that it would wait for."""
+    engine = engine_with_kv(num_cpu_blocks=16, max_model_len=64)
+    group = engine.add(prompt="prompt")
+    script = plan(r="!.z", r_child_0="ABCDE")
+    engine.run_until(lambda: bool(engine.scheduler._kept), script)
+    engine.scheduler.driver.join_ready()
+    engine.scheduler._admit()
+    assert engine.scheduler.running.pop() is group
+    assert engine.scheduler._preempt(group, []) == PreemptionMode.RECOMPUTE
+    engine.run(script)
+    assert finished(engine).text == "ABCDEz"
     engine.assert_empty()
 
 

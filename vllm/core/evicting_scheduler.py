@@ -12,6 +12,7 @@ from typing import Any
 from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.eviction import ChildLengthEstimate, KVEvictor
 from vllm.core.hook_queues import HookQueues
+from vllm.core.hooked_sequence import injected_into
 from vllm.core.kept import KeptKV
 from vllm.core.priority_order import PriorityOrder, Rank
 from vllm.core.scheduler import (
@@ -159,9 +160,12 @@ class EvictingScheduler(HookQueues):
         return self._holding_kv()
 
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
-        # Upstream's method ends the engine if there is no room in swap space.
         seq, wants_swap = seq_group.first_seq, self.user_specified_preemption_mode == "swap"
-        if wants_swap and not self._blocks.can_swap_out(seq):
+        injected = injected_into(seq)
+        # In swap space it would wait for room that its children's KV takes until it is copied.
+        is_still_copied = injected is not None and bool(injected.copies)
+        # Upstream's method ends the engine if there is no room in swap space.
+        if wants_swap and (is_still_copied or not self._blocks.can_swap_out(seq)):
             self._preempt_by_recompute(seq_group)
             return PreemptionMode.RECOMPUTE
         return super()._preempt(seq_group, blocks_to_swap_out)
