@@ -10,7 +10,6 @@ from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import SYNC_INJECT, prefilled
 from mytests.surgical import finished, plan
 from vllm.core.hooked_sequence import injected_into
-from vllm.core.scheduler import PreemptionMode
 
 
 def test_a_parent_without_kv_is_recomputed() -> None:
@@ -78,8 +77,8 @@ def test_a_parent_to_which_kv_is_still_copied_is_not_swapped_out() -> None:
     engine.run_until(lambda: bool(engine.scheduler._kept), script)
     engine.scheduler.driver.join_ready()
     engine.scheduler._admit()
-    assert engine.scheduler.running.pop() is group
-    assert engine.scheduler._preempt(group, []) == PreemptionMode.RECOMPUTE
+    engine.scheduler._preempt_now(group)
+    assert engine.statuses() == {"r": "WAITING"}
     engine.run(script)
     assert finished(engine).text == "ABCDEz"
     engine.assert_empty()
