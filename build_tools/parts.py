@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.parts TITLE --chain LABEL PART… --then PART…``: run parts; one that fails hides no other.
+"""``python -m build_tools.parts TITLE --chain LABEL PART… --either PART… --then PART…``: run parts side by side.
 
-A part is a target of make, or ``NAME=COMMAND``. Chains run side by side, the parts of each in their order, and then
-those after ``--then``. If a part with a "!" after its name fails, which is set-up, neither the rest of its chain nor
-what comes after the chains is run. Any Python from 3.7 up runs this, before anything is installed.
+A part is a target of make, or ``NAME=COMMAND``, and one that fails hides no other. Chains run side by side, the parts
+of each in their order; whichever ends first takes the next part after ``--either``; then come those after ``--then``.
+If a part with a "!" after its name fails, which is set-up, neither the rest of its chain nor what comes after the
+chains is run. Any Python from 3.7 up runs this, before anything is installed.
 
 A part may run parts of its own. How each of them went is in the ledger, and the last line names those that failed.
 """
@@ -19,9 +20,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -79,21 +82,34 @@ class Runner:
 
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_stopped = False
+        self._needed: dict[str, bool | None] = {}
+        """Of each part of a chain that is needed, whether it has succeeded; None until it has ended."""
 
-    def run(self, chains: Sequence[tuple[str, Sequence[Part]]], then: Iterable[Part] = ()) -> None:
+        self._needed_has_ended = threading.Condition()
+        self._either: deque[Part] = deque()
+
+    def run(
+        self, chains: Sequence[tuple[str, Sequence[Part]]], either: Iterable[Part] = (), then: Iterable[Part] = ()
+    ) -> None:
         """Run ``chains``, each a label and its parts, side by side, and what comes ``then``.
+
+        Args:
+            either: What needs all set-up, and is run by the chains that have come to their end.
 
         Raises:
             KeyboardInterrupt: the user wants no more; nothing runs any longer.
         """
         width = max((len(label) for label, _ in chains), default=0)
+        self._needed = {part.name: None for _, parts in chains for part in parts if part.is_needed}
+        self._either = deque(either)
         with ThreadPoolExecutor(max(1, len(chains))) as pool:
             try:
                 running = []
                 for label, parts in chains:
-                    running.append(pool.submit(self._chain, f"{label:{width}} | " if len(chains) > 1 else "", parts))
+                    shown = f"{label:{width}} | " if len(chains) > 1 else ""
+                    running.append(pool.submit(self._chain, shown, chain(parts, self._shared())))
                 went_well = [each.result() for each in running]
-                pool.submit(self._chain, "", then, all(went_well)).result()
+                pool.submit(self._chain, "", chain(self._either, then), all(went_well)).result()
             except KeyboardInterrupt as error:
                 with self._starting:
                     self._is_stopped = True
@@ -109,8 +125,22 @@ class Runner:
             start = time.time()
             status = self._status(part, name, label) if is_ready else None
             note(self.folder, Ran(name, status, start, round(time.time() - start, 2)))
-            is_ready = is_ready and (status == 0 or not part.is_needed)
+            if part.is_needed:
+                is_ready = is_ready and status == 0
+                with self._needed_has_ended:
+                    self._needed[part.name] = is_ready
+                    self._needed_has_ended.notify_all()
         return is_ready
+
+    def _shared(self) -> Iterator[Part]:
+        """The parts that a chain takes at its end, once all set-up is done; none if that has failed."""
+        with self._needed_has_ended:
+            self._needed_has_ended.wait_for(lambda: None not in self._needed.values() or False in self._needed.values())
+        while False not in self._needed.values():
+            try:
+                yield self._either.popleft()
+            except IndexError:
+                return
 
     def _status(self, part: Part, name: str, label: str) -> int | None:
         """How the part ended; None if it was not to begin any more."""
@@ -168,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_interrupted = False
     try:
         chains = [(label, [Part.of(word) for word in words]) for label, *words in given.chain]
-        Runner(folder, within).run(chains, [Part.of(word) for word in given.then])
+        Runner(folder, within).run(chains, map(Part.of, given.either), map(Part.of, given.then))
     except KeyboardInterrupt:
         is_interrupted = True
     finally:
@@ -187,6 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m build_tools.parts", description=__doc__)
     parser.add_argument("title", help="what the parts are together")
     parser.add_argument("--chain", nargs="+", action="append", default=[], metavar=("LABEL", "PART"))
+    parser.add_argument("--either", nargs="*", default=[], metavar="PART")
     parser.add_argument("--then", nargs="*", default=[], metavar="PART")
     return parser
 

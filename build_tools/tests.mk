@@ -5,9 +5,14 @@
 WORKERS ?= 0
 SPREAD = -n $(WORKERS) --dist loadfile
 ALONE := mytests/test_fuzz.py
+# Of the fork's tests, those that the plug-in's chain can take over when it ends first.
+APART := mytests/server mytests/training mytests/models
 # Of all tests, those that any machine can run in some minutes.
 SELECTED = not browser and not device$(if $(filter-out 0,$(FULL)),, and not full)
-FORK_PARTS = $(if $(filter-out 0,$(COVERAGE)),fork-surgical fork-model,fork-tests) fork-alone
+OTHERS = $(addprefix --ignore ,$(ALONE) $(APART))
+FORK_PARTS = $(if $(filter-out 0,$(COVERAGE)),fork-surgical fork-model,fork-tests)
+EITHER := fork-apart fork-alone
+CHAINS = --chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --either $(EITHER)
 ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
   mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
@@ -25,17 +30,17 @@ FLOATS_avx2 := $(call floats_in,avx2,AVX2) ATEN_CPU_CAPABILITY=avx2
 FLOATS_sse41 := $(call floats_in,sse41,SSE41) ATEN_CPU_CAPABILITY=default
 
 .PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) durations device device-selfcheck device-tests fork-tests fork-surgical \
-  fork-model fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser
+  fork-model fork-apart fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser
 
 test: test-parts ## all tests that any machine can run in some minutes: both set-ups, and of both vLLMs side by side
 
 test-parts:
-	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests)
+	@$(call parts,$(CHAINS))
 
 test-fork: test-fork-parts ## of those the fork's
 
 test-fork-parts:
-	@$(call parts,--then setup! $(FORK_PARTS))
+	@$(call parts,--then setup! $(FORK_PARTS) $(EITHER))
 
 test-plugin: test-plugin-parts ## of those the plug-in's, on a stock vLLM
 
@@ -79,8 +84,7 @@ test-all-parts: export FULL = 1
 test-all-parts: export COVERAGE = 1
 test-all-parts: export FUZZ_SECONDS = 600
 test-all-parts:
-	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests \
-	  --then checks test-browser test-releases test-floats dist faults bench-quick bench-plugin-quick \
+	@$(call parts,$(CHAINS) --then checks test-browser test-releases test-floats dist faults bench-quick bench-plugin-quick \
 	  fuzz fuzz-plugin fuzz-injection)
 
 checks: checks-parts ## lint, check-core and docs, side by side
@@ -92,7 +96,7 @@ ci: ci-parts ## what .ci/run runs
 
 ci-parts: export COVERAGE = 1
 ci-parts:
-	@$(call parts,--chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --then checks \
+	@$(call parts,$(CHAINS) --then checks \
 	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
 	  fork-browser plugin-browser turns)
 
@@ -109,13 +113,16 @@ durations: ## what took how long in the latest of these: build/durations/duratio
 	@$(call with_any_python,build_tools.durations)
 
 fork-tests: setup
-	@$(BIN)/python -m pytest -m "$(SELECTED)" --ignore $(ALONE) $(SPREAD)
+	@$(BIN)/python -m pytest -m "$(SELECTED)" $(OTHERS) $(SPREAD)
 
 fork-surgical: setup
 	@$(BIN)/python -m pytest -m "not model and $(SELECTED)" --cov $(SPREAD)
 
 fork-model: setup
-	@$(BIN)/python -m pytest -m "model and $(SELECTED)" --ignore $(ALONE) $(SPREAD)
+	@$(BIN)/python -m pytest -m "model and $(SELECTED)" $(OTHERS) $(SPREAD)
+
+fork-apart: setup
+	@$(BIN)/python -m pytest -m "$(if $(filter-out 0,$(COVERAGE)),model and )$(SELECTED)" $(SPREAD) $(APART)
 
 fork-alone: setup
 	@$(BIN)/python -m pytest -m "$(SELECTED)" $(ALONE)

@@ -26,7 +26,7 @@ from vllm.model_executor.layers.rotary_embedding import (
 )
 from vllm.sequence import SequenceData, SequenceGroupMetadata
 from vllm.worker.kv_copier import KVCopier
-from vllm.worker.kv_slots import Places, TokenCache, open_cache, read, write
+from vllm.worker.kv_slots import Views, open_cache
 
 NUM_POSITIONS = 512
 
@@ -129,23 +129,23 @@ class TinyModel:
     def num_slots(self) -> int:
         return self.num_blocks * self.block_size
 
-    def caches(self) -> list[TokenCache]:
+    def caches(self) -> list[Views]:
         """Each layer's cache."""
         return [open_cache(attention, attention.kv_cache[0]) for attention in self.attentions]
 
     def write_keys(self, slots: list[int], keys: torch.Tensor) -> None:
         """Write the same keys in all layers."""
-        for cache in self.caches():
-            write(cache.keys, self._places(slots), keys)
+        for view, _ in self.caches():
+            view.write(torch.tensor(slots), keys)
 
     def keys(self, slots: list[int]) -> list[torch.Tensor]:
         """Each layer's keys in these slots."""
-        return [read(cache.keys, self._places(slots)) for cache in self.caches()]
+        return [keys.read(torch.tensor(slots)) for keys, _ in self.caches()]
 
     def rows(self) -> list[torch.Tensor]:
         """All keys and values of each layer by slot, as they are now: [num_slots, 2, num_kv_heads, head_size]."""
-        everywhere = self._places(list(range(self.num_slots)))
-        return [torch.stack([read(x, everywhere) for x in cache], dim=1) for cache in self.caches()]
+        everywhere = torch.arange(self.num_slots)
+        return [torch.stack([view.read(everywhere) for view in cache], dim=1) for cache in self.caches()]
 
     def copy_kv(self, *copies: tuple[int, int, int, int]) -> None:
         """Copy KV; each copy is (source, destination, source position, position)."""
@@ -156,6 +156,3 @@ class TinyModel:
         query, key = copy.deepcopy(keys).flatten(1), copy.deepcopy(keys).flatten(1)
         self.rotary_emb(positions.contiguous(), query, key)
         return key.view(keys.shape)
-
-    def _places(self, slots: list[int]) -> Places:
-        return Places.of(torch.tensor(slots), self.block_size)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inherited and configured parameters of children are legal together, for every request that is accepted."""
+"""Inherited and configured parameters of children are legal together, for every request that is accepted.
+
+`mytests/rules/test_params.py` says what a child has.
+"""
 
 import dataclasses
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -12,38 +14,6 @@ from mytests.surgical import SYNC_HOOKS
 from vllm.engine.child_params import inherit
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, ModelFacts, check_request
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
-
-CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    ({"min_tokens": 6}, {"max_tokens": 4}, {"max_tokens": 4, "min_tokens": 4}),
-    ({"max_tokens": 4}, {"min_tokens": 6}, {"max_tokens": 6, "min_tokens": 6}),
-    ({"max_tokens": None}, {"min_tokens": 20}, {"max_tokens": None, "min_tokens": 20}),
-    ({"detokenize": False}, {"stop": ["x"]}, {"detokenize": True, "stop": ["x"]}),
-    ({"stop": ["x"]}, {"detokenize": False}, {"detokenize": False, "stop": []}),
-    ({"detokenize": False}, {"stop": []}, {"detokenize": False, "stop": []}),
-    ({"n": 3, "best_of": 4}, {"temperature": 0.0}, {"n": 1, "best_of": None, "temperature": 0.0}),
-    ({"prompt_logprobs": 5}, {"logprobs": 2}, {"prompt_logprobs": 5, "logprobs": 2}),
-]
-
-
-@pytest.mark.parametrize(("asked", "configured", "expected"), CONTRADICTIONS, ids=str)
-def test_what_contradicts_an_override_gives_way(
-    asked: dict[str, Any], configured: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    """Inherited parameters change only as far as needed to be legal; the request's own stay the same."""
-    params = SamplingParams(**asked)
-    child = inherit(params, configured)
-    assert {name: getattr(child, name) for name in expected} == expected
-    assert params == SamplingParams(**asked)
-
-
-def test_an_override_that_upstream_corrects_is_corrected_quietly(caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise a client could choose the length of the log: one line per child."""
-    overrides = {"temperature": 0.001}
-    SamplingParams(**overrides)
-    told = len(caplog.records)
-    assert inherit(SamplingParams(), overrides).temperature == 0.01
-    assert len(caplog.records) == told
-
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "n": st.integers(1, 3),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rare configurations: no text, no limit, several schedulers, a full batch at a resume."""
+"""Rare configurations of V0: several schedulers, and prompt logprobs of a prompt in chunks."""
 
 import dataclasses
 
@@ -9,43 +9,6 @@ from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
-
-
-def test_without_detokenization_tokens_are_merged_all_the_same() -> None:
-    """Token ids are merged although no sequence has text."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    engine.add(detokenize=False)
-    engine.run(plan(r="!.z", r_child_0="BC"))
-    assert finished(engine).text == ""
-    assert finished(engine).token_ids[2:5] == (ord("B"), ord("C"), ord("z"))
-    engine.assert_empty()
-
-
-def test_without_max_tokens_the_models_length_is_the_limit() -> None:
-    """Merged tokens count towards the model's length."""
-    engine = SurgicalEngine(SYNC_HOOKS, max_model_len=20)
-    engine.add(prompt="p" * 6, max_tokens=None)
-    engine.run(plan(r="!." + "z" * 30, r_child_0="BCD"))
-    assert finished(engine).text == "BCD" + "z" * 9
-    engine.assert_empty()
-
-
-def test_resumed_together_sequences_share_the_slots() -> None:
-    """With one slot they continue one after the other."""
-    engine = SurgicalEngine(MANUAL, max_num_seqs=1)
-    names = ["r", "s", "t"]
-    for name in names:
-        engine.add(name)
-    script = plan(r=".abc", s=".abc", t=".abc")
-    for _ in range(5):
-        engine.step(script)
-    assert engine.statuses() == dict.fromkeys(names, "BLOCKED")
-    for name in names:
-        engine.processor.resume(name, name)
-    while engine.scheduler.has_unfinished_seqs():
-        assert len(engine.step(script)) <= 1
-    assert [finished(engine, name).text for name in names] == ["rabc", "sabc", "tabc"]
-    engine.assert_empty()
 
 
 def test_a_prompt_that_never_fits_is_ignored_as_upstream_does() -> None:

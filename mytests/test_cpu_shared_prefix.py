@@ -45,8 +45,8 @@ def attended(monkeypatch: pytest.MonkeyPatch) -> Mock:
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Records the calls that gather a prefix."""
-    spy = Mock(wraps=cpu_shared_prefix._gather_blocks)
-    monkeypatch.setattr(cpu_shared_prefix, "_gather_blocks", spy)
+    spy = Mock(wraps=cpu_shared_prefix.gather_blocks)
+    monkeypatch.setattr(cpu_shared_prefix, "gather_blocks", spy)
     return spy
 
 

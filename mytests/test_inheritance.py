@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What children inherit from their parents, and samples (n > 1) with trees of their own."""
+"""What children inherit on V0 alone, and samples (n > 1) with trees of their own."""
 
 import pytest
 
@@ -12,19 +12,6 @@ from vllm.sampling_params import RequestOutputKind
 
 
 class TestInheritance:
-    def test_a_child_has_its_parents_lora_priority_and_headers(self) -> None:
-        """It also has its parent's arrival time, by which fair scheduling orders groups."""
-        engine = SurgicalEngine(SYNC_HOOKS, max_loras=1)
-        group = engine.add()
-        lora = LoRARequest("adapter", 1, "nowhere")
-        group.priority, group.trace_headers, group.lora_request = 7, {"traceparent": "0"}, lora
-        group.first_seq.lora_request = lora
-        engine.step({"r": PROMISE})
-        child = child_of(group)
-        inherited = (child.priority, child.trace_headers, child.lora_request, child.arrival_time)
-        assert inherited == (7, {"traceparent": "0"}, lora, group.arrival_time)
-        assert child.first_seq.lora_request is lora
-
     def test_a_lora_with_a_length_of_its_own_limits_its_merges(self) -> None:
         """The LoRA's length limits merged tokens as it limits sampled ones."""
         engine = SurgicalEngine(SYNC_HOOKS, max_model_len=14, max_loras=1)
@@ -36,14 +23,15 @@ class TestInheritance:
 
     def test_a_child_has_no_prompt_text_and_its_parents_adapters(self) -> None:
         """Its prompt is tokens only, and its blocks have its parent's size."""
-        engine = SurgicalEngine(SYNC_HOOKS, block_size=8)
-        group = engine.add()
+        engine = SurgicalEngine(SYNC_HOOKS, block_size=8, max_loras=1)
+        group = engine.add(adapter=1)
         adapter = PromptAdapterRequest("adapter", 1, "nowhere", 0)
         group.prompt_adapter_request = group.first_seq.prompt_adapter_request = adapter
         group.first_seq.inputs["prompt"] = "prompt"
         engine.step({"r": PROMISE})
         child = child_of(group)
         assert (child.prompt_adapter_request, child.first_seq.prompt_adapter_request) == (adapter, adapter)
+        assert child.first_seq.lora_request is group.lora_request
         assert (child.prompt, child.first_seq.block_size) == (None, 8)
 
     def test_each_of_n_samples_has_its_own_tree(self) -> None:

@@ -227,7 +227,7 @@ class TestHowLayersAreFound:
         inner.rotary_emb, outer = None, nn.Module()
         outer.self_attn, outer.rotary_emb = inner, model.rotary_emb
         copier = KVCopier(nn.ModuleList([outer]), model.context)
-        assert [layer.rotary for layer in copier._layers] == [model.rotary_emb]
+        assert [rotary for _, rotary in copier._layers] == [model.rotary_emb]
 
     def test_what_has_no_kv_cache_is_passed_over(self) -> None:
         """Experts and state-space layers are in the same context; encoder layers keep no KV."""
@@ -235,7 +235,7 @@ class TestHowLayersAreFound:
         encoders, decoders = model.attentions
         encoders.attn_type = AttentionType.ENCODER_ONLY
         model.context["model.layers.0.mlp.experts"] = nn.Linear(1, 1)
-        assert [layer.attention for layer in open_model(model)._layers] == [decoders]
+        assert [attention for attention, _ in open_model(model)._layers] == [decoders]
 
 
 class TestWorkers:

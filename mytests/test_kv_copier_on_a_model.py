@@ -15,7 +15,7 @@ from vllm.core.hooked_metadata import HookedMetadata, Run, SlotCopy
 from vllm.sequence import ExecuteModelRequest, SequenceData, SequenceGroupMetadata
 from vllm.worker.hook_cpu_worker import HookCPUWorker
 from vllm.worker.hook_workers import hook_worker_for
-from vllm.worker.kv_slots import Places, open_cache, read
+from vllm.worker.kv_slots import open_cache
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
@@ -39,10 +39,10 @@ def run(worker: HookCPUWorker, *entries: SequenceGroupMetadata) -> list[Any]:
 
 def read_slots(worker: HookCPUWorker, slots: Iterable[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Each layer's keys and values in ``slots``."""
-    places = Places.of(torch.tensor(list(slots)), BLOCK)
+    places = torch.tensor(list(slots))
     layers = worker.compilation_config.static_forward_context.values()
     caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
-    return [(read(cache.keys, places), read(cache.values, places)) for cache in caches]
+    return [(keys.read(places), values.read(places)) for keys, values in caches]
 
 
 NUM_ROUNDINGS = 64

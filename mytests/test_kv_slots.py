@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mytests.kv_copies import RotaryShape, TinyModel
 from vllm.attention.ops.ipex_attn import PagedAttention
-from vllm.worker.kv_slots import Places, open_cache, read, write
+from vllm.worker.kv_slots import open_cache
 
 LAYOUTS = ["TORCH_SDPA", "XFORMERS", "FLASH_ATTN"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -42,11 +42,10 @@ def test_what_is_written_is_read_and_nothing_else_changes(drawn: tuple[dict[str,
     """This holds across block borders, in any order, and for keys and values separately."""
     fields, slots = drawn
     model = TinyModel(**fields)
-    (before,), (cache,) = model.rows(), model.caches()
+    (before,), ((keys, values),) = model.rows(), model.caches()
     new = torch.arange(before[slots].numel()).view(before[slots].shape).to(before.dtype)
-    places = Places.of(torch.tensor(slots), model.block_size)
-    write(cache.keys, places, new[:, 0])
-    write(cache.values, places, new[:, 1])
+    keys.write(torch.tensor(slots), new[:, 0])
+    values.write(torch.tensor(slots), new[:, 1])
     (after,) = model.rows()
     others = [slot for slot in range(model.num_slots) if slot not in slots]
     assert torch.equal(after[slots], new)
@@ -63,9 +62,8 @@ def test_the_paged_layout_is_that_of_upstreams_kernels(backend: str, dtype: torc
     slots = torch.tensor([3, 15, 16, 95, 0])
     paged = PagedAttention.split_kv_cache(attention.kv_cache[0], 2, 32)
     PagedAttention.write_to_paged_cache(keys, values, *paged, slots, "auto", ONE, ONE)
-    cache = open_cache(attention, attention.kv_cache[0])
-    assert torch.equal(read(cache.keys, Places.of(slots, 16)), keys)
-    assert torch.equal(read(cache.values, Places.of(slots, 16)), values)
+    for view, expected in zip(open_cache(attention, attention.kv_cache[0]), (keys, values), strict=True):
+        assert torch.equal(view.read(slots), expected)
 
 
 def test_flash_attentions_layout_has_tokens_before_heads() -> None:
@@ -73,17 +71,15 @@ def test_flash_attentions_layout_has_tokens_before_heads() -> None:
     model = TinyModel("FLASH_ATTN", num_layers=1)
     (attention,) = model.attentions
     kv_cache = attention.kv_cache[0]
-    cache = open_cache(attention, kv_cache)
-    places = Places.of(torch.tensor([5, 11]), 4)
-    assert torch.equal(read(cache.keys, places), torch.stack([kv_cache[0, 1, 1], kv_cache[0, 2, 3]]))
-    assert torch.equal(read(cache.values, places), torch.stack([kv_cache[1, 1, 1], kv_cache[1, 2, 3]]))
+    for view, own in zip(open_cache(attention, kv_cache), kv_cache, strict=True):
+        assert torch.equal(view.read(torch.tensor([5, 11])), torch.stack([own[1, 1], own[2, 3]]))
 
 
 def test_what_is_read_is_a_copy() -> None:
     """A step reads all its sources before it writes any destination."""
     model = TinyModel()
-    cache, places = model.caches()[0], Places.of(torch.tensor([0]), 4)
-    was = read(cache.keys, places)
+    (keys, _), slots = model.caches()[0], torch.tensor([0])
+    was = keys.read(slots)
     kept = was.clone()
-    write(cache.keys, places, was + 1)
+    keys.write(slots, was + 1)
     assert torch.equal(was, kept)

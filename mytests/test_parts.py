@@ -54,6 +54,23 @@ def test_chains_run_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]
     assert {"left      | found other", "right one | found one"} <= set(shown)
 
 
+def test_the_chain_that_ends_first_takes_what_either_may_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The other one waits here until that is done, and takes the next."""
+    wait = f"b=until test -e {folder}/first; do sleep 0.01; done"
+    chains = ["--chain", "left", "set-up!=true", "a=true", "--chain", "right", "other!=true", wait]
+    assert main(["these", *chains, "--either", f"first=echo here; touch {folder}/first", "second=true"]) == 0
+    assert "left  | here" in capfd.readouterr().out.splitlines()
+    assert set(outcomes(folder).values()) == {"passed"} and {"first", "second"} < set(outcomes(folder))
+
+
+def test_what_either_may_run_waits_for_all_set_up(folder: Path) -> None:
+    """A chain that ends while the other is at its set-up waits; if that fails, it is not run."""
+    chains = ["--chain", "left", "a=true", "--chain", "right", "set-up!=sleep 1; {0}", "b=true"]
+    for command, outcome in (("true", "passed"), ("false", "not run")):
+        assert main(["these", *(word.format(command) for word in chains), "--either", "c=true"]) == (command == "false")
+        assert outcomes(folder)["c"] == outcome
+
+
 def test_a_set_up_that_fails_ends_its_chain(folder: Path) -> None:
     """The other chain goes on, what needs both does not, and all of it stands in the last line."""
     chains = ["--chain", "left", "set-up!=false", "a=true", "--chain", "right", "other!=true", "b=false", "c=true"]

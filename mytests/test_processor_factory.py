@@ -2,11 +2,14 @@
 """Which output processor, scheduler and engine a configuration gets."""
 
 import dataclasses
+from typing import Any
 
 import pytest
+from forkjoin_engine import MODEL_FOLDER
 
 from mytests.configuration import config_of
 from mytests.surgical import HOOKS, CharDetokenizer, CharTokenizer, SurgicalEngine
+from sequence_hooks.config.inert import idle_warning
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.scheduler import Scheduler
@@ -163,3 +166,14 @@ def test_a_worker_that_cannot_inject_is_refused() -> None:
     hooks = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
     with pytest.raises(ValueError, match=r"kv_inject.*TPUWorker.*concatenate"):
         resolve(hooks, config_of(worker_cls="vllm.worker.tpu_worker.TPUWorker"))
+
+
+@pytest.mark.parametrize(("fields", "count"), [({}, 1), ({"promise_token_id": 6}, 0)])
+def test_an_engine_warns_of_hooks_that_do_nothing(
+    fields: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, in its log."""
+    hooks = SpecialKwargs(sync_token_id=5, **fields)
+    EngineArgs(model=str(MODEL_FOLDER), special_kwargs=hooks).create_engine_config()
+    told = [message for message in caplog.messages if message == idle_warning(hooks)]
+    assert len(told) == count

@@ -13,7 +13,6 @@ from forkjoin_engine import MODEL_FOLDER
 from mytests.recorded import TickingScheduler, fork_and_join
 from mytests.surgical import HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.trace import events, recorder
-from sequence_hooks.trace.beginning import begin_recording
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.recorder import Recorder
 from vllm.config import SpecialKwargs
@@ -101,7 +100,8 @@ class TestStart:
 
     def test_it_begins_with_the_model(self, tmp_path: Path) -> None:
         """The header comes first, and the events of any scheduler follow."""
-        begin_recording(self.hooks(tmp_path / "run.jsonl"), "a model")
+        path = tmp_path / "run.jsonl"
+        recorder.begin(str(path), "a model", self.hooks(path))
         assert read(tmp_path / "run.jsonl").run.model == "a model"
 
     def test_a_file_that_cannot_be_written_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +110,10 @@ class TestStart:
         def refuse(*args: Any) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        monkeypatch.setattr(recorder, "begin", refuse)
+        path = tmp_path / "run.jsonl"
+        monkeypatch.setattr(Path, "write_bytes", refuse)
         with pytest.raises(ValueError, match=r"record_to is .*can be written \(.*Permission denied"):
-            begin_recording(self.hooks(tmp_path / "run.jsonl"), "a model")
+            recorder.begin(str(path), "a model", self.hooks(path))
 
     @pytest.mark.parametrize("is_recorded", [True, False])
     def test_a_file_is_made_if_it_is_asked_for(self, is_recorded: bool, tmp_path: Path) -> None:

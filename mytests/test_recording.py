@@ -10,11 +10,11 @@ from mytests.recorded import engine_recorded_to, under_pressure
 from mytests.rules.recorded import ends, only
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine
 from sequence_hooks.trace import events
+from sequence_hooks.trace.observer import Observer
 from sequence_hooks.trace.reader import read
-from sequence_hooks.trace.steps import StepCounts
 from sequence_hooks.tree.events import Blocked
 
-COUNTS = StepCounts(num_used_blocks=1, num_unshared_blocks=2, num_blocked=3, num_waiting=7)
+COUNTS = {"num_used_blocks": 1, "num_unshared_blocks": 2, "num_blocked": 3, "num_waiting": 7}
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 
@@ -77,13 +77,10 @@ class TestPressure:
         assert [back.sequence for back in only(recorded, events.SwappedIn)] == [event.sequence]
 
 
-class Noted(list[tuple[type, dict[str, Any]]]):
+class Noted(list[tuple[type, dict[str, Any]]], Observer):
     """An observer that keeps what it is told."""
 
     is_recording = True
-
-    def now(self) -> float:
-        return 0.0
 
     def note(self, kind: Any, /, at: float | None = None, **fields: Any) -> None:
         self.append((kind, {"at": at, **fields}))
@@ -98,7 +95,7 @@ class TestNotes:
         engine.step({"r": PROMISE})
         engine.scheduler.observe(noted)
         entry: Any = SimpleNamespace(is_prompt=False), engine.scheduler.running[0]
-        engine.scheduler.recorder.step(3.5, [entry], COUNTS)
+        engine.scheduler.recorder.step(3.5, [entry], **COUNTS)
         (_, stream), (kind, step) = noted
         assert (stream["block_size"], stream["num_blocks"]) == (4, 64)
         assert (kind, step["at"], step["decode"], step["num_waiting"]) == (events.Step, 3.5, ["r"], 7)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling parameters in a tree: children's own, a parent's after a join, and what the sampler sees."""
+"""What V0's sampler sees of a tree, and its logits processors; `mytests/rules/test_params.py` has the rest."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -8,14 +8,11 @@ from typing import Any
 import torch
 
 from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, ids, plan
-from vllm.engine.child_params import derive_seed
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.model_executor.layers.sampler import _apply_min_tokens_penalty
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 from vllm.sequence import SequenceGroup
-
-SEED_OF_123 = 3751671686878481423
 
 
 class Counting:
@@ -51,32 +48,6 @@ def joined() -> tuple[SurgicalEngine, SequenceGroup]:
 
 
 class TestChildren:
-    def test_they_have_their_parents_parameters(self) -> None:
-        """They are a copy: a change by one sequence affects no other."""
-        params = child_params_of(None, temperature=0.5, stop=["x"], max_tokens=7)
-        assert (params.temperature, params.stop, params.max_tokens) == (0.5, ["x"], 7)
-
-    def test_named_fields_replace_their_parents(self) -> None:
-        """The other fields stay; how much text is held back follows the new stop strings."""
-        params = child_params_of({"temperature": 0.25, "stop": ["abc"]}, temperature=0.5, max_tokens=7, stop=["x"])
-        assert (params.temperature, params.max_tokens, params.stop) == (0.25, 7, ["abc"])
-        assert params.output_text_buffer_length == 2
-        assert params.n == 1
-
-    def test_an_object_replaces_all(self) -> None:
-        """A SamplingParams object replaces whatever the parent has."""
-        params = child_params_of(SamplingParams(max_tokens=3), temperature=0.5, stop=["x"])
-        assert (params.temperature, params.max_tokens, params.stop) == (1.0, 3, [])
-
-    def test_overrides_hold_at_every_depth(self) -> None:
-        """A grandchild has them in place of its parent's."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_child_depth=2, child_sampling_params={"seed": 1}))
-        parent = engine.add()
-        engine.step({"r": PROMISE})
-        engine.step({"r_child_0": PROMISE})
-        child, grandchild = child_of(parent), child_of(child_of(parent))
-        assert child.sampling_params.seed != grandchild.sampling_params.seed
-
     def test_the_engine_completes_what_is_given(self) -> None:
         """It adds the same as for a new request: the model's EOS tokens, and logits processors made from fields."""
         asked = []
@@ -165,43 +136,6 @@ class TestState:
         sampled = [segment for segment in finished(engine).segments if segment.origin == "sampled"]
         assert sum(segment.end - segment.start for segment in sampled) == 5
         engine.assert_empty()
-
-
-class TestSeeds:
-    def test_a_resumed_parent_draws_other_numbers(self) -> None:
-        """A prefill restarts the random stream, so the seed must be another."""
-        _, parent = joined()
-        assert parent.sampling_params.seed == derive_seed(5, "join", 0)
-
-    def test_seeds_are_the_same_in_every_process(self) -> None:
-        """A seed is a digest of what it is derived from; upstream takes 63 bits."""
-        assert derive_seed(1, 2, 3) == SEED_OF_123
-        assert 0 <= derive_seed("x") < 2**63
-
-    def test_a_childs_seed_is_of_its_own_its_parents_and_its_number(self) -> None:
-        """This holds whether or not its seed is overridden."""
-        assert child_params_of(None, seed=5).seed == derive_seed(5, 5, 0)
-        assert child_params_of({"seed": 7}, seed=5).seed == derive_seed(7, 5, 0)
-
-    def test_without_a_seed_there_is_none(self) -> None:
-        """Neither children nor a parent after a join get one."""
-        assert child_params_of(None).seed is None
-        engine = SurgicalEngine(SYNC_HOOKS)
-        parent = engine.add()
-        engine.run(plan(r="!.z", r_child_0="B"))
-        assert parent.sampling_params.seed is None
-        assert finished(engine).text == "Bz"
-
-    def test_children_of_one_promise_have_seeds_of_their_own(self) -> None:
-        """The children of a request with another seed have other seeds, too."""
-        hooks = dataclasses.replace(SYNC_HOOKS, children_per_promise=3)
-        seeds = set()
-        for seed in (1, 2):
-            engine = SurgicalEngine(hooks)
-            parent = engine.add(seed=seed)
-            engine.step({"r": PROMISE})
-            seeds |= {child_of(parent, k).sampling_params.seed for k in range(3)}
-        assert len(seeds) == 6
 
 
 def finished_join(group: SequenceGroup) -> bool:

@@ -8,9 +8,9 @@ import pytest
 from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.port import SchedulerPort
+from vllm.core.hook_queues import IllegalTransition
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.scheduler import Scheduler
-from vllm.core.transitions import IllegalTransition
 from vllm.sequence import SequenceStatus
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")

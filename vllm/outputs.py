@@ -11,7 +11,7 @@ from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
 from vllm.core.hooked_sequence import V0Branch, branch_of, branch_of_seq
 from vllm.sampling_params import RequestOutputKind
-from vllm.sequence import Sequence, SequenceGroup, SequenceGroupBase, SequenceStatus
+from vllm.sequence import SequenceGroup, SequenceGroupBase, SequenceStatus
 
 
 @dataclass
@@ -100,16 +100,6 @@ def _let_go_of_empty_logprobs(output: RequestOutput) -> None:
             completion.logprobs = []
 
 
-def note_unprocessed(seq: Sequence) -> None:
-    """Note that a sample's latest token is appended but not processed: it has no text yet, and may end the sample."""
-    seq.has_unprocessed = True
-
-
-def note_processed(seq: Sequence) -> None:
-    """Note that all tokens of a sample have been processed."""
-    seq.has_unprocessed = False
-
-
 def _hold_back_unprocessed(output: RequestOutput, assembled: SequenceGroup) -> None:
     """Leave out the tokens that have no text yet: one sample's output is handed out while others are pending.
 
@@ -160,16 +150,12 @@ def _without_completions(branch: V0Branch, seq_id_to_seq_group: Mapping[str, Seq
 
 def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
     output = _without_completions(child, seq_id_to_seq_group)
-    output.child_deltas = (_delta_of(child, index_of(child, seq_id_to_seq_group)),)
-    return output
-
-
-def _delta_of(child: V0Branch, index: int) -> ChildDelta:
-    """What a child's sequence has gained since its last delta. ``index`` is that of its tree's completion."""
     seq, params = child.sequence.seq, child.sequence.sampling_params
     token_ids = seq.get_output_token_ids_to_return(delta=True)
     text = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
-    return delta_of(child, index, text, (token_ids,) if isinstance(token_ids, int) else token_ids)
+    index, ids = index_of(child, seq_id_to_seq_group), (token_ids,) if isinstance(token_ids, int) else token_ids
+    output.child_deltas = (delta_of(child, index, text, ids),)
+    return output
 
 
 def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> None:

@@ -6,7 +6,12 @@ import dataclasses
 from sequence_hooks.serving.live.trees import LiveSequence, Tokens
 
 ROOT = LiveSequence(
-    *("r", None, 0, False, "blocked", "children", 3.0, 4, None, 1.0, None),
+    request_id="r",
+    state="blocked",
+    waits_for="children",
+    since=3.0,
+    num_output_tokens=4,
+    started=1.0,
     last_tokens=(Tokens("sampled", None, (97, 33)), Tokens("merged", "r_child_0", (66, 10, 67))),
 )
 CHILD = dataclasses.replace(ROOT, request_id="r_child_0", parent_id="r", state="finished", waits_for=None)

@@ -52,7 +52,7 @@ class SteppedPlainEngine(SteppedEngine[Any]):
         self.driver.resume(request_id, ids(given))
 
     def waits(self) -> list[Waiting]:
-        return [waiting_of(branch, 0) for branch in self.driver.awaiting_resume()]
+        return [waiting_of(branch, 0) for branch in self.driver.trees.awaiting_resume()]
 
     def is_idle(self) -> bool:
         return not self.plain.queue and not self.driver.trees.has_unsettled

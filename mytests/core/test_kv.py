@@ -7,7 +7,7 @@ import pytest
 
 from sequence_hooks.config.choices import BlockedKVPolicy, PositionRule
 from sequence_hooks.kv.eviction import EvictionCandidate, EvictionCosts, choose, cuts_indivisible
-from sequence_hooks.kv.transfer import Run, slots_of
+from sequence_hooks.kv.transfer import Run, slot_of
 from sequence_hooks.tree.injection import (
     Context,
     InjectedKV,
@@ -139,7 +139,9 @@ def victim(
     policy: BlockedKVPolicy, *candidates: EvictionCandidate[str], num_wanted: int = 1, costs: EvictionCosts = COSTS
 ) -> Any:
     eviction = choose(candidates, policy, num_wanted, costs)
-    return None if eviction is None else (eviction.holder, eviction.means, eviction.num_gained, eviction.seconds)
+    return (
+        None if eviction is None else (eviction.candidate.holder, eviction.means, eviction.num_gained, eviction.seconds)
+    )
 
 
 class TestPressure:
@@ -192,4 +194,4 @@ class TestPressure:
 
 def test_slots_are_places_in_blocks() -> None:
     """By the block table."""
-    assert slots_of([5, 2], 4, (0, 3, 4, 6)) == [20, 23, 8, 10]
+    assert [slot_of([5, 2], 4, index) for index in (0, 3, 4, 6)] == [20, 23, 8, 10]

@@ -26,9 +26,8 @@ def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
 
 
 def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
-    joined = trees.join(branch, merged(branch, room), num_prefill=1, num_injected=0)
-    assert joined is not None
-    return joined
+    trees.join(branch, merged(branch, room), num_prefill=1, num_injected=0)
+    return branch.joins[-1]
 
 
 class TestLife:
@@ -238,7 +237,8 @@ class TestEvents:
         end(trees, child_of(trees, root, handler(), [20], is_detached=True), "length")
         end(trees, root)
         noted.clear()
-        assert trees.join(root, merged(root), num_prefill=0, num_injected=0) is None
+        trees.join(root, merged(root), num_prefill=0, num_injected=0)
+        assert root.joins == []
         trees.end(root)
         output = [Span((20,), "r_child_0", (0,)), Span((3,), "r", (1,))]
         trees.assemble(root, output)
@@ -293,7 +293,7 @@ class TestBranch:
         branch = root
         for _ in range(getrecursionlimit() + 10):
             branch = child_of(trees, branch, handler(), [20])
-        assert root.num_sampled_below == branch.num_sampled_in_tree == branch.depth + 1
+        assert branch.root.num_sampled_below == branch.depth + 1
 
     def test_an_output_is_made_anew_until_it_has_finished(self) -> None:
         """Then it is kept."""

@@ -21,7 +21,7 @@ from vllm.entrypoints.openai.logits_processors import _get_allowed_token_ids_log
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.sequence import Sequence, SequenceGroup
 from vllm.utils import Device
-from vllm.worker.kv_slots import Places, open_cache, read
+from vllm.worker.kv_slots import open_cache
 
 
 class V0Driver(Driver):
@@ -118,10 +118,10 @@ class V0Driver(Driver):
     def _read_kv(self, blocks: list[int], num_tokens: int) -> list[KV]:
         """Each layer's KV of the first ``num_tokens`` of a block table."""
         indices = torch.arange(num_tokens)
-        places = Places(torch.tensor(blocks)[indices // BLOCK_SIZE], indices % BLOCK_SIZE)
+        slots = torch.tensor(blocks)[indices // BLOCK_SIZE] * BLOCK_SIZE + indices % BLOCK_SIZE
         layers = self.engine.model_executor.driver_worker.worker.compilation_config.static_forward_context.values()
         caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
-        return [KV(read(cache.keys, places), read(cache.values, places)) for cache in caches]
+        return [KV(keys.read(slots), values.read(slots)) for keys, values in caches]
 
 
 def _name(seq: Sequence) -> str:

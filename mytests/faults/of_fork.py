@@ -41,7 +41,7 @@ FORK = (
         "seeds-at-random",
         (Edit("sequence_hooks.tree.child_params:derive_seed", "", "import secrets\nreturn secrets.randbits(62)"),),
         "A seeded request gets another tree each time.",
-        surgical("mytests/test_sampling.py", "mytests/v1/test_params.py") + fuzzed_on_both("seeds-at-random"),
+        surgical("mytests/rules/test_params.py::TestSeeds") + fuzzed_on_both("seeds-at-random"),
         BOTH,
     ),
     Fault(
@@ -76,7 +76,7 @@ FORK = (
             ),
         ),
         "A child runs without its parent's adapter.",
-        surgical("mytests/test_inheritance.py") + fuzzed("childs-adapter"),
+        surgical("mytests/rules/test_params.py::TestInherited") + fuzzed("childs-adapter"),
         ONLY,
     ),
     Fault(
@@ -89,7 +89,7 @@ FORK = (
             ),
         ),
         "Injected KV of a child that is freed after its join is found in the prefix cache.",
-        surgical("mytests/test_injection_life.py::TestPrefixCaching"),
+        surgical("mytests/rules/test_injection.py::TestPrefixCache"),
         ONLY,
     ),
     Fault(

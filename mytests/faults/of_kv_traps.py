@@ -51,7 +51,7 @@ KV_TRAPS = (
         "injected-blocks-are-found",
         "Another request finds a block in the prefix cache that its tokens did not compute.",
         (Edit(f"{INJECTION}._bypass_prefix_cache", "", "return"),),
-        surgical("mytests/v1/test_injection.py::TestPrefixCache::test_an_injected_block_is_not_in_it"),
+        surgical("mytests/rules/test_injection.py::TestPrefixCache::test_an_injected_block_is_not_in_it"),
     ),
     undoing(
         "part of a prompt may be scheduled",

@@ -31,8 +31,7 @@ FUZZED = (
         "childs-adapter",
         (Edit(f"{CORE}.requests:make_like", "lora_request=request.lora_request", "lora_request=None"),),
         "A child runs without its parent's adapter.",
-        surgical("mytests/v1/test_params.py::test_a_child_has_its_parents_adapter_and_priority")
-        + fuzzed("childs-adapter"),
+        surgical("mytests/rules/test_params.py::TestInherited") + fuzzed("childs-adapter"),
     ),
     Fault(
         "shared-grammar",

@@ -204,8 +204,8 @@ TRAPS = (
         (
             Edit(
                 "sequence_hooks.v1.resuming:resumption",
-                "request_id=branch.root.sequence.engine_id",
-                'request_id="resumption"',
+                "bare_request(branch.root.sequence.engine_id",
+                'bare_request("resumption"',
             ),
         ),
         surgical(f"{CORNERS}::test_a_resumption_goes_where_its_request_is"),

@@ -14,9 +14,7 @@ MODES = ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"] if IS_V1 else [
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """How the engines of a test run."""
     if IS_V1:
-        from mytests.v1.surgical import Mode
+        from mytests.v1.rules import run_in
 
-        schedule, runner = request.param.split("-")
-        monkeypatch.setattr(Mode, "is_async", schedule == "asynchronous")
-        monkeypatch.setattr(Mode, "runner", runner)
+        run_in(request.param, monkeypatch)
     yield request.param

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, speaking
+from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, finished, speaking
 
 SPECIAL = ["<pad>", "<eos>", "<promise>", "<sync>", "<child>"]
 
@@ -43,6 +43,14 @@ def spoken(**pieces: list[int | str | bytes]) -> Callable[[Any], int]:
         return script[position] if position < len(script) else EOS
 
     return choose
+
+
+def said(engine: SurgicalEngine, params: Any = None, **pieces: Any) -> Any:
+    """The completion of a request "r", after which nothing is left in the engine; see `completed`."""
+    engine.add(prompt=PROMPT, **params or {})
+    engine.run(spoken(**pieces))
+    engine.assert_empty()
+    return finished(engine)
 
 
 def byte_ids(piece: int | str | bytes) -> list[int]:

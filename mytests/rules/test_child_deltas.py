@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.rules.engine import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
 from sequence_hooks.results import ChildDelta
 from vllm.sampling_params import RequestOutputKind
 
@@ -21,14 +21,12 @@ class TestDeltas:
     def test_a_token_each_and_a_reason_with_the_last(self) -> None:
         """Each delta names the child, its parent, and where it was spawned."""
         engine = SurgicalEngine(HOOKS)
-        engine.add(extra_args=STREAMED)
-        engine.run(plan(r="a!z", r_child_0="BC"))
+        completed(engine, params={"extra_args": STREAMED}, r="a!z", r_child_0="BC")
         assert deltas_of(engine, "r_child_0") == [
             ChildDelta("r_child_0", "r", 0, 2, "B", (ord("B"),), None),
             ChildDelta("r_child_0", "r", 0, 2, "C", (ord("C"),), None),
             ChildDelta("r_child_0", "r", 0, 2, "", (EOS,), "stop"),
         ]
-        engine.assert_empty()
 
     def test_the_output_with_a_delta_is_its_requests(self) -> None:
         """It has no completion, and doesn't end the request."""

@@ -14,6 +14,7 @@ from mytests.rules.engine import (
     Prompts,
     SpecialKwargs,
     SurgicalEngine,
+    completed,
     finished,
     ids,
     plan,
@@ -57,78 +58,58 @@ class Bare:
 
 
 class TestContexts:
-    def test_it_may_leave_the_trigger_out(self) -> None:
-        """The child begins where its parent was before it sampled the promise."""
+    @pytest.mark.parametrize(
+        ("context", "prompt", "num_shared"), [("before_trigger", "promptab#", len("promptab")), ("none", "#", 0)]
+    )
+    def test_it_may_leave_the_trigger_out_or_all_of_its_parent(
+        self, context: str, prompt: str, num_shared: int
+    ) -> None:
+        """Its prompt is what it shares, and the prefix; its result is merged all the same."""
         prompts: Prompts = {}
-        engine = SurgicalEngine(hooks_with(child_context="before_trigger"), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="ab!c.z", r_child_0="xy"))
-        assert prompts["r_child_0"] == ids("promptab#")
-        assert finished(engine).children[0].num_shared == len("promptab")
-        assert finished(engine).text == "abcxyz"
-        engine.assert_empty()
-
-    def test_it_may_have_nothing_of_its_parent(self) -> None:
-        """The prefix is its whole prompt; its result is merged all the same."""
-        prompts: Prompts = {}
-        engine = SurgicalEngine(hooks_with(child_context="none"), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="ab!c.z", r_child_0="xy"))
-        assert prompts["r_child_0"] == ids("#")
-        assert finished(engine).children[0].num_shared == 0
-        assert finished(engine).text == "abcxyz"
-        engine.assert_empty()
+        output = completed(
+            SurgicalEngine(hooks_with(child_context=context), prompts=prompts), r="ab!c.z", r_child_0="xy"
+        )
+        assert prompts["r_child_0"] == ids(prompt)
+        assert (output.children[0].num_shared, output.text) == (num_shared, "abcxyz")
 
     def test_each_child_of_a_handler_has_its_own(self) -> None:
         """One trigger spawns children of all kinds, which are numbered and joined in spawn order."""
         prompts: Prompts = {}
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Mixed"}), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="a*z", r_child_0="x", r_child_1="y", r_child_2="w"))
+        output = completed(engine, r="a*z", r_child_0="x", r_child_1="y", r_child_2="w")
         assert [prompts[f"r_child_{index}"] for index in range(3)] == [ids("1"), ids("prompta*2"), ids("prompta3")]
-        assert finished(engine).text == "a*xywz"
-        engine.assert_empty()
+        assert output.text == "a*xywz"
 
     @pytest.mark.parametrize("context", ["before_trigger", "none"])
     def test_nested(self, context: str) -> None:
         """A child's children leave out its own trigger, or have nothing of it."""
         prompts: Prompts = {}
         engine = SurgicalEngine(hooks_with(child_context=context, max_child_depth=2), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="a!.z", r_child_0="b!.c", r_child_0_child_0="d"))
+        output = completed(engine, r="a!.z", r_child_0="b!.c", r_child_0_child_0="d")
         above = {"before_trigger": "prompta#b#", "none": "#"}[context]
         assert prompts["r_child_0_child_0"] == ids(above)
-        assert finished(engine).text == "abdcz"
-        engine.assert_empty()
+        assert output.text == "abdcz"
 
     @pytest.mark.parametrize("spawn", [Spawn(context="none"), Spawn((), None, "before_trigger")])
     def test_a_child_needs_a_token_that_its_parent_has_not(self, spawn: Spawn) -> None:
         """Otherwise its prompt is empty, or it would sample what its parent did; the token is an ordinary one."""
         Bare.spawn = spawn
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Bare"}))
-        engine.add()
-        engine.run(plan(r="a*z"))
-        assert (finished(engine).text, finished(engine).children) == ("a*z", ())
-        engine.assert_empty()
+        output = completed(SurgicalEngine(SpecialKwargs(handlers={FORK: f"{__name__}.Bare"})), r="a*z")
+        assert (output.text, output.children) == ("a*z", ())
 
 
 class TestRoom:
     def test_a_child_alone_has_the_models_whole_length(self) -> None:
         """Its parent has no room left, but for the trigger."""
         engine = SurgicalEngine(hooks_with(child_context="none", block_on="promise"), max_model_len=16)
-        engine.add(prompt="p" * 13)
-        engine.run(plan(r="a!", r_child_0="x"))
-        assert [child.text for child in finished(engine).children] == ["x"]
-        engine.assert_empty()
+        output = completed(engine, prompt="p" * 13, r="a!", r_child_0="x")
+        assert [child.text for child in output.children] == ["x"]
 
     def test_a_prefix_longer_than_the_model_spawns_nothing(self) -> None:
         """The promise is an ordinary token."""
         hooks = hooks_with(child_context="none", child_prefix_token_ids=tuple(ids("#" * 20)))
-        engine = SurgicalEngine(hooks, max_model_len=20)
-        engine.add()
-        engine.run(plan(r="a!.z"))
-        assert finished(engine).children == ()
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks, max_model_len=20), r="a!.z")
+        assert output.children == ()
 
 
 class TestBlocks:
@@ -160,12 +141,9 @@ class TestBlocks:
     def test_its_kv_is_not_injected(self, context: str) -> None:
         """It was computed after another context than its parent's, so all that is merged is prefilled."""
         hooks = hooks_with(child_context=context, child_merge_strategy="kv_inject", merge_separator="")
-        engine = SurgicalEngine(hooks)
-        engine.add()
-        engine.run(plan(r="ab!c.z", r_child_0="xy"))
-        (join,) = finished(engine).joins
+        output = completed(SurgicalEngine(hooks), r="ab!c.z", r_child_0="xy")
+        (join,) = output.joins
         assert (join.num_merged, join.num_prefill) == (2, 3)
-        engine.assert_empty()
 
     def test_an_abort_reaches_children_without_their_parent(self) -> None:
         """Also while they wait to be scheduled."""

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import PROMISE, SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, finished, ids, plan
+from mytests.rules.engine import (
+    PROMISE,
+    SYNC_HOOKS,
+    Prompts,
+    SpecialKwargs,
+    SurgicalEngine,
+    completed,
+    finished,
+    ids,
+    plan,
+)
 from mytests.rules.handlers import FORK, own
 from sequence_hooks.handlers import Merged
 from sequence_hooks.results import ChildOutput, Segment
@@ -30,21 +40,15 @@ class TestOutput:
         """The parent samples on at once, and its context has neither."""
         prompts: Prompts = {}
         engine = SurgicalEngine(hooks_with(), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="a!b!c", r_child_0="xxxxxxxx", r_child_1="y"))
-        output = finished(engine)
+        output = completed(engine, r="a!b!c", r_child_0="xxxxxxxx", r_child_1="y")
         assert output.text == "axxxxxxxxbyc"
         assert list(output.token_ids) == [*ids("axxxxxxxxbyc"), 1]
         assert prompts["r_child_1"] == [*ids("prompta"), PROMISE, ord("b"), PROMISE]
         assert output.joins == ()
-        engine.assert_empty()
 
     def test_segments_and_logprobs_are_of_the_same_order(self) -> None:
         """Each token has the logprob with which it was sampled, and its origin."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="a!b", r_child_0="xy"))
-        output = finished(engine)
+        output = completed(SurgicalEngine(hooks_with()), r="a!b", r_child_0="xy")
         assert output.segments == (
             Segment(0, 1, "sampled"),
             Segment(1, 3, "merged", "r_child_0"),
@@ -52,14 +56,10 @@ class TestOutput:
         )
         assert output.logprobs is not None
         assert [next(iter(entry)) for entry in output.logprobs] == list(output.token_ids)
-        engine.assert_empty()
 
     def test_both_orders_are_told(self) -> None:
         """As it was sampled, it has the promise; text and tokens are those of the assembled one."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="a!b", r_child_0="xy"))
-        output = finished(engine)
+        output = completed(SurgicalEngine(hooks_with()), r="a!b", r_child_0="xy")
         assert output.sampled is not None and output.assembled is not None
         assert list(output.sampled.token_ids) == [ord("a"), PROMISE, ord("b"), 1]
         assert output.sampled.text == "ab"
@@ -67,64 +67,47 @@ class TestOutput:
         assert (output.assembled.text, list(output.assembled.token_ids)) == (output.text, list(output.token_ids))
         assert output.tree_tokens is not None
         assert (output.tree_tokens.merged, output.tree_tokens.replaced) == (2, 1)
-        engine.assert_empty()
 
     def test_what_ended_the_parent_stays_out_of_its_text(self) -> None:
         """A stop string after the last promise is left out of both orders."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add(stop=["#!"[:1]])
-        engine.run(plan(r="a!b#", r_child_0="xy"))
-        assert finished(engine).text == "axyb"
-        assert finished(engine).finish_reason == "stop"
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), params={"stop": ["#!"[:1]]}, r="a!b#", r_child_0="xy")
+        assert output.text == "axyb"
+        assert output.finish_reason == "stop"
 
     def test_a_text_trigger_is_replaced_whole(self) -> None:
         """All of its tokens."""
         texts = {"promise_token_id": None, "sync_token_id": None, "promise_token": "<go>", "trigger_by": "text"}
-        engine = SurgicalEngine(hooks_with(**texts))
-        engine.add()
-        engine.run(plan(r="a<go>b", r_child_0="xy"))
-        assert finished(engine).text == "axyb"
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with(**texts)), r="a<go>b", r_child_0="xy")
+        assert output.text == "axyb"
 
     def test_a_trigger_that_contains_another_keeps_its_results(self) -> None:
         """They stand before its own."""
         handlers: dict[int | str, str] = dict.fromkeys(("*", "a*b"), own("Apart"))
         engine = SurgicalEngine(SpecialKwargs(handlers=handlers, trigger_by="text"))
-        engine.add()
-        engine.run(plan(r="a*bc", r_child_0="xy", r_child_1="z"))
-        assert finished(engine).text == "xyzc"
-        engine.assert_empty()
+        output = completed(engine, r="a*bc", r_child_0="xy", r_child_1="z")
+        assert output.text == "xyzc"
 
     def test_a_join_function_says_what_replaces_a_trigger(self) -> None:
         """It may insert texts; children that the parent waits for are merged as ever."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Pair")}))
-        engine.add()
-        engine.run(plan(r="a*b", r_child_0="xxxxxx", r_child_1="y", r_child_2="z"))
-        output = finished(engine)
+        output = completed(engine, r="a*b", r_child_0="xxxxxx", r_child_1="y", r_child_2="z")
         assert output.text == "a(xxxxxxy)(z)b"
         assert output.sampled is not None and output.sampled.text == "a*(z)b"
         assert [segment.origin for segment in output.segments] == [
             "sampled", "inserted", "merged", "merged", "inserted", "inserted", "merged", "inserted", "sampled",
         ]  # fmt: skip
-        engine.assert_empty()
 
     def test_nothing_is_what_none_appends(self) -> None:
         """Then the promise is gone, and the results are among the children alone."""
-        engine = SurgicalEngine(hooks_with(child_merge_strategy="none"))
-        engine.add()
-        engine.run(plan(r="a!b", r_child_0="xy"))
-        assert finished(engine).text == "ab"
-        assert [child.text for child in finished(engine).children] == ["xy"]
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with(child_merge_strategy="none")), r="a!b", r_child_0="xy")
+        assert output.text == "ab"
+        assert [child.text for child in output.children] == ["xy"]
 
     def test_a_join_function_that_fails_costs_its_results_alone(self) -> None:
         """The request has all else."""
         engine = SurgicalEngine(hooks_with(child_merge_strategy=f"{__name__}.failing"))
-        engine.add()
-        engine.run(plan(r="a!b", r_child_0="xy"))
-        assert finished(engine).text == "ab"
-        engine.assert_empty()
+        output = completed(engine, r="a!b", r_child_0="xy")
+        assert output.text == "ab"
 
     def test_deltas_tell_the_order_of_sampling(self) -> None:
         """What was told cannot be taken back, so the last one has the assembled output beside its own tokens."""
@@ -142,43 +125,32 @@ class TestOutput:
     def test_without_texts_or_logprobs_there_are_none(self) -> None:
         """Tokens are in their final order all the same."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Pair")}))
-        engine.add(detokenize=False, logprobs=None)
-        engine.run(plan(r="a*b", r_child_0="x", r_child_1="y", r_child_2="z"))
-        output = finished(engine)
+        output = completed(
+            engine, params={"detokenize": False, "logprobs": None}, r="a*b", r_child_0="x", r_child_1="y", r_child_2="z"
+        )
         assert list(output.token_ids) == [*ids("a(xy)(z)b"), 1]
         assert (output.text, output.logprobs) == ("", None)
         assert output.assembled is not None
         assert (output.assembled.text, output.assembled.logprobs) == ("", None)
-        engine.assert_empty()
 
 
 class TestEnds:
     def test_the_request_ends_when_all_have(self) -> None:
         """It has its own finish reason, and waits for the last one."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="!", r_child_0="x" * 20))
-        assert (finished(engine).text, finished(engine).finish_reason) == ("x" * 20, "stop")
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), r="!", r_child_0="x" * 20)
+        assert (output.text, output.finish_reason) == ("x" * 20, "stop")
 
     def test_a_sync_does_not_wait_for_them(self) -> None:
         """It resumes at the next step, as one without children does."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="!.abc", r_child_0="x" * 20))
-        output = finished(engine)
+        output = completed(SurgicalEngine(hooks_with()), r="!.abc", r_child_0="x" * 20)
         assert output.text == "x" * 20 + "abc"
         assert [join.num_merged for join in output.joins] == [0]
-        engine.assert_empty()
 
     def test_children_count_towards_the_limit(self) -> None:
         """As long as they run."""
-        engine = SurgicalEngine(hooks_with(max_children=2))
-        engine.add()
-        engine.run(plan(r="!!!a", r_child_0="x" * 9, r_child_1="y" * 9))
-        assert finished(engine).text == "x" * 9 + "y" * 9 + "a"
-        assert len(finished(engine).children) == 2
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with(max_children=2)), r="!!!a", r_child_0="x" * 9, r_child_1="y" * 9)
+        assert output.text == "x" * 9 + "y" * 9 + "a"
+        assert len(output.children) == 2
 
     def test_a_child_that_fails_is_marked_and_leaves_nothing(self) -> None:
         """The request goes on, and ends."""
@@ -204,34 +176,26 @@ class TestEnds:
     def test_a_parent_at_the_models_length_waits_for_them(self) -> None:
         """Its own end is that length."""
         engine = SurgicalEngine(hooks_with(child_context="none", child_prefix_token_ids=(7,)), max_model_len=20)
-        engine.add(prompt="p" * 14)
-        engine.run(plan(r="!abcdef", r_child_0="x" * 15))
-        assert finished(engine).finish_reason == "length"
-        assert finished(engine).text == "x" * 15 + "abcde"
-        engine.assert_empty()
+        output = completed(engine, prompt="p" * 14, r="!abcdef", r_child_0="x" * 15)
+        assert output.finish_reason == "length"
+        assert output.text == "x" * 15 + "abcde"
 
     def test_a_join_that_fills_the_models_length_ends_its_parent_when_all_have(self) -> None:
         """A detached child with a short context of its own runs on for longer."""
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Beside")}), max_model_len=16)
-        engine.add()
-        engine.run(plan(r="a*b", r_child_0="x" * 12, r_child_1="z" * 6))
-        output = finished(engine)
+        output = completed(engine, r="a*b", r_child_0="x" * 12, r_child_1="z" * 6)
         assert (output.text, output.finish_reason) == (f"a({'x' * 12})({'z' * 6})", "length")
-        engine.assert_empty()
 
 
 class TestNested:
     def test_results_stand_within_results(self) -> None:
         """A detached child's own detached children are put into its result."""
         engine = SurgicalEngine(hooks_with(max_child_depth=2))
-        engine.add()
-        engine.run(plan(r="a!b", r_child_0="x!y", r_child_0_child_0="deep"))
-        output = finished(engine)
+        output = completed(engine, r="a!b", r_child_0="x!y", r_child_0_child_0="deep")
         assert output.text == "axdeepyb"
         assert [segment.child for segment in output.segments] == [
             None, "r_child_0", "r_child_0_child_0", "r_child_0", None,
         ]  # fmt: skip
-        engine.assert_empty()
 
     def test_results_stand_within_what_was_merged(self) -> None:
         """A child that its parent waits for has detached ones: the context has none of theirs."""

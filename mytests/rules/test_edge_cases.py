@@ -5,45 +5,26 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.rules.engine import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, plan
 from mytests.which import IS_V1
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
 
 class TestAborts:
-    def test_abort_of_a_blocked_root_reaches_its_children(self) -> None:
-        """The whole tree goes, the BLOCKED parent included."""
-        engine = SurgicalEngine()
+    @pytest.mark.parametrize(
+        ("num_steps", "prefix_caching"),
+        [(0, False), (1, True), (2, False)],
+        ids=["waiting", "in-the-step-of-the-spawn", "blocked"],
+    )
+    def test_abort_of_a_root_reaches_its_children(self, num_steps: int, prefix_caching: bool) -> None:
+        """The whole tree goes, with a BLOCKED parent, and with a child that was never scheduled."""
+        engine = SurgicalEngine(prefix_caching=prefix_caching)
         engine.add()
-        engine.step({"r": PROMISE})
-        engine.step({})
+        for _ in range(num_steps):
+            engine.step({"r": PROMISE})
         engine.abort("r")
         engine.run({})
-        engine.assert_empty()
-
-    def test_abort_in_the_step_of_the_spawn(self) -> None:
-        """A child that was never scheduled is freed too."""
-        engine = SurgicalEngine(prefix_caching=True)
-        engine.add()
-        engine.step({"r": PROMISE})
-        engine.abort("r")
-        engine.run({})
-        engine.assert_empty()
-
-    def test_abort_of_a_child_merges_as_empty(self) -> None:
-        """The parent goes on; the child is marked in the tree."""
-        engine = SurgicalEngine()
-        engine.add()
-        script = plan(r="a!z", r_child_0="BCDEFGH")
-        for _ in range(4):
-            engine.step(script)
-        engine.abort("r_child_0")
-        engine.run(script)
-        completion = engine.outputs["r"].outputs[0]
-        assert completion.text == "az"
-        assert [child.finish_reason for child in completion.children] == ["abort"]
-        assert completion.children[0].finished_time is not None
         engine.assert_empty()
 
     def test_abort_of_a_child_takes_its_own_children_along(self) -> None:
@@ -70,61 +51,24 @@ class TestAborts:
         assert engine.outputs["r2"].outputs[0].text == "Bz"
         engine.assert_empty()
 
-    def test_abort_of_a_waiting_request(self) -> None:
-        """Without any hook the abort is upstream's."""
-        engine = SurgicalEngine()
-        engine.add()
-        engine.abort("r")
-        engine.assert_empty()
-
 
 class TestEnds:
     def test_a_parent_joins_its_children_before_it_finishes(self) -> None:
         """A parent that ends without a sync gets the results, and keeps the reason it ended with."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add()
-        engine.run(plan(r="!!a", r_child_0="BBBBBB", r_child_1="C"))
-        completion = engine.outputs["r"].outputs[0]
+        completion = completed(SurgicalEngine(SYNC_HOOKS), r="!!a", r_child_0="BBBBBB", r_child_1="C")
         assert (completion.text, completion.finish_reason) == ("aBBBBBB\nC", "stop")
-        engine.assert_empty()
 
     def test_a_child_at_its_end_waits_for_its_own_children(self) -> None:
         """Its parent is joined after the child has its own children's results."""
-        engine = SurgicalEngine(NESTED)
-        engine.add()
-        engine.run(plan(r="!.z", r_child_0="!a", r_child_0_child_0="BBBBBB"))
-        assert engine.outputs["r"].outputs[0].text == "aBBBBBBz"
-        engine.assert_empty()
-
-    def test_the_end_of_a_child_never_ends_its_parent(self) -> None:
-        """A child that ends at max_tokens merges what it has; the parent continues."""
-        engine = SurgicalEngine()
-        engine.add(max_tokens=5)
-        engine.run(plan(r="!zzzz", r_child_0="B" * 50))
-        completion = engine.outputs["r"].outputs[0]
-        assert (completion.text, completion.children[0].finish_reason) == ("BBBBBzzzz", "length")
-        engine.assert_empty()
-
-    def test_a_merge_is_cut_at_the_models_length(self) -> None:
-        """What doesn't fit is cut, and a parent left without room ends with "length"."""
-        engine = SurgicalEngine(max_model_len=24)
-        engine.add(prompt="p" * 10)
-        engine.run(plan(r="!z", r_child_0="B" * 30))
-        completion = engine.outputs["r"].outputs[0]
-        assert completion.finish_reason == "length"
-        assert 10 + len(completion.token_ids) == 24
-        engine.assert_empty()
+        output = completed(SurgicalEngine(NESTED), r="!.z", r_child_0="!a", r_child_0_child_0="BBBBBB")
+        assert output.text == "aBBBBBBz"
 
     @pytest.mark.parametrize(("num_prefix", "is_spawned"), [(12, True), (13, False), (20, False)])
     def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self, num_prefix: int, is_spawned: bool) -> None:
         """A child's context must leave room for a token of its own: here 24, less a prompt of 9 and 2 sampled."""
         hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(4,) * num_prefix)
-        engine = SurgicalEngine(hooks, max_model_len=24)
-        engine.add(prompt="p" * 9)
-        engine.run(plan(r="a!z", r_child_0="B"))
-        completion = engine.outputs["r"].outputs[0]
+        completion = completed(SurgicalEngine(hooks, max_model_len=24), prompt="p" * 9, r="a!z", r_child_0="B")
         assert (bool(completion.children), completion.text.endswith("z")) == (is_spawned, True)
-        engine.assert_empty()
 
 
 class TestFullBatches:
@@ -163,10 +107,8 @@ class TestFullBatches:
     def test_a_small_token_budget_chunks_the_resume(self) -> None:
         """Merged tokens beyond the budget are prefilled over several steps."""
         engine = SurgicalEngine(max_num_batched_tokens=16, max_num_seqs=4)
-        engine.add(prompt="p" * 30)
-        engine.run(plan(r="!z", r_child_0="B" * 40))
-        assert engine.outputs["r"].outputs[0].text == "B" * 40 + "z"
-        engine.assert_empty()
+        output = completed(engine, prompt="p" * 30, r="!z", r_child_0="B" * 40)
+        assert output.text == "B" * 40 + "z"
 
 
 class TestMemory:
@@ -208,10 +150,8 @@ class TestMemory:
         """Its context, with the prefix, fills the whole KV cache."""
         hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(CHILD,) * (25 - prompt_length))
         engine = SurgicalEngine(hooks, block_size=4, num_blocks=7, max_model_len=28)
-        engine.add(prompt="p" * prompt_length)
-        engine.run(plan(r="!z", r_child_0="B"))
-        assert engine.outputs["r"].outputs[0].text == "Bz"
-        engine.assert_empty()
+        output = completed(engine, prompt="p" * prompt_length, r="!z", r_child_0="B")
+        assert output.text == "Bz"
 
     def test_preempted_parents_and_children_are_recomputed(self) -> None:
         """If more run than fit, upstream preempts; every sequence still gets its tokens."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import HOOKS, PROMISE, Prompts, SpecialKwargs, SurgicalEngine, finished, ids, plan
+from mytests.rules.engine import HOOKS, PROMISE, Prompts, SpecialKwargs, SurgicalEngine, completed, finished, ids, plan
 from mytests.rules.handlers import FORK, Prefixed, Seeing, hooks_with, own
 from sequence_hooks.handlers import TokenEvent, TokenHandler
 from sequence_hooks.handlers.builtin import PromiseHandler, SyncHandler
@@ -25,22 +25,18 @@ class TestHandlers:
         """It spawns as many children as it likes, with prefixes and parameters, and joins them."""
         prompts: Prompts = {}
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="23*z", r_child_0="abcdef", r_child_1="ghijkl"))
-        assert finished(engine).text == "23*2:abghiz"
+        output = completed(engine, r="23*z", r_child_0="abcdef", r_child_1="ghijkl")
+        assert output.text == "23*2:abghiz"
         assert prompts["r_child_1"] == ids("prompt23*#3")
-        assert [child.prefix_token_ids for child in finished(engine).children] == [tuple(ids("#2")), tuple(ids("#3"))]
-        engine.assert_empty()
+        assert [child.prefix_token_ids for child in output.children] == [tuple(ids("#2")), tuple(ids("#3"))]
 
     @pytest.mark.parametrize("make", [dict, SamplingParams], ids=["mapping", "complete"])
     def test_what_is_configured_for_children_holds_for_its_children(self, make: Callable[..., Any]) -> None:
         """But for what it gives them itself."""
         configured = make(max_tokens=1, stop_token_ids=[ord("b")])
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, child_sampling_params=configured))
-        engine.add()
-        engine.run(plan(r="33*z", r_child_0="abcdef", r_child_1="uvwxyz"))
-        assert finished(engine).text == "33*2:auvwz"
-        engine.assert_empty()
+        output = completed(engine, r="33*z", r_child_0="abcdef", r_child_1="uvwxyz")
+        assert output.text == "33*2:auvwz"
 
     def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:
         """The event has the context before the token: nothing has been done with the token yet."""
@@ -57,46 +53,34 @@ class TestHandlers:
     def test_children_are_joined_by_the_handler_that_spawned_them(self) -> None:
         """One join has children of a promise and of a user-defined token, in spawn order."""
         engine = SurgicalEngine(hooks_with(handlers={FORK: own("Fork")}))
-        engine.add()
-        engine.run(plan(r="!1*.z", r_child_0="a", r_child_1="b"))
-        assert finished(engine).text == "1*a1:bz"
-        engine.assert_empty()
+        output = completed(engine, r="!1*.z", r_child_0="a", r_child_1="b")
+        assert output.text == "1*a1:bz"
 
     def test_the_limits_hold_for_every_handler(self) -> None:
         """All children of a token are spawned or none: one too many makes it an ordinary token."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, max_children=2))
-        engine.add()
-        engine.run(plan(r="123*z"))
-        assert finished(engine).text == "123*z"
-        assert finished(engine).children == ()
-        engine.assert_empty()
+        output = completed(SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, max_children=2)), r="123*z")
+        assert output.text == "123*z"
+        assert output.children == ()
 
     @pytest.mark.parametrize(("prefix", "is_spawned"), [((0,), True), ((99,), True), ((100,), False)])
     def test_a_childs_prefix_lies_in_the_vocabulary(self, prefix: tuple[int, ...], is_spawned: bool) -> None:
         """If the prefix is outside the vocabulary, its token is an ordinary one."""
         Prefixed.prefix = prefix
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Prefixed")}), vocab_size=100)
-        engine.add()
-        engine.run(plan(r="*", r_child_0="a"))
-        assert bool(finished(engine).children) is is_spawned
-        engine.assert_empty()
+        output = completed(engine, r="*", r_child_0="a")
+        assert bool(output.children) is is_spawned
 
     @pytest.mark.parametrize("name", ["Failing", "Outside"])
     def test_a_handler_that_fails_makes_its_token_an_ordinary_one(self, name: str) -> None:
         """A fault in one request does not affect the engine."""
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own(name)}))
-        engine.add()
-        engine.run(plan(r="1*z"))
-        assert finished(engine).text == "1*z"
-        engine.assert_empty()
+        output = completed(SurgicalEngine(SpecialKwargs(handlers={FORK: own(name)})), r="1*z")
+        assert output.text == "1*z"
 
     def test_configured_parameters_win_over_the_requests(self) -> None:
         """Here a child must sample more tokens than its parent may."""
         engine = SurgicalEngine(hooks_with(child_sampling_params={"min_tokens": 9}))
-        engine.add(max_tokens=3)
-        engine.run(plan(r="!zz", r_child_0="a" * 10))
-        assert finished(engine).children[0].result_token_ids == tuple(ids("a" * 9))
-        engine.assert_empty()
+        output = completed(engine, params={"max_tokens": 3}, r="!zz", r_child_0="a" * 10)
+        assert output.children[0].result_token_ids == tuple(ids("a" * 9))
 
     @pytest.mark.parametrize(
         ("name", "message"),
@@ -125,9 +109,6 @@ def test_a_promise_spawns_several_children() -> None:
     """Each has its own prefix and number, in the order of the prefixes; so their results stand, whoever ended first."""
     hooks = hooks_with(children_per_promise=2, child_prefix_token_ids=((11,), (12, 13)))
     prompts: Prompts = {}
-    engine = SurgicalEngine(hooks, prompts=prompts)
-    engine.add()
-    engine.run(plan(r="!.z", r_child_0="AAAA", r_child_1="B"))
+    output = completed(SurgicalEngine(hooks, prompts=prompts), r="!.z", r_child_0="AAAA", r_child_1="B")
     assert [prompts[f"r_child_{k}"][-2:] for k in (0, 1)] == [[PROMISE, 11], [12, 13]]
-    assert finished(engine).text == "AAAA\nBz"
-    engine.assert_empty()
+    assert output.text == "AAAA\nBz"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mytests.rules.engine import EOS, CharTokenizer, Prompts, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.rules.engine import EOS, CharTokenizer, Prompts, SpecialKwargs, SurgicalEngine, completed, finished, plan
 from mytests.rules.handlers import FORK, hooks_with
 from mytests.which import IS_V1
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
@@ -174,12 +174,9 @@ class TestFaults:
             return made[0]
 
         monkeypatch.setattr(owner, "make_child", make)
-        engine = SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise"))
-        engine.add()
-        engine.run(plan(r="!z"))
+        output = completed(SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise")), r="!z")
         assert len(made) == 1
-        assert (finished(engine).text, finished(engine).children) == ("z", ())
-        engine.assert_empty()
+        assert (output.text, output.children) == ("z", ())
 
     def test_an_operators_interrupt_is_no_fault(self) -> None:
         """A KeyboardInterrupt in a handler ends the engine."""
@@ -199,21 +196,16 @@ class TestFaults:
         Odd.made = staticmethod(with_prefix(prefix))
         prompts: Prompts = {}
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="*z", r_child_0="a"))
+        output = completed(engine, r="*z", r_child_0="a")
         assert {type(token_id) for token_id in prompts["r_child_0"]} == {int}
-        assert finished(engine).children[0].prefix_token_ids == (65, 66)
-        engine.assert_empty()
+        assert output.children[0].prefix_token_ids == (65, 66)
 
     @pytest.mark.parametrize("made", [with_prefix(itertools.count()), without_end])
     def test_endless_children_and_prefixes_make_it_an_ordinary_token(self, made: Callable[[], Any]) -> None:
         """They are read up to one more than there is room for."""
         Odd.made = staticmethod(made)
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
-        engine.add()
-        engine.run(plan(r="*z"))
-        assert finished(engine).children == ()
-        engine.assert_empty()
+        output = completed(SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")})), r="*z")
+        assert output.children == ()
 
     def test_what_a_handler_is_shown_it_cannot_change(self) -> None:
         """It cannot change even its sequence's prompt."""
@@ -226,10 +218,8 @@ class TestFaults:
         """Handlers are told apart by identity, and never compared."""
         Odd.made = staticmethod(spawning(Spawn()))
         engine = SurgicalEngine(hooks_with(handlers={FORK: owned("Odd"), ord("+"): owned("Odd")}))
-        engine.add()
-        engine.run(plan(r="*+.z", r_child_0="a", r_child_1="b"))
-        assert finished(engine).text == "*+abz"
-        engine.assert_empty()
+        output = completed(engine, r="*+.z", r_child_0="a", r_child_1="b")
+        assert output.text == "*+abz"
 
 
 class Aborting:

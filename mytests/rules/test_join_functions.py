@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.rules.engine import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
 from mytests.rules.joins import joined_by
 from sequence_hooks.results import Segment
 
@@ -31,37 +31,28 @@ class TestFaults:
     @pytest.mark.parametrize("name", ["arrays", "own_text"])
     def test_what_can_be_read_is_merged(self, name: str) -> None:
         """Integers and strings of any class are accepted."""
-        engine = SurgicalEngine(joined_by(name))
-        engine.add()
-        engine.run(plan(r="!.z", r_child_0="ab"))
-        assert finished(engine).text == "ABz"
-        assert {type(token_id) for token_id in finished(engine).token_ids} == {int}
-        engine.assert_empty()
+        output = completed(SurgicalEngine(joined_by(name)), r="!.z", r_child_0="ab")
+        assert output.text == "ABz"
+        assert {type(token_id) for token_id in output.token_ids} == {int}
 
 
 class TestJoinFunctions:
     @pytest.mark.parametrize(("name", "text"), [("shout", "AB+CDz"), ("backwards", "dcz"), ("mixed", "<cd||ab>z")])
     def test_a_join_function_says_what_is_merged(self, name: str, text: str) -> None:
         """It gets the children in spawn order and returns a text, token ids, or a mix of these and children."""
-        engine = SurgicalEngine(joined_by(name))
-        engine.add()
-        engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
-        assert finished(engine).text == text
-        engine.assert_empty()
+        output = completed(SurgicalEngine(joined_by(name)), r="!!.z", r_child_0="ab", r_child_1="cd")
+        assert output.text == text
 
     def test_only_a_childs_own_tokens_are_merged_from_it(self) -> None:
         """Adjacent tokens that the function itself adds are one "inserted" segment."""
-        engine = SurgicalEngine(joined_by("mixed"))
-        engine.add()
-        engine.run(plan(r="!!.z", r_child_0="ab", r_child_1="cd"))
-        assert finished(engine).segments[1:-1] == (
+        output = completed(SurgicalEngine(joined_by("mixed")), r="!!.z", r_child_0="ab", r_child_1="cd")
+        assert output.segments[1:-1] == (
             Segment(3, 4, "inserted"),
             Segment(4, 6, "merged", "r_child_1"),
             Segment(6, 8, "inserted"),
             Segment(8, 10, "merged", "r_child_0"),
             Segment(10, 11, "inserted"),
         )
-        engine.assert_empty()
 
     @pytest.mark.parametrize(
         ("name", "merged"), [("edges", (0, 99)), ("past_the_end", ()), ("outside", ()), ("unspeakable", ())]
@@ -69,12 +60,9 @@ class TestJoinFunctions:
     def test_merged_ids_lie_in_the_vocabulary(self, name: str, merged: tuple[int, ...]) -> None:
         """An id outside the vocabulary would fail in the model, for all requests of the batch."""
         hooks = joined_by(name)
-        engine = SurgicalEngine(hooks, vocab_size=100)
-        engine.add(detokenize=False)
-        engine.run(plan(r="!.", r_child_0="a"))
-        assert tuple(finished(engine).token_ids) == (PROMISE, SYNC, *merged, EOS)
-        assert (finished(engine).joins[0].error is None) is bool(merged)
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks, vocab_size=100), params={"detokenize": False}, r="!.", r_child_0="a")
+        assert tuple(output.token_ids) == (PROMISE, SYNC, *merged, EOS)
+        assert (output.joins[0].error is None) is bool(merged)
 
     @pytest.mark.parametrize(
         ("name", "error"),
@@ -94,8 +82,5 @@ class TestJoinFunctions:
 def test_without_a_separator_no_tokenizer_is_needed() -> None:
     """Children's results are token ids already."""
     hooks = dataclasses.replace(SYNC_HOOKS, merge_separator="")
-    engine = SurgicalEngine(hooks, tokenizer=None)
-    engine.add()
-    engine.run(plan(r="!!.z", r_child_0="AB", r_child_1="CD"))
-    assert tuple(finished(engine).token_ids) == (PROMISE, PROMISE, SYNC, *ids("ABCDz"), EOS)
-    engine.assert_empty()
+    output = completed(SurgicalEngine(hooks, tokenizer=None), r="!!.z", r_child_0="AB", r_child_1="CD")
+    assert tuple(output.token_ids) == (PROMISE, PROMISE, SYNC, *ids("ABCDz"), EOS)

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import EOS, HOOKS, PROMISE, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.rules.engine import (
+    EOS,
+    HOOKS,
+    PROMISE,
+    SYNC_HOOKS,
+    SpecialKwargs,
+    SurgicalEngine,
+    completed,
+    finished,
+)
 from sequence_hooks.config import misspellings
 from sequence_hooks.config.limits import Limits, limits_of
 
@@ -16,11 +25,7 @@ DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
 
 def finish(hooks: SpecialKwargs, extra_args: dict[str, Any] | None, **texts: str) -> Any:
     """The output of one request that samples the texts."""
-    engine = SurgicalEngine(hooks)
-    engine.add(extra_args=extra_args)
-    engine.run(plan(**texts))
-    engine.assert_empty()
-    return finished(engine)
+    return completed(SurgicalEngine(hooks), params={"extra_args": extra_args}, **texts)
 
 
 class TestSwitch:

@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, ids, plan
+from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
@@ -128,10 +128,8 @@ class TestRequests:
     def test_nothing_is_remembered_without_the_page(self) -> None:
         """It would be kept for nobody."""
         engine = SurgicalEngine(SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE))
-        engine.add()
-        engine.run(plan(r="!z", r_child_0="B"))
+        completed(engine, r="!z", r_child_0="B")
         assert engine.live_requests(10, 100) == LiveRequests(0, ())
-        engine.assert_empty()
 
 
 def _merged(sequence: LiveSequence) -> list[Tokens]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
 from sequence_hooks.results import Segment, Waiting
 from vllm.sampling_params import RequestOutputKind
 
@@ -88,11 +88,8 @@ class TestResume:
 
     def test_a_parent_at_its_end_waits_for_its_children_alone(self) -> None:
         """Only a sync token waits for callers."""
-        engine = SurgicalEngine(MANUAL)
-        engine.add()
-        engine.run(plan(r="!a", r_child_0="BCDEF"))
-        assert finished(engine).text == "aBCDEF"
-        engine.assert_empty()
+        output = completed(SurgicalEngine(MANUAL), r="!a", r_child_0="BCDEF")
+        assert output.text == "aBCDEF"
 
     def test_an_abort_ends_the_wait(self) -> None:
         """Nothing is left behind."""

@@ -14,6 +14,7 @@ from mytests.rules.engine import (
     SYNC_HOOKS,
     Prompts,
     SurgicalEngine,
+    completed,
     finished,
     ids,
     plan,
@@ -29,19 +30,8 @@ class TestStopWinsOverAHook:
     )
     def test_a_promise_that_ends_its_sequence_spawns_nothing(self, params: dict[str, Any], reason: str) -> None:
         """This holds whatever ended the sequence."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(**params)
-        engine.run(plan(r="a!"))
-        assert (finished(engine).children, finished(engine).finish_reason) == ((), reason)
-        engine.assert_empty()
-
-    def test_a_sync_that_ends_its_sequence_joins_at_its_end(self) -> None:
-        """The children's results are not lost."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(stop_token_ids=[SYNC])
-        engine.run(plan(r="!a.", r_child_0="BCD"))
-        assert (finished(engine).text, finished(engine).stop_reason) == ("aBCD", SYNC)
-        engine.assert_empty()
+        output = completed(SurgicalEngine(SYNC_HOOKS), params=params, r="a!")
+        assert (output.children, output.finish_reason) == ((), reason)
 
 
 class TestTheEndsOfAChild:
@@ -60,30 +50,23 @@ class TestTheEndsOfAChild:
         self, params: dict[str, Any], script: str, reason: str, text: str
     ) -> None:
         """Its parent goes on, whatever ended the child; neither an EOS nor a stop token is merged."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(**params)
-        engine.run(plan(r="!.z", r_child_0=script))
-        assert (finished(engine).text, finished(engine).children[0].finish_reason) == (text, reason)
-        assert list(finished(engine).token_ids[: 2 + len(text)]) == [PROMISE, SYNC, *ids(text)]
-        engine.assert_empty()
+        output = completed(SurgicalEngine(SYNC_HOOKS), params=params, r="!.z", r_child_0=script)
+        assert (output.text, output.children[0].finish_reason) == (text, reason)
+        assert list(output.token_ids[: 2 + len(text)]) == [PROMISE, SYNC, *ids(text)]
 
     def test_a_child_may_fill_the_models_length(self) -> None:
         """It ends with "length"; its parent, which is shorter, gets what fits."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=(4,) * 4), max_model_len=20)
-        engine.add(prompt="p" * 10)
-        engine.run(plan(r="!.z", r_child_0="B" * 30))
-        (child,) = finished(engine).children
+        output = completed(engine, prompt="p" * 10, r="!.z", r_child_0="B" * 30)
+        (child,) = output.children
         assert (child.finish_reason, len(child.token_ids), child.failed) == ("length", 5, False)
-        assert finished(engine).text == "BBBBBz"
-        engine.assert_empty()
+        assert output.text == "BBBBBz"
 
     def test_ignore_eos_is_of_the_childs_too(self) -> None:
         """Then an EOS is a token like any other, and part of the result."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(ignore_eos=True, max_tokens=3)
-        engine.run(plan(r="!.z", r_child_0=f"A{chr(EOS)}B"))
-        assert tuple(finished(engine).token_ids) == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
-        engine.assert_empty()
+        output = completed(engine, params={"ignore_eos": True, "max_tokens": 3}, r="!.z", r_child_0=f"A{chr(EOS)}B")
+        assert tuple(output.token_ids) == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
 
     @pytest.mark.parametrize("depth", [0, 1, 2, 3])
     def test_a_promise_spawns_down_to_max_child_depth(self, depth: int) -> None:
@@ -104,21 +87,18 @@ class TestTheImplicitJoin:
         [
             ({"max_tokens": 3}, "!aa", ("aaBCD", "length", None)),
             ({"stop_token_ids": [ord("#")]}, "!a#", ("aBCD", "stop", ord("#"))),
+            ({"stop_token_ids": [SYNC]}, "!a.", ("aBCD", "stop", SYNC)),
             ({"stop": ["##"]}, "!a##", ("aBCD", "stop", "##")),
         ],
-        ids=["max-tokens", "stop-token", "stop-string"],
+        ids=["max-tokens", "stop-token", "sync-as-stop-token", "stop-string"],
     )
     def test_the_reason_is_the_one_it_ended_with(
         self, params: dict[str, Any], script: str, ended: tuple[str, str, object]
     ) -> None:
         """Its children's results come after what it sampled."""
-        engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(**params)
-        engine.run(plan(r=script, r_child_0="BCD"))
-        completion = finished(engine)
+        completion = completed(SurgicalEngine(SYNC_HOOKS), params=params, r=script, r_child_0="BCD")
         assert (completion.text, completion.finish_reason, completion.stop_reason) == ended
         assert [(join.num_merged, join.num_prefill) for join in completion.joins] == [(3, 0)]
-        engine.assert_empty()
 
 
 class TestFailures:
@@ -137,9 +117,10 @@ class TestFailures:
             assert finished(engine).finish_reason == "stop"
         engine.assert_empty()
 
-    def test_a_failed_child_is_marked_in_the_tree(self) -> None:
-        """It has no result, whatever it had sampled."""
-        engine = SurgicalEngine(SYNC_HOOKS)
+    @pytest.mark.parametrize("block_on", ["promise", "sync"])
+    def test_a_failed_child_is_marked_in_the_tree(self, block_on: Any) -> None:
+        """It has no result, whatever it had sampled; its parent goes on."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, block_on=block_on))
         engine.add()
         script = plan(r="!.z", r_child_0="ABCDE")
         engine.run_until(lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3, script)
@@ -147,6 +128,7 @@ class TestFailures:
         engine.run(script)
         (child,) = finished(engine).children
         assert (child.failed, child.text, child.result_token_ids) == (True, "ABC", ())
+        assert (finished(engine).text, child.finish_reason, child.finished_time is None) == ("z", "abort", False)
         engine.assert_empty()
 
 
@@ -172,7 +154,5 @@ def test_a_childs_prompt_holds_what_was_merged_before_its_spawn() -> None:
     """Its context is its parent's, whether sampled or merged."""
     prompts: Prompts = {}
     engine = SurgicalEngine(SYNC_HOOKS, prompts=prompts)
-    engine.add(prompt="p")
-    engine.run(plan(r="!.!.z", r_child_0="AB", r_child_1="C"))
+    completed(engine, prompt="p", r="!.!.z", r_child_0="AB", r_child_1="C")
     assert prompts["r_child_1"] == [*ids("p"), PROMISE, SYNC, *ids("AB"), PROMISE]
-    engine.assert_empty()

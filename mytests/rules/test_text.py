@@ -5,20 +5,17 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import PROMISE, SYNC, finished
-from mytests.rules.spoken import PROMPT, TOKENIZER, byte_ids, engine_with, spoken
+from mytests.rules.engine import PROMISE, SYNC
+from mytests.rules.spoken import PROMPT, TOKENIZER, byte_ids, engine_with, said, spoken
 from vllm.sampling_params import RequestOutputKind
 
 
 def test_tokens_past_the_tokenizers_are_merged_without_text() -> None:
     """A model's vocabulary is often padded, and the model may sample from the padding."""
-    engine = engine_with()
     past = len(TOKENIZER) + 7
-    engine.add(prompt=PROMPT)
-    engine.run(spoken(r=[PROMISE, SYNC, "z"], r_child_0=["a", past, "bcd"]))
-    assert finished(engine).text == "abcdz"
-    assert past in finished(engine).token_ids
-    engine.assert_empty()
+    output = said(engine_with(), r=[PROMISE, SYNC, "z"], r_child_0=["a", past, "bcd"])
+    assert output.text == "abcdz"
+    assert past in output.token_ids
 
 
 class TestText:
@@ -35,43 +32,29 @@ class TestText:
     )
     def test_text_is_the_decode_of_the_tokens(self, before: Any, child: Any, after: Any) -> None:
         """Multi-byte characters may be at a merge's border, or split between two sequences."""
-        engine = engine_with()
-        engine.add(prompt=PROMPT)
-        engine.run(spoken(r=[before, PROMISE, SYNC, after], r_child_0=[child]))
-        token_ids = finished(engine).token_ids[:-1]
-        assert finished(engine).text == TOKENIZER.decode(token_ids, skip_special_tokens=True)
-        engine.assert_empty()
+        output = said(engine_with(), r=[before, PROMISE, SYNC, after], r_child_0=[child])
+        assert output.text == TOKENIZER.decode(output.token_ids[:-1], skip_special_tokens=True)
 
 
 class TestStopStrings:
     def test_a_stop_string_begun_by_a_child_does_not_stop_its_parent(self) -> None:
         """Otherwise merged characters would count as sampled ones."""
-        engine = engine_with()
-        engine.add(prompt=PROMPT, stop=["END"])
-        engine.run(spoken(r=["a", PROMISE, SYNC, "D", "bENDc"], r_child_0=["xEN"]))
-        assert finished(engine).text == "axENDb"
-        assert finished(engine).stop_reason == "END"
-        engine.assert_empty()
+        output = said(engine_with(), {"stop": ["END"]}, r=["a", PROMISE, SYNC, "D", "bENDc"], r_child_0=["xEN"])
+        assert (output.text, output.stop_reason) == ("axENDb", "END")
 
     @pytest.mark.parametrize(("include", "text"), [(False, "ax b"), (True, "ax stop b")])
     def test_a_childs_stop_string_is_merged_if_it_is_part_of_its_text(self, include: bool, text: str) -> None:
         """If it is not, its tokens are left out of the result, as its text is."""
-        engine = engine_with()
-        engine.add(prompt=PROMPT, stop=["stop"], include_stop_str_in_output=include)
-        engine.run(spoken(r=["a", PROMISE, SYNC, " b"], r_child_0=["x stop more"]))
-        (child,) = finished(engine).children
-        assert finished(engine).text == text.replace("ax b", "ax  b")
+        params = {"stop": ["stop"], "include_stop_str_in_output": include}
+        output = said(engine_with(), params, r=["a", PROMISE, SYNC, " b"], r_child_0=["x stop more"])
+        (child,) = output.children
+        assert output.text == text.replace("ax b", "ax  b")
         assert TOKENIZER.decode(child.result_token_ids) == child.text
-        engine.assert_empty()
 
     def test_a_hook_token_before_a_stop_string_stays(self) -> None:
         """It has no text, but it is the child's own."""
-        engine = engine_with()
-        engine.add(prompt=PROMPT, stop=["stop"])
-        engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["x", PROMISE, "stop"]))
-        (child,) = finished(engine).children
-        assert child.result_token_ids == (*byte_ids("x"), PROMISE)
-        engine.assert_empty()
+        output = said(engine_with(), {"stop": ["stop"]}, r=["a", PROMISE, SYNC, "b"], r_child_0=["x", PROMISE, "stop"])
+        assert output.children[0].result_token_ids == (*byte_ids("x"), PROMISE)
 
 
 class TestStreams:

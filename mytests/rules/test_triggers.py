@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, finished, ids, plan
+from mytests.rules.engine import SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, completed, ids, plan
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
@@ -19,76 +19,53 @@ class TestTexts:
     def test_it_fires_at_the_token_that_completes_it(self) -> None:
         """The child's context has all of it, and the parent goes on after it."""
         prompts: Prompts = {}
-        engine = SurgicalEngine(hooks_with(), prompts=prompts)
-        engine.add()
-        engine.run(plan(r="a<go>b<wait>z", r_child_0="xy"))
-        assert finished(engine).text == "a<go>b<wait>xyz"
+        output = completed(SurgicalEngine(hooks_with(), prompts=prompts), r="a<go>b<wait>z", r_child_0="xy")
+        assert output.text == "a<go>b<wait>xyz"
         assert prompts["r_child_0"] == ids("prompta<go>")
-        assert [child.spawn_position for child in finished(engine).children] == [len("a<go>")]
-        engine.assert_empty()
+        assert [child.spawn_position for child in output.children] == [len("a<go>")]
 
     def test_each_occurrence_fires_once(self) -> None:
         """Its last token is shared by nothing that comes after it."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="<go><go>go><wait>z", r_child_0="x", r_child_1="y"))
-        assert [child.text for child in finished(engine).children] == ["x", "y"]
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), r="<go><go>go><wait>z", r_child_0="x", r_child_1="y")
+        assert [child.text for child in output.children] == ["x", "y"]
 
     def test_a_prompt_completes_nothing(self) -> None:
         """Nor does it begin a text that the sequence goes on with."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add(prompt="<go><g")
-        engine.run(plan(r="o>z"))
-        assert finished(engine).children == ()
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), prompt="<go><g", r="o>z")
+        assert output.children == ()
 
     def test_across_a_merge_it_does_not_fire(self) -> None:
         """Neither if it is begun by a child and completed by its parent, nor the other way round."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="<go><wait>o>z<g", r_child_0="<g"))
-        assert finished(engine).text == "<go><wait><go>z<g"
-        assert len(finished(engine).children) == 1
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), r="<go><wait>o>z<g", r_child_0="<g")
+        assert output.text == "<go><wait><go>z<g"
+        assert len(output.children) == 1
 
     def test_after_a_merge_it_fires(self) -> None:
         """Positions count merged tokens."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add()
-        engine.run(plan(r="<go><wait><go><wait>z", r_child_0="abc", r_child_1="d"))
-        assert finished(engine).text == "<go><wait>abc<go><wait>dz"
-        assert [child.spawn_position for child in finished(engine).children] == [4, len("<go><wait>abc<go>")]
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), r="<go><wait><go><wait>z", r_child_0="abc", r_child_1="d")
+        assert output.text == "<go><wait>abc<go><wait>dz"
+        assert [child.spawn_position for child in output.children] == [4, len("<go><wait>abc<go>")]
 
     def test_the_context_before_it_has_none_of_its_tokens(self) -> None:
         """However many they are."""
         prompts: Prompts = {}
         hooks = hooks_with(child_context="before_trigger", child_prefix_token_ids=tuple(ids("#")))
-        engine = SurgicalEngine(hooks, prompts=prompts)
-        engine.add()
-        engine.run(plan(r="abc<go>d<wait>z", r_child_0="xy"))
+        output = completed(SurgicalEngine(hooks, prompts=prompts), r="abc<go>d<wait>z", r_child_0="xy")
         assert prompts["r_child_0"] == ids("promptabc#")
-        assert finished(engine).text == "abc<go>d<wait>xyz"
-        engine.assert_empty()
+        assert output.text == "abc<go>d<wait>xyz"
 
     def test_a_stop_string_wins(self) -> None:
         """If one token completes both, the sequence ends, and nothing is spawned."""
-        engine = SurgicalEngine(hooks_with())
-        engine.add(stop=["o>"])
-        engine.run(plan(r="a<go>z"))
-        assert finished(engine).text == "a<g"
-        assert finished(engine).children == ()
-        engine.assert_empty()
+        output = completed(SurgicalEngine(hooks_with()), params={"stop": ["o>"]}, r="a<go>z")
+        assert output.text == "a<g"
+        assert output.children == ()
 
     @pytest.mark.parametrize("hooks", [0, 1])
     def test_a_request_may_switch_them_off(self, hooks: int) -> None:
         """As it may any hook."""
         engine = SurgicalEngine(hooks_with())
-        engine.add(extra_args={"hooks": hooks})
-        engine.run(plan(r="<go>z", r_child_0="x"))
-        assert len(finished(engine).children) == hooks
-        engine.assert_empty()
+        output = completed(engine, params={"extra_args": {"hooks": hooks}}, r="<go>z", r_child_0="x")
+        assert len(output.children) == hooks
 
     def test_a_handlers_event_counts_its_tokens(self) -> None:
         """The tokens before the last one include those that begin it."""

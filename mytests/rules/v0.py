@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from mytests.pretended_kv import PretendedKV
+from mytests.pretended_kv import Entry, PretendedKV
 from mytests.surgical import HOOKS as HOOKS
 from mytests.surgical import SYNC_HOOKS as SYNC_HOOKS
 from mytests.surgical import SurgicalEngine
@@ -11,8 +11,11 @@ from mytests.surgical import finished as finished
 from mytests.surgical import plan as plan
 from sequence_hooks.kv.transfer import SlotCopy
 from vllm.config import SpecialKwargs
+from vllm.engine.child_params import inherit as inherit
 from vllm.engine.output_processor.sequence_hook import EngineFacts
+from vllm.sequence import SequenceGroup
 from vllm.transformers_utils.detokenizer import Detokenizer
+from vllm.utils import Device
 
 
 class TokenizerGroup:
@@ -42,6 +45,18 @@ def injected(engine: SurgicalEngine) -> list[SlotCopy]:
     return engine.model.copies
 
 
+def cached_entries(engine: SurgicalEngine) -> list[Entry]:
+    """What the slots of all blocks in the prefix cache hold."""
+    assert isinstance(engine.model, PretendedKV)
+    blocks = engine.scheduler.block_manager.block_allocator._allocators[Device.GPU]._cached_blocks.values()
+    return [entry for block in blocks for entry in engine.model.blocks[("gpu", block)].values()]
+
+
 def cached(engine: SurgicalEngine, request: Any) -> int:
     """The number of tokens of a request, which has just been added, that the prefix cache has."""
     return engine.scheduler.block_manager.get_num_cached_tokens(request.first_seq)
+
+
+def request_of(engine: SurgicalEngine, request_id: str) -> SequenceGroup:
+    """What upstream has of an unfinished sequence: its group."""
+    return next(group for group in engine.queued() if group.request_id == request_id)

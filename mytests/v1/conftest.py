@@ -3,6 +3,7 @@
 
 import pytest
 
+from mytests.rules.conftest import MODES
 from vllm import envs
 
 
@@ -10,3 +11,11 @@ from vllm import envs
 def environment_as_it_is() -> None:
     """Upstream keeps what the environment was for a process's first engine; a test may change it after that one."""
     envs.disable_envs_cache()
+
+
+@pytest.fixture(params=MODES)
+def each_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines run with and without asynchronous scheduling, and with both of upstream's model runners."""
+    from mytests.v1.rules import run_in
+
+    run_in(request.param, monkeypatch)

@@ -23,13 +23,14 @@ from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import KV, Loss
 from mytests.v1.fuzz_plans import PLAN, PlanProcessor
 from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
+from sequence_hooks.kv.caches import TokenView
 from sequence_hooks.kv.eviction import EvictionCandidate
-from sequence_hooks.kv.transfer import slots_of
+from sequence_hooks.kv.transfer import slot_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.settings import engine_args
-from sequence_hooks.v1.worker.kv_layout import TokenView, view_by_token
+from sequence_hooks.v1.worker.kv_layout import view_by_token
 from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import RequestOutput
@@ -165,7 +166,8 @@ class V1Driver(Driver):
             (table,) = scheduler.kv_cache_manager.get_block_ids(request.request_id)
             name = _told(request.request_id) if request.request_id in branches.seen else NO_HOOK
             num_tokens = min(num_written(request), len(table) * scheduler.block_size)
-            slots = torch.tensor(slots_of(table, scheduler.block_size, range(num_tokens)), dtype=torch.int64)
+            places = [slot_of(table, scheduler.block_size, index) for index in range(num_tokens)]
+            slots = torch.tensor(places, dtype=torch.int64)
             watcher.ended(name, table, [KV(keys.read(slots), values.read(slots)) for keys, values in views])
             return free(request, *args, **kwargs)
 

@@ -24,7 +24,7 @@ def assert_no_request_left(scheduler: HookScheduler, output_processor: HookOutpu
     assert [block.block_id for block in pool.blocks if block.ref_cnt and not block.is_null] == []
     for manager in scheduler.kv_cache_manager.coordinator.single_type_managers:
         assert not manager.req_to_blocks and not manager.num_cached_block
-    assert not output_processor.request_states and not output_processor._replay.has_trees
+    assert not output_processor.request_states and not output_processor._replay.branches
     assert not output_processor._states
     assert not output_processor._side_outputs._with_deltas and not output_processor._side_outputs._waiting
     assert not list(output_processor._replay.trees.branches) and not output_processor._replay.trees.has_unsettled

@@ -76,6 +76,9 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
     prefix_caching: bool = True
     """Here for V0's sake: on V1 hooks need it."""
 
+    max_loras: int | None = None
+    """Here for V0's sake: nothing of it is checked."""
+
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     is_async: bool = field(default_factory=lambda: Mode.is_async)
     """Whether the next step is scheduled before the last one's tokens are known, as on GPUs."""

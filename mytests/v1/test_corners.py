@@ -3,7 +3,6 @@
 
 import dataclasses
 import logging
-from typing import Any
 
 import pytest
 
@@ -17,13 +16,6 @@ from sequence_hooks.v1.resuming import resumption
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
-
-MODES = [(False, "v1"), (True, "v1"), (True, "v2")]
-
-
-def in_mode(mode: tuple[bool, str], hooks: Any = SYNC_HOOKS, **sizes: int) -> SurgicalEngine:
-    """An engine that is asynchronous or not, with one of upstream's model runners."""
-    return SurgicalEngine(hooks, is_async=mode[0], runner=mode[1], **sizes)  # type: ignore[arg-type]
 
 
 def test_a_promise_of_a_sequence_that_was_preempted_meanwhile() -> None:
@@ -58,10 +50,10 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
     engine.assert_empty()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_no_kv_survives_a_reset_of_upstreams_cache(mode: tuple[bool, str]) -> None:
+@pytest.mark.usefixtures("each_mode")
+def test_no_kv_survives_a_reset_of_upstreams_cache() -> None:
     """With new weights, say: whoever runs, is BLOCKED or has a fork computes its context anew, and nothing is lost."""
-    engine = in_mode(mode, max_num_seqs=2)
+    engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=2)
     engine.add()
     engine.add("s")
     script = plan(r="a!!.b", r_child_0="CC", r_child_1="DD", s="uvwxyzuvwxyz")
@@ -76,12 +68,10 @@ def test_no_kv_survives_a_reset_of_upstreams_cache(mode: tuple[bool, str]) -> No
 
 
 @since(30, "the scheduler asks grammars itself")
-@pytest.mark.parametrize("mode", MODES)
-def test_a_promise_that_a_grammar_does_not_accept_ends_its_request(
-    mode: tuple[bool, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("each_mode")
+def test_a_promise_that_a_grammar_does_not_accept_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upstream asks the grammar after the token: the parent is BLOCKED already, and its child spawned."""
-    engine = in_mode(mode, HOOKS)
+    engine = SurgicalEngine(HOOKS)
     engine.add()
 
     def accepts(request: Request, token_ids: list[int]) -> bool:

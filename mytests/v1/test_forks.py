@@ -6,19 +6,11 @@ import pytest
 from mytests.v1.surgical import HOOKS, SurgicalEngine, finished, plan
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-MODES = [(False, "v1"), (True, "v1"), (True, "v2")]
 
-
-@pytest.fixture(params=MODES, ids=["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
-def mode(request: pytest.FixtureRequest) -> tuple[bool, str]:
-    """Whether steps overlap, and which of upstream's model runners the worker behaves like."""
-    mode: tuple[bool, str] = request.param
-    return mode
-
-
-def test_full_blocks_are_shared_and_the_last_one_is_copied(mode: tuple[bool, str]) -> None:
+@pytest.mark.usefixtures("each_mode")
+def test_full_blocks_are_shared_and_the_last_one_is_copied() -> None:
     """Upstream copies it when it admits the child, so that no more than one block is new."""
-    engine = SurgicalEngine(HOOKS, is_async=mode[0], runner=mode[1])
+    engine = SurgicalEngine(HOOKS)
     engine.add(prompt="p" * 9)
     script = plan(r="!b", r_child_0="BCDEF")
     engine.run_until(lambda: "r_child_0" in engine.worker.tables, script)
@@ -29,9 +21,10 @@ def test_full_blocks_are_shared_and_the_last_one_is_copied(mode: tuple[bool, str
     engine.assert_empty()
 
 
-def test_blocked_parents_take_no_slot(mode: tuple[bool, str]) -> None:
+@pytest.mark.usefixtures("each_mode")
+def test_blocked_parents_take_no_slot() -> None:
     """As many parents as slots wait at once, and their children run."""
-    engine = SurgicalEngine(HOOKS, is_async=mode[0], runner=mode[1], max_num_seqs=2)
+    engine = SurgicalEngine(HOOKS, max_num_seqs=2)
     for name in "rs":
         engine.add(name)
     script = plan(r="!a", s="!a", r_child_0="BBBB", s_child_0="CCCC")

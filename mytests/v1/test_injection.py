@@ -125,13 +125,11 @@ class TestGlueRequests:
         engine.assert_empty()
 
 
-@pytest.mark.parametrize("mode", [{}, {"is_async": True}, {"is_async": True, "runner": "v2"}])
+@pytest.mark.usefixtures("each_mode")
 class TestKept:
-    def test_nothing_is_kept_of_a_child_that_ends_with_an_error(
-        self, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_nothing_is_kept_of_a_child_that_ends_with_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its parent gets nothing of it."""
-        engine: Any = engine_with_kv(**mode)
+        engine: Any = engine_with_kv()
         engine.add(prompt="prompt")
         monkeypatch.setattr(engine.scheduler, "_append_upstream", failing_at("C", engine.scheduler._append_upstream))
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
@@ -141,9 +139,9 @@ class TestKept:
         assert [child.finish_reason for child in finished(engine).children] == ["error", "stop"]
         engine.assert_empty()
 
-    def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self, mode: dict[str, Any]) -> None:
+    def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self) -> None:
         """Its result has the positions that a prefill gives it, not those of what was injected into the child."""
-        engine: Any = engine_with_kv(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2), **mode)
+        engine: Any = engine_with_kv(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2))
         request = engine.add(prompt="prompt")
         below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
         script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
@@ -204,23 +202,6 @@ class TestPressure:
 
 
 class TestPrefixCache:
-    @pytest.mark.parametrize("is_finished", [False, True])
-    def test_an_injected_block_is_not_in_it(self, is_finished: bool) -> None:
-        """Nor is one that was computed behind it, by the sequence itself or by a child."""
-        engine: Any = engine_with_kv()
-        engine.add(prompt="promptprompt")
-        script = plan(r="!!.zzzz!y" + "z" * 30, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="I" * 9)
-        engine.run_until(lambda: engine.num_sampled("r") > 25, script)
-        if is_finished:
-            engine.run(script)
-        known = [engine.worker.kv[block.block_id] for block in pool_of(engine) if block.block_hash is not None]
-        assert known
-        assert not any(entry.is_injected for block in known for entry in block.values())
-        # The prompt and the first two children; the third one comes behind the join.
-        assert all(entry.position < 12 + 2 + 8 for block in known for entry in block.values())
-        engine.run(script)
-        engine.assert_empty()
-
     def test_a_sequence_without_injected_kv_is_in_it(self) -> None:
         """Here a child ends with its first token, so that there is nothing to inject."""
         engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, merge_separator=""))

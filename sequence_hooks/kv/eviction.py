@@ -35,10 +35,10 @@ class EvictionCandidate(Generic[H]):
     """Tokens per block."""
 
     num_computed_tokens: int
-    num_indivisible_tokens: int
-    """Tokens at the front of its context whose KV is given up as a whole or not at all; 0 if there are none."""
+    num_indivisible_tokens: int = 0
+    """Tokens at the front of its context whose KV is given up as a whole or not at all."""
 
-    can_swap: bool
+    can_swap: bool = False
     """Whether it may be swapped out, and there is swap space for all of its blocks."""
 
 
@@ -46,8 +46,7 @@ class EvictionCandidate(Generic[H]):
 class Eviction(Generic[H]):
     """One way to gain blocks."""
 
-    holder: H
-    priority: int
+    candidate: EvictionCandidate[H]
     means: EvictionMeans
     num_gained: int
     """Blocks that it frees."""
@@ -85,9 +84,7 @@ def choose(
         None if no holder has a block of its own.
     """
     evictions = [eviction for candidate in candidates for eviction in _evictions(candidate, policy, num_wanted, costs)]
-    return min(
-        evictions, key=lambda eviction: (-eviction.priority, eviction.seconds / eviction.num_gained), default=None
-    )
+    return min(evictions, key=lambda each: (-each.candidate.priority, each.seconds / each.num_gained), default=None)
 
 
 def _evictions(
@@ -95,14 +92,13 @@ def _evictions(
 ) -> Iterator[Eviction[H]]:
     if candidate.num_owned == 0:
         return
-    holder, priority = candidate.holder, candidate.priority
     can_swap = policy in ("swap", "auto") and candidate.can_swap
     if can_swap:
-        yield Eviction(holder, priority, "swap", candidate.num_owned, 2 * candidate.num_all * costs.per_block)
+        yield Eviction(candidate, "swap", candidate.num_owned, 2 * candidate.num_all * costs.per_block)
     if policy != "swap" or not can_swap:
         num_freed = min(candidate.num_owned, num_wanted)
         num_kept = 0
         if not cuts_indivisible(candidate, num_freed):
             num_kept = (candidate.num_all - num_freed) * candidate.block_size
         num_recomputed = max(0, candidate.num_computed_tokens - num_kept)
-        yield Eviction(holder, priority, "discard", num_freed, num_recomputed * costs.per_token)
+        yield Eviction(candidate, "discard", num_freed, num_recomputed * costs.per_token)

@@ -5,7 +5,7 @@ A slot is a token's place in the KV cache: ``block * block_size + offset``. A po
 embedding rotates by; without injection it is the token's index in its context.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -31,6 +31,6 @@ class Run(NamedTuple):
     """Position minus index of each token."""
 
 
-def slots_of(block_ids: Sequence[int], block_size: int, indices: Iterable[int]) -> list[int]:
-    """The slots of tokens by their index in a context whose block table is ``block_ids``."""
-    return [block_ids[index // block_size] * block_size + index % block_size for index in indices]
+def slot_of(block_ids: Sequence[int], block_size: int, index: int) -> int:
+    """The slot of a token by its index in a context whose block table is ``block_ids``."""
+    return block_ids[index // block_size] * block_size + index % block_size

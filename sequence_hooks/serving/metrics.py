@@ -4,6 +4,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sequence_hooks.tree.stats import HookStats
+
 COUNTERS = {
     "num_spawned": ("vllm:children_spawned_total", "Number of children spawned."),
     "num_failed": ("vllm:children_failed_total", "Number of children that failed, and were left out of the join."),
@@ -65,38 +67,25 @@ class HookMetrics:
             [*label_names, "means"],
         )
 
-    def of(self, labels: Mapping[str, str]) -> "EngineMetrics":
-        """The values of the engine with these labels."""
-        return EngineMetrics(self, labels)
-
 
 class EngineMetrics:
     """The metrics of one engine."""
 
     def __init__(self, metrics: HookMetrics, labels: Mapping[str, str]) -> None:
         self._metrics, self._labels = metrics, dict(labels)
-        self._blocked = metrics.blocked.labels(**labels)
-        self._held = metrics.held.labels(**labels)
+        self.blocked = metrics.blocked.labels(**labels)
+        self.held = metrics.held.labels(**labels)
         self._seconds = metrics.seconds.labels(**labels)
         self._counters = {field: counter.labels(**labels) for field, counter in metrics.counters.items()}
 
-    def add(self, field: str, number: int) -> None:
-        """Add to the counter of a field of `HookStats`."""
-        if number:
-            self._counters[field].inc(number)
+    def count(self, delta: CounterDelta, all_stats: Sequence[HookStats]) -> None:
+        """Count what trees have done since ``delta`` was looked at last, and take the times that they have measured."""
+        for field, counter in self._counters.items():
+            counter.inc(delta.of(field, sum(getattr(stats, field) for stats in all_stats)))
+        for stats in all_stats:
+            while stats.blocked_times:
+                self._seconds.observe(stats.blocked_times.popleft())
 
     def add_evictions(self, means: str, number: int) -> None:
         """Add sequences that have given up KV by ``means``."""
         self._metrics.evictions.labels(**self._labels, means=means).inc(number)
-
-    def observe_blocked(self, seconds: float) -> None:
-        """Count a join of a sequence that was BLOCKED for ``seconds``."""
-        self._seconds.observe(seconds)
-
-    def set_blocked(self, number: int) -> None:
-        """Set the number of sequences that are BLOCKED."""
-        self._blocked.set(number)
-
-    def set_held(self, share: float) -> None:
-        """Set the share of the KV cache that they hold, from 0 to 1."""
-        self._held.set(share)

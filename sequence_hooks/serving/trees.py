@@ -59,6 +59,13 @@ def add_trees(response: Any, completions: Iterable[Any], make_details: Callable[
             setattr(choice, name, value)
 
 
+async def keep_last(results: AsyncIterator[_Item], kept: list[_Item]) -> AsyncIterator[_Item]:
+    """The ``results``, of which the last one is ``kept``."""
+    async for result in results:
+        kept[:] = [result]
+        yield result
+
+
 class TreeStream:
     """Stands between an engine's outputs and the lines that upstream's generator makes from them."""
 

@@ -9,14 +9,14 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.trace.events import FORMAT_VERSION, AnyEvent, Header
-
-if TYPE_CHECKING:
-    from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.trace.observer import Observer
 
 # Below vLLM's logger, so that its handlers and levels apply; vLLM itself is not imported.
 logger = logging.getLogger("vllm.sequence_hooks.trace")
@@ -24,8 +24,8 @@ logger = logging.getLogger("vllm.sequence_hooks.trace")
 _streams = itertools.count()
 
 
-class Recorder:
-    """An `Observer` that writes the events of one scheduler. What was written survives a crash.
+class Recorder(Observer):
+    """Writes the events of one scheduler. What was written survives a crash.
 
     If writing fails (for example on a full disk), the engine goes on, and the recording ends there.
     """
@@ -40,11 +40,9 @@ class Recorder:
         self._close = weakref.finalize(self, self._file.close)
 
     def now(self) -> float:
-        """The time that an event gets now."""
         return self._clock()
 
     def note(self, kind: Callable[..., AnyEvent], /, at: float | None = None, **fields: Any) -> None:
-        """Write one event, which happens now or happened ``at``."""
         if self._file.closed:
             return
         event = kind(stream=self._stream, time=self._clock() if at is None else at, **fields)
@@ -56,14 +54,20 @@ class Recorder:
             self._close()
 
 
-def begin(path: str, model: str, special_kwargs: "SpecialKwargs") -> None:
-    """Create the file, or empty it, and write its first line.
+def begin(path: str, model: str, special_kwargs: SpecialKwargs) -> None:
+    """Create the file, or empty it, and write its first line. Each scheduler appends its events.
 
     Raises:
-        OSError: the file cannot be written.
+        ValueError: the file cannot be written.
     """
     fields = [field for field in dataclasses.fields(special_kwargs) if field.name != "record_to"]
     given = {field.name: getattr(special_kwargs, field.name) for field in fields}
     hooks = {field.name: given[field.name] for field in fields if given[field.name] != field.default}
     header = Header(FORMAT_VERSION, model, hooks, time.time())
-    Path(path).write_bytes(msgspec.json.encode(header, enc_hook=repr) + b"\n")
+    try:
+        Path(path).write_bytes(msgspec.json.encode(header, enc_hook=repr) + b"\n")
+    except OSError as error:
+        raise ValueError(
+            f"special_kwargs: record_to is {abbreviated(path)}; give the path of a file that can be written "
+            f"({abbreviated_error(error)})"
+        ) from error

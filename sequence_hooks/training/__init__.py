@@ -15,12 +15,10 @@ import neither vLLM nor the trees of an engine: a tree comes as the values of `s
 
 from sequence_hooks.training.batch import IGNORED, NO_SEQUENCE, TreeBatch, gather_logprobs
 from sequence_hooks.training.copies import copy_kv, kv_copies, register_attention
-from sequence_hooks.training.inputs import model_inputs
 from sequence_hooks.training.layout import Merge, Moving, lay_out
-from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod
+from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod, model_inputs
 from sequence_hooks.training.outputs import token_trees
-from sequence_hooks.training.packing import pack
-from sequence_hooks.training.rows import Stretch, Target, TreeRows
+from sequence_hooks.training.rows import Stretch, Target, TreeRows, pack
 from sequence_hooks.training.text import Fork, InsertedText, ResultOf, SampledText, TextTree, encoded
 from sequence_hooks.training.token_tree import TokenTree
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which place of a batch sees which: for FlexAttention, and dense, for models that take any mask.
+"""Which place of a batch sees which: for FlexAttention, and dense, for models that take any mask, and their inputs.
 
 All are the same function of two places: one sees another if it is not later, and its stretch sees that of the other.
 """
@@ -50,3 +50,20 @@ def additive_mask(batch: TreeBatch, dtype: torch.dtype = torch.float32) -> torch
     seen = dense_mask(batch)
     zeros = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     return zeros.masked_fill(~seen, torch.finfo(dtype).min)
+
+
+def model_inputs(batch: TreeBatch) -> dict[str, torch.Tensor]:
+    """The arguments with which a model of transformers computes the loss of a batch: the mean over sampled tokens.
+
+    A collator for transformers' ``Trainer`` or TRL's ``SFTTrainer`` returns them. The mask is for the attention "sdpa";
+    others take `sequence_hooks.training.additive_mask` or `sequence_hooks.training.block_mask`.
+
+    Raises:
+        ValueError: the last place of a row predicts a token; make the batch at least one place longer.
+    """
+    return {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "attention_mask": dense_mask(batch),
+        "labels": batch.labels,
+    }

@@ -62,7 +62,8 @@ def token_trees(output: FinishedOutput) -> list[TokenTree]:
 
 
 def _of_completion(name: str, prompt: tuple[int, ...], completion: Completion) -> TokenTree:
-    own = _as_sampled(completion)
+    # Where results of detached children stand in the output, ``sampled`` is what it had as its context.
+    own: OwnContext = completion if completion.sampled is None else completion.sampled
     token_ids = tuple(own.token_ids)
     return TokenTree(
         name=name,
@@ -75,11 +76,6 @@ def _of_completion(name: str, prompt: tuple[int, ...], completion: Completion) -
         logprobs=_logprobs(own.logprobs, token_ids),
         children=_of_children(completion.children, len(prompt)),
     )
-
-
-def _as_sampled(completion: Completion) -> OwnContext:
-    """Where results of detached children stand in a completion's output, ``sampled`` is what it had as its context."""
-    return completion if completion.sampled is None else completion.sampled
 
 
 def _of_children(children: Iterable[ChildOutput], num_prompt: int) -> tuple[TokenTree, ...]:

@@ -131,9 +131,9 @@ class Branch(Generic[S]):
         return self.ended_as == "failed"
 
     @property
-    def num_sampled_in_tree(self) -> int:
-        """Tokens that the sequences of its tree have sampled in total."""
-        return self.root.num_sampled_below
+    def num_context(self) -> int:
+        """Tokens of its context: of its prompt and its output."""
+        return len(self.sequence.prompt_token_ids) + len(self.sequence.output_token_ids)
 
     @property
     def num_sampled_below(self) -> int:

@@ -2,8 +2,10 @@
 """The part of a tree's sampling parameters that is the same on every engine."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from sequence_hooks.config.messages import abbreviated
 
 
 def derive_seed(*parts: object) -> int:
@@ -26,12 +28,21 @@ def combined(configured: Any, own: Any, overlaid: Callable[[Any, Mapping[str, An
     return {**configured, **own} if isinstance(configured, Mapping) else overlaid(configured, own)
 
 
-def reconcile(fields: dict[str, Any], given: Mapping[str, Any], min_temperature: float) -> None:
-    """Adjust inherited fields to the ``given`` ones where both together would be refused.
+def check_one(params: Any) -> None:
+    """Raise a `ValueError` for parameters of several completions."""
+    if params.n != 1:
+        raise ValueError(f"n is {abbreviated(params.n)}; leave n at 1, and use children_per_promise")
+
+
+def replaced(params: Any, given: Mapping[str, Any], derived: Collection[str], min_temperature: float) -> dict[str, Any]:
+    """All fields of ``params``, with the ``given`` ones; others are adjusted where both together would be refused.
 
     Args:
+        derived: The fields that follow from the others, or that every child has alike; they are left out.
         min_temperature: The engine raises lower ones to it, with a warning for each child if it is left to that.
     """
+    names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
+    fields = {name: getattr(params, name) for name in names} | dict(given)
     most, least = fields["max_tokens"], fields["min_tokens"]
     if most is not None and least > most:
         fields.update({"max_tokens": least} if "min_tokens" in given else {"min_tokens": most})
@@ -40,3 +51,4 @@ def reconcile(fields: dict[str, Any], given: Mapping[str, Any], min_temperature:
         fields[name] = value
     if 0 < fields["temperature"] < min_temperature:
         fields["temperature"] = min_temperature
+    return fields

@@ -16,7 +16,7 @@ An engine calls ``decide`` before or after it appends a token, and ``apply`` or 
 `sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Generic
 
@@ -33,7 +33,7 @@ from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Encode, Span
 from sequence_hooks.tree.port import E, SchedulerPort, SequencePort
-from sequence_hooks.tree.resume import checked_ids, nobody_waits
+from sequence_hooks.tree.resume import checked_ids
 from sequence_hooks.tree.rules import Decision, Merge, Refusal
 
 
@@ -148,15 +148,9 @@ class ForkJoinDriver(Generic[E]):
         if below:
             self._scheduler.abort_sequences(below)
 
-    def awaiting_resume(self) -> Iterator[Branch[E]]:
-        """The BLOCKED branches that wait for a caller."""
-        return (branch for branch in self.trees.branches if branch.awaits_resume)
-
     def room_to_resume(self, branch: Branch[E]) -> int:
         """How many more tokens the context of a branch may have."""
-        sequence = branch.sequence
-        num_context = len(sequence.prompt_token_ids) + len(sequence.output_token_ids)
-        return self._sequences.max_len(sequence) - num_context
+        return self._sequences.max_len(branch.sequence) - branch.num_context
 
     def resume(self, request_id: str, token_ids: Sequence[int] | None) -> None:
         """Let a branch that waits for its caller go on, with these tokens after its children's results.
@@ -164,15 +158,8 @@ class ForkJoinDriver(Generic[E]):
         Raises:
             ValueError: no such branch waits, an id lies outside the vocabulary, or there are too many.
         """
-        branch = self.waiting_branch(request_id)
+        branch = self.trees.waiting_branch(request_id)
         self.trees.resume(branch, checked_ids(token_ids, self.room_to_resume(branch), self._vocab_size))
-
-    def waiting_branch(self, request_id: str) -> Branch[E]:
-        """The branch with this id that waits for its caller; raises a `ValueError` that names those that do."""
-        waiting = {branch.request_id: branch for branch in self.awaiting_resume()}
-        if request_id not in waiting:
-            raise nobody_waits(request_id, waiting)
-        return waiting[request_id]
 
     def _join(self, branch: Branch[E]) -> None:
         max_len = self._sequences.max_len(branch.sequence)

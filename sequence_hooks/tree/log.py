@@ -54,20 +54,18 @@ class HookLog:
 
     def refused(self, request_id: str, token_id: int, refusal: Refusal) -> None:
         """A hook token of a sequence counts as an ordinary one."""
-        logger = self._logger
         if refusal.error is not None:
             self.failed(request_id, token_id, refusal.error)
         # The client chose the length of its prompt, so one line is enough.
         elif refusal.lacks_room and self._logged_requests.is_first(request_id):
-            logger.warning("%s: no room for a child in the model's length", request_id)
+            self._logger.warning("%s: no room for a child in the model's length", request_id)
 
     def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
         """The hook of a token has failed; its traceback is logged the first time that it does."""
-        logger = self._logger
         if self._logged_requests.is_first(request_id):
             info = None if token_id in self._failed_tokens else error
             self._failed_tokens.add(token_id)
-            logger.error(
+            self._logger.error(
                 "%s: token %d spawns and blocks nothing, its hook failed: %s",
                 request_id,
                 token_id,
@@ -81,9 +79,8 @@ class HookLog:
 
     def joined(self, request_id: str, merge: Merge) -> None:
         """A sequence was joined; nothing is logged if nothing is missing."""
-        logger = self._logger
         if merge.num_cut and self._logged_requests.is_first(request_id):
-            logger.warning("%s: %d merged tokens are cut to fit the model's length", request_id, merge.num_cut)
+            self._logger.warning("%s: %d merged tokens are cut to fit the model's length", request_id, merge.num_cut)
         self.assembled(request_id, merge.error)
 
     def assembled(self, request_id: str, error: str | None) -> None:

@@ -19,6 +19,7 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent, TreeObserver
 from sequence_hooks.tree.integrity import IntegrityError, faults_of
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.stats import HookStats
 
@@ -120,7 +121,7 @@ class DependencyManager(Generic[S]):
         self._finish(branch)
         self._tell(branch, Aborted(branch.request_id))
 
-    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> Join | None:
+    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
 
         One that only waited for detached children before it finishes is joined with nothing, and has no `Join`.
@@ -139,7 +140,8 @@ class DependencyManager(Generic[S]):
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
-        join = self._note_join(branch, children, merge, num_prefill) if is_merged else None
+        if is_merged:
+            self._note_join(branch, children, merge, num_prefill)
         event = Joined(
             request_id=branch.request_id,
             children=tuple(child.request_id for child in children),
@@ -151,7 +153,6 @@ class DependencyManager(Generic[S]):
             error=merge.error,
         )
         self._tell(branch, event)
-        return join
 
     def assemble(self, root: Branch[S], spans: Sequence[Span]) -> None:
         """Record that a request's output has got the results of all detached children.
@@ -192,6 +193,14 @@ class DependencyManager(Generic[S]):
         for root in self._roots:
             yield from root.subtree()
 
+    def awaiting_resume(self) -> Iterator[Branch[S]]:
+        """The BLOCKED branches that wait for a caller."""
+        return (branch for branch in self.branches if branch.awaits_resume)
+
+    def waiting_branch(self, request_id: str) -> Branch[S]:
+        """The branch with this id that waits for its caller; raises a `ValueError` that names those that do."""
+        return find_waiting(request_id, {branch.request_id: branch for branch in self.awaiting_resume()})
+
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` that shows all trees if they are inconsistent."""
         for branch in self.branches:
@@ -215,7 +224,7 @@ class DependencyManager(Generic[S]):
         self.recheck(branch)
         self._tell(branch, Blocked(branch.request_id, waits_for))
 
-    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> Join:
+    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
         join = Join(
             position=merge.position,
             num_merged=merge.num_merged,
@@ -228,7 +237,6 @@ class DependencyManager(Generic[S]):
         branch.merged += merge.segments
         num_failed = sum(child.has_failed for child in children)
         self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
-        return join
 
     def _tell(self, branch: Branch[S], event: TreeEvent) -> None:
         for observer in self._observers:

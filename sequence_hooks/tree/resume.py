@@ -7,16 +7,17 @@ fit.
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.tree.merge import inserted
 
+W = TypeVar("W")
 Given = str | Iterable[int] | None
 """A text, token ids, or nothing."""
 
@@ -114,9 +115,11 @@ def _no_tokens(given: Any, error: Exception) -> ValueError:
     )
 
 
-def nobody_waits(request_id: str, waiting: Iterable[str]) -> ValueError:
-    """The error for the id of a sequence that does not wait, which names those that do."""
-    return ValueError(
-        f"resume_sequence: request_id is {abbreviated(request_id)}, and no such sequence waits to be resumed; "
-        f"those that wait are {abbreviated(sorted(waiting))}"
-    )
+def find_waiting(request_id: str, waiting: Mapping[str, W]) -> W:
+    """What ``waiting``, by request id, has for a sequence; raises a `ValueError` that names those that wait."""
+    if request_id not in waiting:
+        raise ValueError(
+            f"resume_sequence: request_id is {abbreviated(request_id)}, and no such sequence waits to be resumed; "
+            f"those that wait are {abbreviated(sorted(waiting))}"
+        )
+    return waiting[request_id]

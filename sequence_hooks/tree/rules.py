@@ -162,8 +162,7 @@ def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None
         encode: Returns the token ids of a text, without special tokens.
         vocab_size: Token ids must be below it; None if it is unknown.
     """
-    num_output = len(branch.sequence.output_token_ids)
-    num_context = len(branch.sequence.prompt_token_ids) + num_output
+    num_output, num_context = len(branch.sequence.output_token_ids), branch.num_context
     num_free = max_len - num_context
     spans, error = merge(finished(branch.unjoined), encode, vocab_size)
     if branch.resumed_with:
@@ -210,7 +209,7 @@ def _is_within_limits(actions: Actions, branch: Branch[Any]) -> bool:
     if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
         return False
     # A walk over the whole tree: only where it counts.
-    return limits.max_tree_tokens is None or branch.num_sampled_in_tree < limits.max_tree_tokens
+    return limits.max_tree_tokens is None or branch.root.num_sampled_below < limits.max_tree_tokens
 
 
 def _spec(event: TokenEvent, number: int, spawn: Spawn, num_context: int) -> ChildSpec:

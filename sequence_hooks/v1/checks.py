@@ -10,7 +10,7 @@ from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import FAULTS, describe_error
 from sequence_hooks.config.tokens import resolve
-from sequence_hooks.trace.beginning import begin_recording
+from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.releases.installed import unsupported
 from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
@@ -50,7 +50,7 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)
     if special_kwargs.record_to is not None and starts_cores(config):
-        begin_recording(special_kwargs, model.model)
+        begin(special_kwargs.record_to, model.model, special_kwargs)
 
 
 def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
@@ -102,13 +102,13 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 def check_injection(config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
     model, cache = config.model_config, config.cache_config
-    refused: list[tuple[bool, str, Any]] = [
-        (model.use_mla, "model", model.model),
-        (model.uses_mrope, "model", model.model),
-        (cache.cache_dtype not in ("auto", "float16", "bfloat16"), "kv_cache_dtype", cache.cache_dtype),
+    is_rounded = cache.cache_dtype not in ("auto", "float16", "bfloat16")
+    refused: list[tuple[bool, str, Any, str]] = [
+        (model.use_mla, "model", model.model, "its KV is latent"),
+        (model.uses_mrope, "model", model.model, "its positions have several dimensions"),
+        (is_rounded, "kv_cache_dtype", cache.cache_dtype, "keys are moved to other positions unrounded"),
     ]
-    reasons = "its KV is latent", "its positions have several dimensions", "keys are moved to other positions unrounded"
-    for (is_refused, name, value), reason in zip(refused, reasons, strict=True):
+    for is_refused, name, value, reason in refused:
         if is_refused:
             raise ValueError(
                 f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "

@@ -11,8 +11,7 @@ from typing import Any
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given, checked_ids, encode_in_thread, encode_within, longest_token
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
-from sequence_hooks.v1.frontend.replay import FrontBranch
-from sequence_hooks.v1.wire import RESUME
+from sequence_hooks.v1.wire import RESUME, bare_request
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -41,7 +40,7 @@ async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token
     """`resume_sequence` for an asynchronous engine, which serves others while a text is encoded."""
     if isinstance(text_or_token_ids, str):
         processor = output_processor_of(engine)
-        room = _room(processor.waiting_branch(request_id), engine.model_config.max_model_len)
+        room = engine.model_config.max_model_len - processor.trees.waiting_branch(request_id).num_context
         text_or_token_ids = await encode_in_thread(text_or_token_ids, processor.tokenizer, room)
     await engine.engine_core.add_request_async(_resumption(engine, request_id, text_or_token_ids))
 
@@ -68,28 +67,15 @@ def resumption(
     Raises:
         ValueError: no such sequence waits, or ``given`` is not what it could go on with.
     """
-    branch = processor.waiting_branch(request_id)
-    room = _room(branch, max_model_len)
+    branch = processor.trees.waiting_branch(request_id)
+    room = max_model_len - branch.num_context
     token_ids: Any = encode_within(given, processor.tokenizer, room) if isinstance(given, str) else given
     token_ids = checked_ids(token_ids, room, vocab_size)
-    processor.resumed(branch)
-    return EngineCoreRequest(
-        request_id=branch.root.sequence.engine_id,
-        prompt_token_ids=[0],
-        mm_features=None,
-        sampling_params=SamplingParams(max_tokens=1, extra_args={RESUME: [branch.sequence.engine_id, list(token_ids)]}),
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
+    processor.trees.resume(branch, ())
+    resumed = {RESUME: [branch.sequence.engine_id, list(token_ids)]}
+    return bare_request(branch.root.sequence.engine_id, [0], SamplingParams(max_tokens=1, extra_args=resumed))
 
 
 def _resumption(engine: LLMEngine | AsyncLLM, request_id: str, given: Given) -> EngineCoreRequest:
     model = engine.model_config
     return resumption(output_processor_of(engine), request_id, given, model.max_model_len, model.get_vocab_size())
-
-
-def _room(branch: FrontBranch, max_model_len: int) -> int:
-    return max_model_len - len(branch.sequence.prompt_token_ids) - len(branch.sequence.output_token_ids)

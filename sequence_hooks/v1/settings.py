@@ -58,9 +58,8 @@ class SpecialKwargsAction(argparse.Action):
             parser.error(str(error))
         assert special_kwargs is not None
         # Whichever of the two options comes last would otherwise replace the other.
-        additional = dict(getattr(namespace, "additional_config", None) or {})
-        namespace.additional_config = {**additional, KEY: plain_fields(special_kwargs)}
-        namespace.scheduler_cls = SCHEDULER
+        given = engine_args(special_kwargs, additional_config=getattr(namespace, "additional_config", None))
+        vars(namespace).update(given)
 
 
 def special_kwargs_of(config: VllmConfig) -> SpecialKwargs | None:

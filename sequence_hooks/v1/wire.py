@@ -13,7 +13,9 @@ import msgspec
 
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.tree.events import TreeEvent
+from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreRequest
 
 EVENT_LOG_ID = "sequence_hooks"
 """The request id of the output that carries a step's events; no request has it."""
@@ -55,11 +57,16 @@ class ChildTextParams(msgspec.Struct, array_like=True, frozen=True):
     skip_special_tokens: bool
     spaces_between_special_tokens: bool
     include_stop_str_in_output: bool
-    num_held_back: int
+    output_text_buffer_length: int
     """Characters at the end of its text that a delta does not tell yet: they may belong to a stop string."""
 
     logprobs: int | None
     flat_logprobs: bool
+
+
+def bare_request(request_id: str, prompt_token_ids: list[int], params: SamplingParams) -> EngineCoreRequest:
+    """What upstream's detokenizers, and its engine, need to know of a request that no user has sent."""
+    return EngineCoreRequest(request_id, prompt_token_ids, None, params, None, 0.0, None, None, None)
 
 
 class TextEnd(msgspec.Struct, array_like=True, frozen=True):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.core.adapter_slots import AdapterSlots
 from vllm.core.eviction import ChildLengthEstimate, KVEvictor
 from vllm.core.hook_queues import HookQueues
+from vllm.core.hooked_sequence import injected_into
 from vllm.core.kept import KeptKV
 from vllm.core.priority_order import PriorityOrder, Rank
 from vllm.core.scheduler import (
@@ -24,7 +24,7 @@ from vllm.core.scheduler import (
     SchedulingBudget,
 )
 from vllm.core.shared_blocks import last_copy_into_each
-from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
+from vllm.sequence import SequenceGroup, SequenceStatus
 
 
 class EvictingScheduler(HookQueues):
@@ -41,14 +41,6 @@ class EvictingScheduler(HookQueues):
         self._kept = KeptKV(self._blocks)
         self._preempted: list[SequenceGroup] = []
         """Groups preempted in this step that have a block table; upstream puts them into `waiting`."""
-
-    def set_policy(self, policy: BlockedKVPolicy) -> None:
-        """Set what happens to a BLOCKED sequence's KV under pressure, before the first step."""
-        self.evictor = KVEvictor(self._blocks, self._kept, policy, self._order, self._observer)
-
-    def free_seq(self, seq: Sequence) -> None:
-        """Free the blocks of a sequence."""
-        self._blocks.free(seq)
 
     def _schedule(self) -> SchedulerOutputs:
         self.evictor.costs.end_step()
@@ -147,7 +139,7 @@ class EvictingScheduler(HookQueues):
     ) -> SchedulerSwappedInOutputs:
         self._blocks.keep_sources()
         # A step copies in before it copies out.
-        if self.evictor.has_swapped_out:
+        if self.evictor.swapped_out:
             return SchedulerSwappedInOutputs.create_empty()
         # Upstream does not chunk here, so a prefill that is longer than the budget would never come back.
         return super()._schedule_swapped(budget, curr_loras, enable_chunking)
@@ -168,9 +160,12 @@ class EvictingScheduler(HookQueues):
         return self._holding_kv()
 
     def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
-        # Upstream's method ends the engine if there is no room in swap space.
         seq, wants_swap = seq_group.first_seq, self.user_specified_preemption_mode == "swap"
-        if wants_swap and not self._blocks.can_swap_out(seq):
+        injected = injected_into(seq)
+        # In swap space it would wait for room that its children's KV takes until it is copied.
+        is_still_copied = injected is not None and bool(injected.copies)
+        # Upstream's method ends the engine if there is no room in swap space.
+        if wants_swap and (is_still_copied or not self._blocks.can_swap_out(seq)):
             self._preempt_by_recompute(seq_group)
             return PreemptionMode.RECOMPUTE
         return super()._preempt(seq_group, blocks_to_swap_out)
@@ -179,7 +174,7 @@ class EvictingScheduler(HookQueues):
         """Upstream's `_preempt_by_recompute`, but blocks that the sequence shares are kept: that costs nothing."""
         num_before = self.evictor.num_recomputed
         self.evictor.evict(seq_group)
-        self.recorder.preempted(seq_group, "discard", self.evictor.num_recomputed - num_before)
+        self.recorder.preempted(seq_group.request_id, "discard", self.evictor.num_recomputed - num_before)
         if self._has_blocks(seq_group):
             self._preempted.append(seq_group)
         else:

@@ -18,12 +18,11 @@ from sequence_hooks.kv.eviction import (
     cuts_indivisible,
 )
 from sequence_hooks.kv.step_costs import StepCosts
-from sequence_hooks.trace.events import Evicted
-from sequence_hooks.trace.observer import NO_RECORDER, Observer
 from sequence_hooks.tree.events import Ended, TreeEvent
 from vllm.core.hooked_sequence import V0Branch, branch_of_seq, injected_into
 from vllm.core.kept import KeptKV
 from vllm.core.priority_order import PriorityOrder
+from vllm.core.recorder import SchedulerRecorder
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.logger import init_logger
 from vllm.sequence import SequenceGroup, SequenceStatus
@@ -40,21 +39,26 @@ class KVEvictor:
         kept: KeptKV,
         policy: BlockedKVPolicy,
         order: PriorityOrder,
-        observer: Observer = NO_RECORDER,
+        recorder: SchedulerRecorder,
     ) -> None:
         self.costs = StepCosts()
+        self.preserves = policy == "preserve"
+        """Whether the policy lets sequences that are set aside keep their KV."""
+
         self.evictions: Counter[EvictionMeans] = Counter()
         """How often each means was chosen."""
 
         self.num_recomputed = 0
         """Tokens whose KV was discarded, and has to be recomputed."""
 
+        self.swapped_out: list[tuple[int, int]] = []
+        """The blocks that are also copied out in this step, as (source, destination)."""
+
         self._blocks = blocks
         self._kept = kept
         self._policy = policy
         self._order = order
-        self._observer = observer
-        self._swapped_out: list[tuple[int, int]] = []
+        self._recorder = recorder
         if policy == "swap" and not blocks.has_swap_space:
             logger.warning(
                 "special_kwargs: blocked_kv_policy is 'swap', and there is no swap space (or prefix caching is on, "
@@ -103,24 +107,10 @@ class KVEvictor:
         self._blocks.free(group.first_seq)
         self._recompute_from(group, 0)
 
-    def note_swapped_out(self, blocks: Iterable[tuple[int, int]]) -> None:
-        """Record that ``blocks``, as (source, destination), are also copied out in this step."""
-        self._swapped_out += blocks
-
     def take_swapped_out(self) -> list[tuple[int, int]]:
         """Return, once, the blocks to copy out in this step, as (source, destination)."""
-        taken, self._swapped_out = self._swapped_out, []
+        taken, self.swapped_out = self.swapped_out, []
         return taken
-
-    @property
-    def preserves(self) -> bool:
-        """Whether the policy lets sequences that are set aside keep their KV."""
-        return self._policy == "preserve"
-
-    @property
-    def has_swapped_out(self) -> bool:
-        """Whether this step copies blocks out."""
-        return bool(self._swapped_out)
 
     def _recompute_from(self, group: SequenceGroup, num_kept: int) -> None:
         seq = group.first_seq
@@ -134,8 +124,7 @@ class KVEvictor:
             self._kept.release(branch)
             branch.discard_injected()
         if seq.status != SequenceStatus.RUNNING:
-            num_recomputed = num_computed - num_kept
-            self._observer.note(Evicted, sequence=group.request_id, means="discard", num_recomputed=num_recomputed)
+            self._recorder.evicted(group.request_id, "discard", num_computed - num_kept)
 
     def _candidate(self, group: SequenceGroup) -> EvictionCandidate[SequenceGroup]:
         seq, injected = group.first_seq, injected_into(group.first_seq)
@@ -154,14 +143,14 @@ class KVEvictor:
         )
 
     def _carry_out(self, eviction: Eviction[SequenceGroup]) -> None:
-        group = eviction.holder
+        group = eviction.candidate.holder
         self.evictions[eviction.means] += 1
         logger.debug(
             "%s is set aside and gives up %d blocks: %s", group.request_id, eviction.num_gained, eviction.means
         )
         if eviction.means == "swap":
-            self._swapped_out += self._blocks.swap_out(group.first_seq)
-            self._observer.note(Evicted, sequence=group.request_id, means="swap", num_recomputed=0)
+            self.swapped_out += self._blocks.swap_out(group.first_seq)
+            self._recorder.evicted(group.request_id, "swap", 0)
         else:
             self.evict(group, eviction.num_gained)
 

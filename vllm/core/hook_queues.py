@@ -11,14 +11,22 @@ from typing import Any
 
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import NO_RECORDER, Observer
-from sequence_hooks.trace.steps import StepCounts
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.group_queue import GroupQueue
 from vllm.core.recorder import SchedulerRecorder
 from vllm.core.scheduler import Scheduler
 from vllm.core.shared_blocks import SharedBlocks
-from vllm.core.transitions import check_transition
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata, SequenceStatus
+
+_LEGAL = {
+    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
+    SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
+    SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
+    SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
+    SequenceStatus.BLOCKED: set(SequenceStatus) - {SequenceStatus.BLOCKED, SequenceStatus.RUNNING},
+}
+"""Which status may follow which, when hooks change it; upstream's own changes are not checked."""
 
 _STATUS_IN = {
     "waiting": SequenceStatus.WAITING,
@@ -28,6 +36,10 @@ _STATUS_IN = {
     "forked": SequenceStatus.WAITING,
 }
 """The status of the groups in each queue, between two steps."""
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence was asked to go from its status to one that cannot follow it."""
 
 
 class HookQueues(Scheduler):
@@ -42,12 +54,11 @@ class HookQueues(Scheduler):
         self.forked = GroupQueue()
         """Groups that are WAITING with a block table, until there are a free slot and room for them."""
 
-        self._observer: Observer = NO_RECORDER
         self.recorder = SchedulerRecorder(NO_RECORDER)
 
     def observe(self, observer: Observer) -> None:
         """Tell ``observer`` of all events from now on."""
-        self._observer, self.recorder = observer, SchedulerRecorder(observer)
+        self.recorder = SchedulerRecorder(observer)
         manager = self.block_manager
         observer.note(events.SchedulerStarted, block_size=manager.block_size, num_blocks=manager.num_total_gpu_blocks)
 
@@ -95,12 +106,18 @@ class HookQueues(Scheduler):
         """Note a step that started at ``start``, in seconds."""
         num_used = self.block_manager.num_total_gpu_blocks - self._blocks.num_free()
         num_waiting = len(self.waiting) + len(self.forked) + len(self.swapped)
-        counts = StepCounts(num_used, self._blocks.num_unshared(), len(self.blocked), num_waiting)
-        self.recorder.step(start, scheduled, counts)
+        self.recorder.step(
+            start,
+            scheduled,
+            num_used_blocks=num_used,
+            num_unshared_blocks=self._blocks.num_unshared(),
+            num_blocked=len(self.blocked),
+            num_waiting=num_waiting,
+        )
 
     def _preempt_by_swap(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> None:
         super()._preempt_by_swap(seq_group, blocks_to_swap_out)
-        self.recorder.preempted(seq_group, "swap", 0)
+        self.recorder.preempted(seq_group.request_id, "swap", 0)
 
     def _swap_in(self, seq_group: SequenceGroup, blocks_to_swap_in: list[tuple[int, int]]) -> None:
         super()._swap_in(seq_group, blocks_to_swap_in)
@@ -111,7 +128,9 @@ class HookQueues(Scheduler):
 
     def _move(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """Change the status of a group's sequence together with its queue."""
-        check_transition(group, status)
+        current = group.first_seq.status
+        if status not in _LEGAL.get(current, ()):
+            raise IllegalTransition(f"{group.request_id} cannot go from {current.name} to {status.name}")
         self._leave_queue(group)
         group.first_seq.status = status
         if status == SequenceStatus.RUNNING:

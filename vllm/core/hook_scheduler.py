@@ -22,7 +22,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.live.trees import NUM_RECENT
-from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
+from sequence_hooks.trace.observer import NO_RECORDER
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
@@ -31,19 +31,20 @@ from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.port import SequencePort
+from vllm.core.eviction import KVEvictor
+from vllm.core.hook_queues import IllegalTransition
 from vllm.core.hooked_sequence import (
+    STATUSES,
     V0Branch,
     V0Sequence,
     attach,
     branch_of,
     branch_of_seq,
     injected_into,
-    status_of,
 )
 from vllm.core.injection import Injection
 from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
-from vllm.core.transitions import IllegalTransition
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
@@ -58,6 +59,8 @@ class HookScheduler(PriorityScheduler):
     """The clock of a recording, in seconds."""
 
     driver: ForkJoinDriver[V0Sequence]
+    trees: DependencyManager[V0Sequence]
+    """Those of all its requests."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,11 +68,6 @@ class HookScheduler(PriorityScheduler):
         self._injects_kv = False
         self._finished_at_join: list[SequenceGroup] = []
         self._finished_ids_to_report: deque[list[str]] = deque([[], [], []])
-
-    @property
-    def trees(self) -> DependencyManager[V0Sequence]:
-        """The trees of all its requests."""
-        return self.driver.trees
 
     def attach(
         self,
@@ -82,12 +80,13 @@ class HookScheduler(PriorityScheduler):
         """Attach the hooks, before the first request. The ``observer`` is told of each event of a tree."""
         path = special_kwargs.record_to
         recorder = NO_RECORDER if path is None else Recorder(path, self.clock)
-        observers = TreeRecorder(recorder), self._estimate, observer
+        self.observe(recorder)
+        self.evictor = KVEvictor(self._blocks, self._kept, special_kwargs.blocked_kv_policy, self._order, self.recorder)
+        observers = self.recorder, self._estimate, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
+        self.trees = self.driver.trees
         self._injects_kv = special_kwargs.injects_kv
-        self.observe(recorder)
-        self.set_policy(special_kwargs.blocked_kv_policy)
 
     def enqueue_children(self, parent: V0Branch, children: Collection[V0Branch]) -> None:
         """Queue new children; they run as soon as there is room.
@@ -143,7 +142,7 @@ class HookScheduler(PriorityScheduler):
     def finish_joined(self, branch: V0Branch) -> None:
         assert branch.ended_as is not None
         group = branch.sequence.group
-        self._move(group, status_of(branch.ended_as))
+        self._move(group, STATUSES[branch.ended_as])
         self._kept.release(branch)
         # Upstream emits the output of a group that ends outside a step through this list.
         self._finished_at_join.append(group)
@@ -183,7 +182,7 @@ class HookScheduler(PriorityScheduler):
             if branch is not None and self._has_blocks(branch.sequence.group) and self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
             else:
-                super().free_seq(seq)
+                self._blocks.free(seq)
         if seq.is_finished():
             self.recorder.ended(seq)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """V0's sequences in terms of the rules, and how to get from a sequence to its branch.
 
-A `Branch` track in the `DependencyManager` of its scheduler; its sequence refers back to it, as
+A `Branch` lives in the `DependencyManager` of its scheduler; its sequence refers back to it, as
 ``sequence.branch``. A sequence that no hook has touched has none.
 """
 
@@ -21,12 +21,9 @@ _OUTCOMES: dict[SequenceStatus, Outcome] = {
     SequenceStatus.FINISHED_ABORTED: "failed",
     SequenceStatus.FINISHED_IGNORED: "failed",
 }
-_STATUSES: dict[Outcome, SequenceStatus] = {
-    "stopped": SequenceStatus.FINISHED_STOPPED,
-    "length": SequenceStatus.FINISHED_LENGTH_CAPPED,
-    # Only an ignored one: an aborted sequence waits for no children, so it never finishes later.
-    "failed": SequenceStatus.FINISHED_IGNORED,
-}
+# One that has failed was ignored: an aborted sequence waits for no children, so it never finishes later.
+STATUSES = {outcome: status for status, outcome in _OUTCOMES.items() if status != SequenceStatus.FINISHED_ABORTED}
+"""The status of a sequence that finishes after its children."""
 
 
 class V0Sequence:
@@ -134,8 +131,3 @@ def injected_into(seq: Sequence) -> InjectedKV | None:
 def num_alike(seq: Sequence) -> int:
     """How many tokens at the front of ``seq`` have the KV that any prefill of them would compute."""
     return num_computed_alike(seq.get_num_computed_tokens(), injected_into(seq))
-
-
-def status_of(outcome: Outcome) -> SequenceStatus:
-    """The status of a sequence that finishes with ``outcome``."""
-    return _STATUSES[outcome]

@@ -2,7 +2,6 @@
 """Injected KV on V0: the slots that a plan of `sequence_hooks.tree.injection` names, and what the worker is told."""
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.tree.injection import KVCopy
@@ -39,9 +38,7 @@ class Injection:
         branch = branch_of(group)
         assert branch is not None
         children = {child.request_id: child.sequence.seq for child in branch.children}
-        for child, same in groupby(copies, key=lambda copy: copy.child):
-            of_child = list(same)
-            sources = self._blocks.slots(children[child], (copy.source_index for copy in of_child))
-            destinations = self._blocks.slots(group.first_seq, (copy.parent_index for copy in of_child))
-            for copy, source, destination in zip(of_child, sources, destinations, strict=True):
-                yield SlotCopy(source, destination, copy.source_position, copy.position)
+        for copy in copies:
+            source = self._blocks.slot(children[copy.child], copy.source_index)
+            destination = self._blocks.slot(group.first_seq, copy.parent_index)
+            yield SlotCopy(source, destination, copy.source_position, copy.position)

@@ -167,6 +167,6 @@ class PriorityScheduler(EvictingScheduler):
         self.running.remove(victim)
         if mode == PreemptionMode.SWAP:
             self.swapped.append(victim)
-            self.evictor.note_swapped_out(swapped_out)
+            self.evictor.swapped_out += swapped_out
         else:
             self.waiting.appendleft(victim)

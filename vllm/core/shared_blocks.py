@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from sequence_hooks.kv.transfer import slots_of
+from sequence_hooks.kv.transfer import slot_of
 from sequence_hooks.tree.integrity import Pool
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
 from vllm.core.hooked_sequence import num_alike
@@ -206,9 +206,9 @@ class SharedBlocks:
         else:
             table.ensure_num_empty_slots(1, extra_hash=salt)
 
-    def slots(self, seq: Sequence, indices: Iterable[int]) -> list[int]:
-        """The slots of tokens by their index in the context of ``seq``."""
-        return slots_of(self._manager.block_tables[seq.seq_id].physical_block_ids, self._manager.block_size, indices)
+    def slot(self, seq: Sequence, index: int) -> int:
+        """The slot of a token by its index in the context of ``seq``."""
+        return slot_of(self._manager.block_tables[seq.seq_id].physical_block_ids, self._manager.block_size, index)
 
     def note_copies(self, copies: Iterable[tuple[int, int]]) -> None:
         """Remember blocks that this step copies from."""

@@ -39,13 +39,9 @@ def admit(
                     "tokens; leave it out, switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs "
                     "on the server), or use the plug-in on a current vLLM, where children share it"
                 )
-            if limits.hooks and limits.max_child_depth > 0 and _has_children(special_kwargs):
+            by_promise = special_kwargs.promise_token_id is not None or special_kwargs.promise_token is not None
+            if limits.hooks and limits.max_child_depth > 0 and (by_promise or special_kwargs.named_handlers):
                 _admit_children(params, special_kwargs, model)
-
-
-def _has_children(special_kwargs: SpecialKwargs) -> bool:
-    by_promise = special_kwargs.promise_token_id is not None or special_kwargs.promise_token is not None
-    return by_promise or bool(special_kwargs.named_handlers)
 
 
 def _admit_children(params: SamplingParams, special_kwargs: SpecialKwargs, model: ModelFacts) -> None:

@@ -10,7 +10,7 @@ from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.tree.resume import ids_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
-from vllm.engine.hooked import has_hooks
+from vllm.engine.hooked import special_kwargs_of
 from vllm.engine.request_checks import only_value_errors
 from vllm.sampling_params import SamplingParams
 
@@ -72,7 +72,7 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
     async def engine_step(self, virtual_engine: int) -> bool:
         """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""
         in_progress = await super().engine_step(virtual_engine)
-        if has_hooks(self.engine) and self.engine.is_waiting_for_callers(virtual_engine):
+        if special_kwargs_of(self.engine) is not None and self.engine.is_waiting_for_callers(virtual_engine):
             await asyncio.sleep(_IDLE_SECONDS)
         return in_progress
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs as AnyEngines
 from sequence_hooks.config.checks import raise_for_field
-from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
+from sequence_hooks.config.messages import FAULTS, describe_error
 from sequence_hooks.config.qualified_names import load
+from sequence_hooks.tree.child_params import check_one
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, check_types
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams
 
@@ -43,8 +44,7 @@ def check_sampling_overrides(owner: object, name: str) -> None:
 def check_one_child(params: SamplingParams) -> None:
     """Raise a `ValueError` for parameters that no child of any model can have."""
     check_types(params)
-    if params.n != 1:
-        raise ValueError(f"n is {abbreviated(params.n)}; leave n at 1, and use children_per_promise")
+    check_one(params)
 
 
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:

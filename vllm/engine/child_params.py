@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sequence_hooks.tree.child_params import derive_seed, reconcile
+from sequence_hooks.tree.child_params import derive_seed, replaced
 from vllm.core.hooked_sequence import V0Branch
 from vllm.engine.child_overrides import check_one_child, sampling_fields
 from vllm.sampling_params import _MAX_TEMP, SamplingParams
@@ -27,11 +27,10 @@ def child_params(
         overrides: See `inherit`.
         index: The child's position among its parent's children.
     """
-    given = inherit(parent.sequence.sampling_params, overrides)
-    params = given
+    params = inherit(parent.sequence.sampling_params, overrides)
     if overrides is not None:
-        check_one_child(given)
-        params = complete(given, parent.sequence.seq)
+        check_one_child(params)
+        params = complete(params, parent.sequence.seq)
     # The child's prompt is its parent's context, which no user has sent as a prompt.
     params.prompt_logprobs = None
     if params.seed is not None:
@@ -52,7 +51,12 @@ def inherit(params: SamplingParams, overrides: SamplingParams | Mapping[str, Any
         return params.clone()
     if isinstance(overrides, SamplingParams):
         return overrides.clone()
-    return SamplingParams(**_overridden(params, overrides)).clone()
+    given = sampling_fields(overrides)
+    # The parent's own values have already become logits processors.
+    cleared = dict.fromkeys(_BECOME_PROCESSORS)
+    if not given.keys().isdisjoint(_BECOME_PROCESSORS):
+        cleared["logits_processors"] = None
+    return _replaced(params, cleared | given).clone()
 
 
 def params_after_join(branch: V0Branch) -> SamplingParams:
@@ -70,26 +74,8 @@ def params_after_join(branch: V0Branch) -> SamplingParams:
 
 def overlaid(params: SamplingParams, overrides: Mapping[str, Any]) -> SamplingParams:
     """``params``, which are no request's, with ``overrides`` applied."""
-    given = sampling_fields(overrides)
-    fields = _fields_of(params) | given
-    reconcile(fields, given, _MAX_TEMP)
-    return SamplingParams(**fields)
+    return _replaced(params, sampling_fields(overrides))
 
 
-def _fields_of(params: SamplingParams) -> dict[str, Any]:
-    # These follow from the other fields.
-    derived = ("output_text_buffer_length", "best_of", "n")
-    names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
-    return {name: getattr(params, name) for name in names}
-
-
-def _overridden(params: SamplingParams, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    given = sampling_fields(overrides)
-    # The parent's own values have already become logits processors.
-    fields = _fields_of(params) | dict.fromkeys(_BECOME_PROCESSORS) | given
-    if not any(name in given for name in (*_BECOME_PROCESSORS, "logits_processors")):
-        fields["logits_processors"] = params.logits_processors
-    elif "logits_processors" not in given:
-        fields["logits_processors"] = None
-    reconcile(fields, given, _MAX_TEMP)
-    return fields
+def _replaced(params: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
+    return SamplingParams(**replaced(params, given, ("output_text_buffer_length", "best_of", "n"), _MAX_TEMP))

@@ -8,7 +8,7 @@ import vllm.envs as envs
 from sequence_hooks.config import tokens
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import abbreviated
-from sequence_hooks.trace.beginning import begin_recording
+from sequence_hooks.trace.recorder import begin
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.child_checks import check_child_params
@@ -62,7 +62,7 @@ def resolve(special_kwargs: SpecialKwargs, config: VllmConfig) -> SpecialKwargs:
     if special_kwargs.injects_kv:
         config.parallel_config.worker_cls = hook_worker_for(config.parallel_config.worker_cls)
     if special_kwargs.record_to is not None:
-        begin_recording(special_kwargs, model_config.model)
+        begin(special_kwargs.record_to, model_config.model, special_kwargs)
     return special_kwargs
 
 

@@ -7,7 +7,7 @@ Import this where upstream imports its own metrics: prometheus_client reads its 
 import time
 from collections.abc import Mapping, Sequence
 
-from sequence_hooks.serving.metrics import COUNTERS, CounterDelta, HookMetrics
+from sequence_hooks.serving.metrics import CounterDelta, EngineMetrics, HookMetrics
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.metrics import local_interval_elapsed
 from vllm.engine.metrics_types import StatLoggerBase, Stats, SupportsMetricsInfo
@@ -30,21 +30,16 @@ class HookStatLogger(StatLoggerBase):
         self._schedulers = schedulers
         self._delta = CounterDelta()
         self._logged = (0, 0.0)
-        self._metrics = HookMetrics(list(labels), gauge_mode="sum").of(labels)
+        self._metrics = EngineMetrics(HookMetrics(list(labels), gauge_mode="sum"), labels)
 
     def log(self, stats: Stats) -> None:
         """Update all metrics."""
         num_blocked = sum(len(scheduler.blocked) for scheduler in self._schedulers)
-        self._metrics.set_blocked(num_blocked)
-        for field in COUNTERS:
-            total = sum(getattr(each.trees.stats, field) for each in self._schedulers)
-            self._metrics.add(field, self._delta.of(field, total))
+        self._metrics.blocked.set(num_blocked)
+        self._metrics.count(self._delta, [each.trees.stats for each in self._schedulers])
         for means in ("swap", "discard"):
             total = sum(each.evictor.evictions[means] for each in self._schedulers)
             self._metrics.add_evictions(means, self._delta.of(means, total))
-        for scheduler in self._schedulers:
-            while scheduler.trees.stats.blocked_times:
-                self._metrics.observe_blocked(scheduler.trees.stats.blocked_times.popleft())
         if local_interval_elapsed(stats.now, self.last_local_log, self.local_interval):
             self.last_local_log = stats.now
             self._log_held(num_blocked)
@@ -55,7 +50,7 @@ class HookStatLogger(StatLoggerBase):
     def _log_held(self, num_blocked: int) -> None:
         held = sum(scheduler.num_blocks_of_blocked() for scheduler in self._schedulers)
         share = held / max(1, sum(each.block_manager.num_total_gpu_blocks for each in self._schedulers))
-        self._metrics.set_held(share)
+        self._metrics.held.set(share)
         # They may wait for callers for long.
         is_new, self._logged = self._logged != (num_blocked, share), (num_blocked, share)
         if num_blocked and is_new:

@@ -12,6 +12,12 @@ def special_kwargs_of(engine: Any) -> SpecialKwargs | None:
     return getattr(config, "special_kwargs", None)
 
 
-def has_hooks(engine: Any) -> bool:
-    """Whether the engine was made with ``special_kwargs``."""
-    return special_kwargs_of(engine) is not None
+async def special_kwargs_behind(client: Any) -> SpecialKwargs | None:
+    """Those of the engine behind a server's client, which may run in another process."""
+    return getattr(await client.get_vllm_config(), "special_kwargs", None)
+
+
+async def may_wait(client: Any) -> bool:
+    """Whether sequences of that engine may wait for their callers."""
+    special_kwargs = await special_kwargs_behind(client)
+    return special_kwargs is not None and special_kwargs.sync_resume == "manual"

@@ -28,7 +28,7 @@ from vllm.engine.tree_stats import (
     requests_alone,
     still_skipped,
 )
-from vllm.outputs import RequestOutputFactory, index_of, note_unprocessed
+from vllm.outputs import RequestOutputFactory, index_of
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata
 
@@ -196,7 +196,8 @@ class LLMEngine(upstream.LLMEngine):
         }
         for group in tokens:
             if group.request_id in self.seq_id_to_seq_group:
-                note_unprocessed(group.first_seq)
+                # Its token is appended: it has no text yet, and may end the sample.
+                group.first_seq.has_unprocessed = True
         for group, token in tokens.items():
             if self._hooks().must_process_now(group, token):
                 self._process_now(pending[0], group)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from vllm.config import CacheConfig, ModelConfig
 
 MAX_SAMPLES = 16_384
+"""Of one prompt. Each is a sequence, and all are made before the engine's next step."""
+
 _SEEDS = range(-(2**63), 2**64)
 """The seeds that torch's random generators take."""
 

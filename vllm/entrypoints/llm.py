@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints import llm as upstream
-from vllm.engine.hooked import has_hooks, special_kwargs_of
+from vllm.engine.hooked import special_kwargs_of
 
 
 class TreeProgress(tqdm):
@@ -41,7 +41,7 @@ class LLM(upstream.LLM):
 
     def _run_engine(self, *, use_tqdm: bool | Callable[..., tqdm] = True) -> list[Any]:
         """Upstream's `_run_engine`; with hooks its default progress bar shows how many children were spawned."""
-        if use_tqdm is True and has_hooks(self.llm_engine):
+        if use_tqdm is True and special_kwargs_of(self.llm_engine) is not None:
             use_tqdm = partial(TreeProgress, num_spawned=self._num_spawned)
         return super()._run_engine(use_tqdm=use_tqdm)
 

@@ -2,16 +2,16 @@
 """Copies a model's KV from slot to slot in all its layers, and moves the keys to their new positions."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from sequence_hooks.kv.rotary import Rotation
+from sequence_hooks.kv.caches import Layer, copy_slots
 from vllm.attention import Attention, AttentionType
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 from vllm.worker.hook_workers import refusal
-from vllm.worker.kv_slots import Places, check_layout, open_cache, read, write
+from vllm.worker.kv_slots import check_layout, open_cache
 from vllm.worker.rotary import check_rotary, is_rotary
 
 # Upstream's modules whose keys are not what their rotary embedding returned, if the attribute has the
@@ -21,13 +21,6 @@ _KEYS_OF_THEIR_OWN = {
     "HunYuanAttention": ("use_qk_norm", True),
     "HunYuanCrossAttention": ("use_qk_norm", True),
 }
-
-
-class Layer(NamedTuple):
-    """A layer with a KV cache, and the rotary embedding that made its keys."""
-
-    attention: Attention
-    rotary: RotaryEmbedding
 
 
 class KVCopier:
@@ -46,28 +39,16 @@ class KVCopier:
 
     @torch.inference_mode()
     def copy(self, slot_copies: torch.Tensor, virtual_engine: int) -> None:
-        """Carry out ``slot_copies``: `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
-
-        In each layer, all sources are read before any destination is written.
-        """
-        sources, destinations, before, after = slot_copies.unbind(1)
-        rotaries = {layer.rotary for layer in self._layers}
-        # Read the tables anew each time: a forward pass may replace them.
-        rotations = {each: Rotation.between(each.cos_sin_cache, before, after, each.is_neox_style) for each in rotaries}
-        for attention, rotary in self._layers:
-            cache = open_cache(attention, attention.kv_cache[virtual_engine])
-            places = Places.of(sources, cache.block_size)
-            keys, values = read(cache.keys, places), read(cache.values, places)
-            places = Places.of(destinations, cache.block_size)
-            write(cache.keys, places, rotations[rotary].apply(keys))
-            write(cache.values, places, values)
+        """See `sequence_hooks.kv.caches.copy_slots`."""
+        opened = ((open_cache(each, each.kv_cache[virtual_engine]), rotary) for each, rotary in self._layers)
+        copy_slots([Layer(*views, rotary) for views, rotary in opened], slot_copies)
 
 
-def _find_layers(model: nn.Module, forward_context: Mapping[str, Any]) -> Iterator[Layer]:
+def _find_layers(model: nn.Module, forward_context: Mapping[str, Any]) -> Iterator[tuple[Attention, RotaryEmbedding]]:
     parents = {child: module for module in model.modules() for child in module.children()}
     for name, attention in forward_context.items():
         if isinstance(attention, Attention) and attention.attn_type == AttentionType.DECODER:
-            yield _open_layer(name, attention, _owners(attention, parents))
+            yield attention, _rotary_of(name, attention, _owners(attention, parents))
 
 
 def _owners(module: nn.Module, parents: Mapping[nn.Module, nn.Module]) -> list[nn.Module]:
@@ -79,7 +60,7 @@ def _owners(module: nn.Module, parents: Mapping[nn.Module, nn.Module]) -> list[n
     return owners
 
 
-def _open_layer(name: str, attention: Attention, owners: Iterable[nn.Module]) -> Layer:
+def _rotary_of(name: str, attention: Attention, owners: Iterable[nn.Module]) -> RotaryEmbedding:
     check_layout(attention)
     if attention.impl.alibi_slopes is not None:
         raise refusal(f"ALiBi, as in {name}")
@@ -88,7 +69,7 @@ def _open_layer(name: str, attention: Attention, owners: Iterable[nn.Module]) ->
             raise refusal(f"{type(owner).__name__}, whose keys are not only rotated, as in {name}")
     rotary = _find_rotary(name, owners)
     check_rotary(rotary, attention.head_size)
-    return Layer(attention, rotary)
+    return rotary
 
 
 def _has_keys_of_its_own(owner: nn.Module) -> bool:

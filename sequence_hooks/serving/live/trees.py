@@ -32,31 +32,31 @@ class Tokens:
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LiveSequence:
     """One sequence at this moment. Times are seconds since the epoch."""
 
     request_id: str
-    parent_id: str | None
+    parent_id: str | None = None
     """None for a request's own sequence."""
 
-    spawn_position: int
+    spawn_position: int = 0
     """Output tokens of its parent at the spawn."""
 
-    is_detached: bool
+    is_detached: bool = False
     state: State
-    waits_for: Literal["children", "caller"] | None
+    waits_for: Literal["children", "caller"] | None = None
     """What it waits for if it is "blocked"."""
 
-    since: float | None
+    since: float | None = None
     """When it was last BLOCKED; None if it never was."""
 
     num_output_tokens: int
-    finish_reason: str | None
+    finish_reason: str | None = None
     started: float | None
     """None if the engine keeps no statistics."""
 
-    ended: float | None
+    ended: float | None = None
     last_tokens: tuple[Tokens, ...]
     """The end of its output."""
 
@@ -101,16 +101,9 @@ def alone(request_id: str, started: float | None, token_ids: Sequence[int], num_
     last = tuple(token_ids[max(0, len(token_ids) - num_tokens) :])
     sequence = LiveSequence(
         request_id=request_id,
-        parent_id=None,
-        spawn_position=0,
-        is_detached=False,
         state="running" if token_ids else "waiting",
-        waits_for=None,
-        since=None,
         num_output_tokens=len(token_ids),
-        finish_reason=None,
         started=started,
-        ended=None,
         last_tokens=(Tokens("sampled", None, last),) if last else (),
     )
     return (sequence,)

@@ -90,15 +90,8 @@ class EventLog:
 
 
 def _text_params(params: SamplingParams) -> ChildTextParams:
-    return ChildTextParams(
-        params.detokenize,
-        params.skip_special_tokens,
-        params.spaces_between_special_tokens,
-        params.include_stop_str_in_output,
-        params.output_text_buffer_length,
-        params.num_logprobs,
-        params.flat_logprobs,
-    )
+    own = {name: getattr(params, name) for name in ChildTextParams.__struct_fields__}
+    return ChildTextParams(**own | {"logprobs": params.num_logprobs})
 
 
 def _text_end(sequence: V1Sequence) -> TextEnd:

@@ -55,7 +55,7 @@ class KVEvictor:
         """Take note that KV is about to be evicted."""
         self.evictions["discard"] += 1
         self.num_recomputed += evicted.num_computed_tokens
-        self._recorder.evicted(evicted.holder, evicted.num_computed_tokens)
+        self._recorder.evicted(evicted.holder.request_id, "discard", evicted.num_computed_tokens)
 
     def candidates(self, requests: Iterable[Request]) -> list[EvictionCandidate[Request]]:
         """What those of the ``requests`` hold that have KV."""
@@ -72,10 +72,8 @@ class KVEvictor:
             num_owned=sum(block.ref_cnt == 1 for block in blocks),
             block_size=managers[0].block_size,
             num_computed_tokens=request.num_computed_tokens,
-            num_indivisible_tokens=0,
-            can_swap=False,
         )
 
     def _best(self, candidates: Sequence[EvictionCandidate[Request]]) -> EvictionCandidate[Request] | None:
         eviction = choose(reversed(candidates), self._policy, self._manager.block_pool.num_gpu_blocks, _COSTS)
-        return None if eviction is None else next(each for each in candidates if each.holder is eviction.holder)
+        return None if eviction is None else eviction.candidate

@@ -16,10 +16,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.kv.transfer import Run, SlotCopy, slots_of
+from sequence_hooks.kv.transfer import Run, SlotCopy, slot_of
 from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.requests import make_glue
@@ -160,14 +160,11 @@ class Injection:
         return None if branch is None else branch.injected
 
     def _slot_copies(self, request: Request, injected: InjectedKV) -> Iterator[SlotCopy]:
-        size = self._kept.block_size
         (table,) = self._manager.get_block_ids(request.request_id)
-        for child, same in groupby(injected.take_copies(), key=lambda copy: copy.child):
-            copies = list(same)
-            sources = self._kept.slots(child, (copy.source_index for copy in copies))
-            destinations = slots_of(table, size, (copy.parent_index for copy in copies))
-            for copy, source, destination in zip(copies, sources, destinations, strict=True):
-                yield SlotCopy(source, destination, copy.source_position, copy.position)
+        for copy in injected.take_copies():
+            source = self._kept.slot(copy.child, copy.source_index)
+            destination = slot_of(table, self._kept.block_size, copy.parent_index)
+            yield SlotCopy(source, destination, copy.source_position, copy.position)
 
     def _offsets(self, scheduled: Iterable[Request]) -> Iterator[tuple[str, int]]:
         """Position minus index of the tokens that each request computes, where it is not 0."""

@@ -5,11 +5,10 @@ child, as it ends       │ full │ full │ promi… resu… │ …lt     its
 kept                                   +1             +1      upstream frees the child; these stay
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sequence_hooks.kv.eviction import EvictionCandidate
-from sequence_hooks.kv.transfer import slots_of
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -64,11 +63,10 @@ class KeptKV:
         kept = self._by_child.get(branch.request_id)
         return Source(branch.sequence.num_prompt_tokens, 0 if kept is None else kept.num_available, branch.injected)
 
-    def slots(self, child: str, indices: Iterable[int]) -> list[int]:
-        """The slots of a kept child's tokens, by their index in its context."""
+    def slot(self, child: str, index: int) -> int:
+        """The slot of a kept child's token, by its index in the child's context."""
         kept, size = self._by_child[child], self.block_size
-        ids = [block.block_id for block in kept.blocks]
-        return slots_of(ids, size, (index - kept.first * size for index in indices))
+        return kept.blocks[index // size - kept.first].block_id * size + index % size
 
     def children_of(self, parent: Request) -> list[str]:
         """The children of ``parent`` of which something is kept."""
@@ -110,8 +108,6 @@ class KeptKV:
                 num_owned=sum(block.ref_cnt == 1 for block in kept.blocks),
                 block_size=self.block_size,
                 num_computed_tokens=kept.num_available - kept.num_prompt,
-                num_indivisible_tokens=0,
-                can_swap=False,
             )
 
     @property

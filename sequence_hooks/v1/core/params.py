@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sequence_hooks.config.messages import abbreviated
-from sequence_hooks.tree.child_params import derive_seed, reconcile
+from sequence_hooks.tree.child_params import check_one, derive_seed, replaced
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
 from sequence_hooks.v1.prior_output import with_earlier
 from vllm.config import VllmConfig
@@ -21,7 +20,6 @@ MIN_TEMPERATURE = 1e-2
 """Upstream raises lower temperatures to it, with a warning for each child if hooks left that to it."""
 
 _DERIVED = ("output_text_buffer_length", "n", "skip_clone")
-"""Fields that follow from the others, or that every child has alike."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def child_params(parent: V1Branch, overrides: Overrides, index: int, completer: 
     own = parent.sequence.sampling_params
     params = inherit(own, overrides)
     if overrides is not None:
-        check_one_child(params)
+        check_one(params)
         completer.complete(params)
     if params.max_tokens is None:
         # Only the model's length ends the child, and upstream needs a number.
@@ -86,11 +84,7 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
     if isinstance(overrides, SamplingParams):
         return copied(overrides)
     given = sampling_fields(overrides)
-    own = copied(params)
-    names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in _DERIVED]
-    fields = {name: getattr(own, name) for name in names} | given
-    reconcile(fields, given, MIN_TEMPERATURE)
-    return SamplingParams(**fields)
+    return SamplingParams(**replaced(copied(params), given, _DERIVED, MIN_TEMPERATURE))
 
 
 def copied(params: SamplingParams) -> SamplingParams:
@@ -103,7 +97,7 @@ def check_child(overrides: Overrides, verify: Callable[[SamplingParams], None]) 
     """Raise an exception for ``overrides`` that no child of any request can have."""
     # Upstream's default of max_tokens would forbid a larger min_tokens.
     params = inherit(SamplingParams(max_tokens=None), overrides)
-    check_one_child(params)
+    check_one(params)
     verify(params)
 
 
@@ -138,8 +132,10 @@ def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(fields)
     if isinstance(given.get("logit_bias"), Mapping):
         given["logit_bias"] = {_id_of(key): bias for key, bias in given["logit_bias"].items()}
-    # Upstream checks types only of what comes over HTTP.
-    msgspec.convert({"max_tokens": None, **given}, SamplingParams)
+    # Upstream checks types only of what comes over HTTP. It must not see a temperature that it would warn of.
+    is_low = isinstance(given.get("temperature"), float) and 0 < given["temperature"] < MIN_TEMPERATURE
+    quiet = {"temperature": MIN_TEMPERATURE} if is_low else {}
+    msgspec.convert({"max_tokens": None, **given, **quiet}, SamplingParams)
     for name, value in given.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}; give a finite number")
@@ -150,9 +146,3 @@ def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _id_of(key: Any) -> Any:
     return int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
-
-
-def check_one_child(params: SamplingParams) -> None:
-    """Raise a `ValueError` for parameters that no child of any model can have."""
-    if params.n != 1:
-        raise ValueError(f"n is {abbreviated(params.n)}; leave n at 1, and use children_per_promise")

@@ -2,11 +2,11 @@
 """What a scheduler records about requests, steps and trees."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sequence_hooks.trace import events
-from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
+from sequence_hooks.trace.observer import NO_RECORDER, RunRecorder
 from sequence_hooks.trace.recorder import Recorder
-from sequence_hooks.trace.steps import StepCounts, StepRecorder
 from sequence_hooks.v1.core.sequence import params_of
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import Request
@@ -15,7 +15,7 @@ Decode = Callable[[Sequence[int], bool], str]
 """The text of tokens, with or without special ones; empty if the engine has no tokenizer."""
 
 
-class SchedulerRecorder(TreeRecorder):
+class SchedulerRecorder(RunRecorder):
     """Turns what happens in a scheduler into events, each noted once.
 
     Args:
@@ -25,12 +25,8 @@ class SchedulerRecorder(TreeRecorder):
     def __init__(self, record_to: str | None, manager: KVCacheManager, decode: Decode) -> None:
         observer = NO_RECORDER if record_to is None else Recorder(record_to)
         super().__init__(observer)
-        self.is_recording = observer.is_recording
-        """Whether counts are worth computing."""
-
         self._pool = manager.block_pool
         self._decode = decode
-        self._steps = StepRecorder(observer)
         self._num_prompt_tokens: dict[str, int] = {}
         """Of each sequence whose end is not noted yet. To upstream, a join turns all that it has into its prompt."""
 
@@ -38,52 +34,24 @@ class SchedulerRecorder(TreeRecorder):
         # The first block is upstream's null block, which nobody can have.
         observer.note(events.SchedulerStarted, block_size=block_size, num_blocks=self._pool.num_gpu_blocks - 1)
 
-    def now(self) -> float:
-        """The time that an event gets now, in seconds."""
-        return self._observer.now()
-
     def arrived(self, request: Request) -> None:
         """Note that a request, or one of its samples, is queued."""
         if self.is_recording:
-            self._observer.note(
-                events.Arrived,
-                sequence=request.request_id,
-                num_prompt_tokens=request.num_prompt_tokens,
-                prompt=self._decode(request.prompt_token_ids or (), False) or None,
-            )
+            prompt = self._decode(request.prompt_token_ids or (), False) or None
+            fields: dict[str, Any] = {"num_prompt_tokens": request.num_prompt_tokens, "prompt": prompt}
+            self._observer.note(events.Arrived, sequence=request.request_id, **fields)
 
     def track(self, request: Request) -> None:
         """Remember a sequence until its end is noted."""
         if self.is_recording:
             self._num_prompt_tokens.setdefault(request.request_id, request.num_prompt_tokens)
 
-    def preempted(self, request: Request) -> None:
-        """Note that a running request is about to be preempted, and to give up its KV."""
-        num_recomputed = request.num_computed_tokens
-        self._observer.note(
-            events.Preempted, sequence=request.request_id, means="discard", num_recomputed=num_recomputed
-        )
-
-    def evicted(self, request: Request, num_recomputed: int) -> None:
-        """Note that the KV of a request that does not run is about to be evicted.
-
-        Args:
-            num_recomputed: Tokens whose KV will have to be computed again.
-        """
-        self._observer.note(events.Evicted, sequence=request.request_id, means="discard", num_recomputed=num_recomputed)
-
     def ended(self, request: Request) -> None:
         """Note the end of a sequence."""
-        if not self.is_recording:
-            return
-        output = request.all_token_ids[self._num_prompt_tokens.pop(request.request_id) :]
-        self._observer.note(
-            events.Finished,
-            sequence=request.request_id,
-            reason=request.status.name.removeprefix("FINISHED_").lower(),
-            num_output_tokens=len(output),
-            text=self._decode(output, params_of(request).skip_special_tokens),
-        )
+        if self.is_recording:
+            output = request.all_token_ids[self._num_prompt_tokens.pop(request.request_id) :]
+            text = self._decode(output, params_of(request).skip_special_tokens)
+            self._ended(request.request_id, request.status, len(output), text)
 
     def step(
         self,
@@ -108,10 +76,12 @@ class SchedulerRecorder(TreeRecorder):
                 prefill.append((name, num_tokens))
             else:
                 decode.append(name)
-        counts = StepCounts(
+        self._step(
+            start,
+            prefill,
+            decode,
             num_used_blocks=self._pool.num_gpu_blocks - 1 - self._pool.get_num_free_blocks(),
             num_unshared_blocks=sum(map(len, held.values())),
             num_blocked=num_blocked,
             num_waiting=num_waiting,
         )
-        self._steps.note(start, prefill, decode, counts)

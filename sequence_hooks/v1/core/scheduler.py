@@ -206,7 +206,7 @@ class HookScheduler(ReleaseScheduler):
             # Without it, its owner cannot go on with injected KV.
             self._evict(self.evictor.candidate(glue.owner))
             return
-        self._recorder.preempted(request)
+        self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -242,10 +242,8 @@ class HookScheduler(ReleaseScheduler):
     def reset_prefix_cache(self, reset_running_requests: bool = False, *args: Any, **kwargs: Any) -> bool:
         """As upstream: if running requests give up their KV, so do those that do not run."""
         if reset_running_requests:
-            kept, waiting = (
-                self._kept.candidates(self._injection.copies),
-                self._injection.without_glue(self.waiting_with_kv),
-            )
+            kept = self._kept.candidates(self._injection.copies)
+            waiting = self._injection.without_glue(self.waiting_with_kv)
             for candidate in [*kept, *self.evictor.candidates([*self.blocked.values(), *waiting])]:
                 self._evict(candidate)
             self._forks.release_all()

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sequence_hooks.v1.wire import bare_request
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 
@@ -38,9 +38,10 @@ class StopStringChecker:
         self._stop = [params.stop] if isinstance(params.stop, str) else list(params.stop or ())
         self._is_included = params.include_stop_str_in_output
         self._min_tokens = params.min_tokens
-        self._detokenizer = IncrementalDetokenizer.from_new_request(
-            tokenizer, _request(_without_stop(params), prompt_token_ids)
-        )
+        params = params.clone()
+        params.stop = []
+        request = bare_request("texts", prompt_token_ids, params)
+        self._detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
         self._ends: list[int] = []
         """The length of the text up to each output token's end."""
 
@@ -98,23 +99,3 @@ class StopStringChecker:
 def has_stop_strings(params: SamplingParams) -> bool:
     """Whether the text of a sequence may end it."""
     return bool(params.stop) and params.detokenize
-
-
-def _without_stop(params: SamplingParams) -> SamplingParams:
-    params = params.clone()
-    params.stop = []
-    return params
-
-
-def _request(params: SamplingParams, prompt_token_ids: list[int]) -> EngineCoreRequest:
-    return EngineCoreRequest(
-        request_id="texts",
-        prompt_token_ids=prompt_token_ids,
-        mm_features=None,
-        sampling_params=params,
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )

@@ -9,9 +9,9 @@ from sequence_hooks.tree.assembly import segments_of
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.v1.frontend.replay import FrontBranch
 from sequence_hooks.v1.frontend.sequences import NUM_SEEN, OutputSequence
+from sequence_hooks.v1.wire import bare_request
 from vllm.logprobs import create_sample_logprobs
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 
@@ -51,8 +51,7 @@ def _decoded(own: OutputSequence, token_ids: Sequence[int], tokenizer: Any, para
         skip_special_tokens=params.skip_special_tokens,
         spaces_between_special_tokens=params.spaces_between_special_tokens,
     )
-    seen = list(own.prompt_token_ids[-NUM_SEEN:])
-    request = EngineCoreRequest(own.request_id, seen, None, plain, None, 0.0, None, None, None)
+    request = bare_request(own.request_id, list(own.prompt_token_ids[-NUM_SEEN:]), plain)
     detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
     detokenizer.update(list(token_ids), False)
     text: str = detokenizer.get_next_output_text(True, False)

@@ -24,7 +24,7 @@ def live_tree(processor: HookOutputProcessor, request_id: str, num_tokens: int) 
 
 
 def _recent(processor: HookOutputProcessor, num_tokens: int) -> Iterator[Tree]:
-    return (tree_of(root, num_tokens) for root in processor.recent)
+    return (tree_of(root, num_tokens) for root in processor.trees.recent)
 
 
 def _tree_of(state: RequestState, num_tokens: int) -> Tree:

@@ -6,11 +6,11 @@ Each function extends one method of upstream's handlers, and gets it as its firs
 
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees
+from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.v1.releases.installed import completion_usage_type
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
@@ -33,19 +33,16 @@ async def request_trees(upstream: Callable[..., Any], serving: Any, request: Any
     return await upstream(serving, request, *args, **kwargs)
 
 
-async def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
+def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
     """Upstream's lines of a streamed completion, with trees."""
     given = _named(upstream, args, kwargs)
-    chunk = {"object": "text_completion", "created": given["created_time"]}
-    async for line in _stream(upstream, given, chunk):
-        yield line
+    return _stream(upstream, given, {"object": "text_completion", "created": given["created_time"]})
 
 
-async def chat_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
+def chat_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
     """Upstream's lines of a streamed chat completion, with trees."""
     given = _named(upstream, args, kwargs)
-    async for line in _stream(upstream, given, {"object": CHAT_CHUNK, "created": int(time.time())}):
-        yield line
+    return _stream(upstream, given, {"object": CHAT_CHUNK, "created": int(time.time())})
 
 
 def completion_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +58,7 @@ async def chat_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
     """Upstream's response of a chat completion, with trees; an error as it is."""
     given = _named(upstream, args, kwargs)
     results: list[Any] = []
-    given["result_generator"] = _last(given["result_generator"], results)
+    given["result_generator"] = keep_last(given["result_generator"], results)
     response = await upstream(**given)
     if hasattr(response, "choices"):
         add_trees(response, results[0].outputs, completion_usage_type())
@@ -80,13 +77,6 @@ async def _stream(
     has_events = may_wait or bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
     async for line in stream.with_events(made) if has_events else stream.of_parent(made):
         yield line
-
-
-async def _last(results: AsyncIterator[Any], kept: list[Any]) -> AsyncIterator[Any]:
-    """The ``results``, of which the last one is ``kept``."""
-    async for result in results:
-        kept[:] = [result]
-        yield result
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's output processor, which also tells callers what happened to their trees."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +14,6 @@ from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.tree.events import Assembled, Joined, TreeEvent
-from sequence_hooks.tree.resume import nobody_waits
-from sequence_hooks.tree.stats import HookStats
 from sequence_hooks.tree.transcript import waiting_of
 from sequence_hooks.v1.frontend.final_order import assembled
 from sequence_hooks.v1.frontend.iteration_stats import TreeStats
@@ -71,6 +69,7 @@ class HookOutputProcessor(OutputProcessor):
         self._stats, self._side_outputs = TreeStats(), SideOutputs()
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self._replay = Replay(self.tokenizer, (self._stats, self._side_outputs, self), num_recent)
+        self.trees = self._replay.trees
         self._states: dict[FrontBranch, TreeRequestState] = {}
         """The states of requests by the roots of their trees."""
 
@@ -81,7 +80,7 @@ class HookOutputProcessor(OutputProcessor):
         """What is still to happen, while a step's outputs come in."""
 
         self._core_stats: CoreHookStats | None = None
-        """What the engine has contents since `take_core_stats`."""
+        """What the engine has told since `take_core_stats`."""
 
     def add_request(self, request: EngineCoreRequest, *args: Any, **kwargs: Any) -> None:
         """As upstream; the request is one that `HookInputProcessor` has let in."""
@@ -123,7 +122,7 @@ class HookOutputProcessor(OutputProcessor):
         if step.num_outputs:
             return made
         self._step = None
-        self._replay_all(step.events)
+        self._replay.replay(step.events)
         side_outputs = self._side_outputs.take_outputs(self._states)
         self._release_joined()
         with self._stats.without_tokens():
@@ -142,18 +141,8 @@ class HookOutputProcessor(OutputProcessor):
             state = self._states[branch]
             state.assembled = assembled(branch, event.spans, self.tokenizer, state.params)
 
-    @property
-    def hook_stats(self) -> HookStats:
-        """What hooks have done to the requests of this front end."""
-        return self._replay.trees.stats
-
-    @property
-    def recent(self) -> Iterator[FrontBranch]:
-        """The roots of the trees that have ended last."""
-        return self._replay.trees.recent
-
     def take_core_stats(self) -> CoreHookStats | None:
-        """What the engine has contents of its hooks since the last call; None if nothing has changed."""
+        """What the engine has told of its hooks since the last call; None if nothing has changed."""
         stats, self._core_stats = self._core_stats, None
         return stats
 
@@ -177,19 +166,8 @@ class HookOutputProcessor(OutputProcessor):
 
     def awaiting_resume(self) -> list[Waiting]:
         """What callers learn about the sequences that wait for them, in the order in which they were BLOCKED."""
-        waiting = (waiting_of(each, self._states[each.root].request_index) for each in self._replay.awaiting())
+        waiting = (waiting_of(each, self._states[each.root].request_index) for each in self.trees.awaiting_resume())
         return sorted(waiting, key=lambda each: each.since)
-
-    def waiting_branch(self, request_id: str) -> FrontBranch:
-        """The sequence with this id that waits for its caller; raises a `ValueError` that names those that do."""
-        waiting = {branch.request_id: branch for branch in self._replay.awaiting()}
-        if request_id not in waiting:
-            raise nobody_waits(request_id, waiting)
-        return waiting[request_id]
-
-    def resumed(self, branch: FrontBranch) -> None:
-        """Take note that a caller has resumed a sequence."""
-        self._replay.trees.resume(branch, ())
 
     def _begin_step(self, log: EngineCoreOutput) -> None:
         """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
@@ -200,21 +178,17 @@ class HookOutputProcessor(OutputProcessor):
             self._core_stats = latest if self._core_stats is None else self._core_stats + latest
         events = decode(contents[EVENTS])
         before, during = events[: contents[NUM_BEFORE]], events[contents[NUM_BEFORE] :]
-        self._replay_all(before)
+        self._replay.replay(before)
         self._prepare(during)
         self._step = _StepEvents(during, contents[NUM_OUTPUTS])
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""
-        plain = [output for output in outputs if not self._sample(output)] if self._replay.has_trees else outputs
+        plain = [output for output in outputs if not self._sample(output)] if self._replay.branches else outputs
         return super().process_outputs(plain, *args, **kwargs)
 
-    def _replay_all(self, events: list[LoggedEvent]) -> None:
-        for logged in events:
-            self._replay.replay(logged)
-
     def _release_joined(self) -> None:
-        """Drop what is not needed of children that were joined, now that their last deltas are contents."""
+        """Drop what is not needed of children that were joined, now that their last deltas are streamed."""
         joined, self._joined = self._joined, []
         for branch in joined:
             for below in branch.take_releasable():
@@ -225,7 +199,7 @@ class HookOutputProcessor(OutputProcessor):
 
     def _sample(self, output: EngineCoreOutput) -> bool:
         """Append what a child has sampled; False if ``output`` is not a child's."""
-        branch = self._replay.branch_of(output.request_id)
+        branch = self._replay.branches.get(output.request_id)
         if branch is None or branch.parent is None:
             return False
         branch.sequence.sample(output)
@@ -240,7 +214,7 @@ class HookOutputProcessor(OutputProcessor):
             state = self.request_states.get(request_id)
             if type(state) is HookRequestState:
                 self._add_root(state)
-            branch = self._replay.branch_of(request_id)
+            branch = self._replay.branches.get(request_id)
             if logged.text_end is not None and branch is not None and branch.phase == "live":
                 branch.sequence.detokenizer.end_with(logged.text_end)
 
@@ -261,7 +235,7 @@ class HookOutputProcessor(OutputProcessor):
         self._forget(req_state.request_id)
 
     def _forget(self, request_id: str) -> None:
-        root = self._replay.branch_of(request_id)
+        root = self._replay.branches.get(request_id)
         if root is not None:
             del self._states[root]
             self._replay.forget(root)

@@ -5,7 +5,7 @@ A `DependencyManager` of its own keeps the trees, and `sequence_hooks.tree.trans
 Its observers are told of the same events as those of the core, with the names that callers know.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import structs
@@ -35,44 +35,35 @@ class Replay:
     def __init__(self, tokenizer: Any, observers: Iterable[TreeObserver] = (), num_recent: int = 0) -> None:
         self.trees: DependencyManager[OutputSequence] = DependencyManager(observers, num_recent=num_recent)
         self._tokenizer = tokenizer
-        self._branches: dict[str, FrontBranch] = {}
-        """By the engine's ids. To its caller a request has the id that the caller gave it, and so have its children."""
-
-    def branch_of(self, request_id: str) -> FrontBranch | None:
-        """The branch of a sequence in a tree of an unfinished request."""
-        return self._branches.get(request_id)
-
-    @property
-    def has_trees(self) -> bool:
-        """Whether any unfinished request has a tree."""
-        return bool(self._branches)
-
-    def awaiting(self) -> Iterator[FrontBranch]:
-        """The sequences that wait for a caller."""
-        return (branch for branch in self._branches.values() if branch.awaits_resume)
+        self.branches: dict[str, FrontBranch] = {}
+        """The sequences of unfinished requests with a tree, by the engine's ids. To its caller a request has the id
+        that the caller gave it, and so have its children."""
 
     def add_root(self, root: OutputSequence, limits: Limits) -> FrontBranch:
         """Make a request's own sequence the root of a tree."""
-        branch = self._branches[root.engine_id] = self.trees.add_root(root, limits)
+        branch = self.branches[root.engine_id] = self.trees.add_root(root, limits)
         return branch
 
     def forget(self, root: FrontBranch) -> None:
         """Forget the tree of a request that has finished or was aborted."""
         for branch in list(root.subtree()):
-            del self._branches[branch.sequence.engine_id]
+            del self.branches[branch.sequence.engine_id]
             if branch.phase != "finished":
                 branch.sequence.finish_reason = branch.sequence.finish_reason or "abort"
                 self.trees.abort(branch)
 
-    def replay(self, logged: LoggedEvent) -> None:
+    def replay(self, events: Iterable[LoggedEvent]) -> None:
         """Do to the trees what the engine did.
 
-        Nothing if the request is no longer known: it was aborted while the engine's outputs were on their way.
+        Nothing if a request is no longer known: it was aborted while the engine's outputs were on their way.
         """
+        for logged in events:
+            branch = self.branches.get(logged.event.request_id)
+            if branch is not None:
+                self._replay(branch, logged)
+
+    def _replay(self, branch: FrontBranch, logged: LoggedEvent) -> None:
         event = logged.event
-        branch = self._branches.get(event.request_id)
-        if branch is None:
-            return
         match event:
             case Spawned():
                 assert logged.text_params is not None
@@ -102,19 +93,19 @@ class Replay:
         name = child_id(parent.request_id, spec.number)
         child = OutputSequence.of_child(name, engine_id, prompt, params, self._tokenizer)
         spec = structs.replace(spec, request_id=name, parent_id=parent.request_id)
-        self._branches[engine_id] = self.trees.spawn(parent, spec, None, child)
+        self.branches[engine_id] = self.trees.spawn(parent, spec, None, child)
 
     def _join(self, branch: FrontBranch, event: Joined) -> None:
         sequence, start = branch.sequence, len(branch.sequence.output_token_ids)
         for span in event.spans:
-            sequence.merge(span, None if span.child is None else self._branches[span.child].sequence)
+            sequence.merge(span, None if span.child is None else self.branches[span.child].sequence)
         spans = tuple(map(self._named, event.spans))
         merge = Merge(
             position=start,
             spans=spans,
             segments=tuple(segments(spans, start)),
             num_cut=event.num_cut,
-            num_context=len(sequence.prompt_token_ids) + len(sequence.output_token_ids),
+            num_context=branch.num_context,
             ends_at_length=event.ends_at_length,
             error=event.error,
         )
@@ -123,6 +114,6 @@ class Replay:
     def _named(self, span: Span) -> Span:
         """What the engine tells, with the names that its caller knows."""
         child, prefix_of = (
-            None if each is None else self._branches[each].request_id for each in (span.child, span.prefix_of)
+            None if each is None else self.branches[each].request_id for each in (span.child, span.prefix_of)
         )
         return structs.replace(span, child=child, prefix_of=prefix_of)

@@ -5,12 +5,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.sequence import Outcome
-from sequence_hooks.v1.wire import ChildTextParams, TextEnd
+from sequence_hooks.v1.wire import ChildTextParams, TextEnd, bare_request
 from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDetokenizer
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.metrics.stats import RequestStateStats
@@ -117,19 +119,12 @@ class OutputSequence:
         cls, request_id: str, engine_id: str, prompt_token_ids: list[int], texts: ChildTextParams, tokenizer: Any
     ) -> "OutputSequence":
         """A child that has sampled nothing yet."""
-        params = SamplingParams(
-            detokenize=texts.detokenize,
-            skip_special_tokens=texts.skip_special_tokens,
-            spaces_between_special_tokens=texts.spaces_between_special_tokens,
-            include_stop_str_in_output=texts.include_stop_str_in_output,
-            logprobs=texts.logprobs,
-            flat_logprobs=texts.flat_logprobs,
-        )
+        params = SamplingParams(**structs.asdict(texts))
         # Text depends on a few tokens before it, and upstream would decode all of them.
-        seen = prompt_token_ids[-NUM_SEEN:]
-        request = EngineCoreRequest(request_id, seen, None, params, None, 0.0, None, None, None)
+        request = bare_request(request_id, prompt_token_ids[-NUM_SEEN:], params)
         tokenizer = tokenizer if texts.detokenize else None
-        detokenizer = TreeDetokenizer(IncrementalDetokenizer.from_new_request(tokenizer, request), texts.num_held_back)
+        upstream = IncrementalDetokenizer.from_new_request(tokenizer, request)
+        detokenizer = TreeDetokenizer(upstream, texts.output_text_buffer_length)
         logprobs = LogprobsProcessor.from_new_request(tokenizer, request)
         return cls(request_id, engine_id, prompt_token_ids, params, detokenizer, logprobs)
 

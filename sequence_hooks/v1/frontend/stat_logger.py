@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from sequence_hooks.serving.metrics import COUNTERS, CounterDelta, HookMetrics
+from sequence_hooks.serving.metrics import CounterDelta, EngineMetrics, HookMetrics
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.wire import CoreHookStats
 from vllm.config import VllmConfig
@@ -33,7 +33,8 @@ class HookStatLogger(AggregateStatLoggerBase):
         # As upstream's own: the labels, and that those of an engine come from whoever was told them last.
         metrics = HookMetrics(["model_name", "engine"], gauge_mode="mostrecent")
         name = str(vllm_config.model_config.served_model_name)
-        self._engines = {index: metrics.of({"model_name": name, "engine": str(index)}) for index in engine_indexes}
+        labels = {index: {"model_name": name, "engine": str(index)} for index in engine_indexes}
+        self._engines = {index: EngineMetrics(metrics, of_engine) for index, of_engine in labels.items()}
         for engine in self._engines.values():
             engine.add_evictions("discard", 0)
 
@@ -45,16 +46,13 @@ class HookStatLogger(AggregateStatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         """Count what has happened to trees of the engine ``engine_idx``."""
-        metrics, stats = self._engines[engine_idx], self._processor.hook_stats
-        for field in COUNTERS:
-            metrics.add(field, self._delta.of(field, getattr(stats, field)))
-        while stats.blocked_times:
-            metrics.observe_blocked(stats.blocked_times.popleft())
+        metrics = self._engines[engine_idx]
+        metrics.count(self._delta, [self._processor.trees.stats])
         latest = self._processor.take_core_stats()
         if latest is not None:
             self._latest[engine_idx] = latest
-            metrics.set_blocked(latest.num_blocked)
-            metrics.set_held(latest.held)
+            metrics.blocked.set(latest.num_blocked)
+            metrics.held.set(latest.held)
             metrics.add_evictions("discard", latest.num_discarded)
 
     def log(self) -> None:

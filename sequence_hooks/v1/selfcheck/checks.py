@@ -133,19 +133,11 @@ def _finding(
 
 def _joins(outputs: Iterable[RequestOutput]) -> Iterator[tuple[str, Join]]:
     """All joins that were followed by another token, with the names of their sequences."""
-    for output in outputs:
-        completion = _completion(output)
-        for each in completion.joins:
-            yield output.request_id, each
-        for child in completion.children:
-            yield from _joins_of(child)
-
-
-def _joins_of(child: ChildOutput) -> Iterator[tuple[str, Join]]:
-    for each in child.joins:
-        yield child.request_id, each
-    for below in child.children:
-        yield from _joins_of(below)
+    left: list[CompletionOutput | ChildOutput] = [_completion(output) for output in outputs]
+    while left:
+        each = left.pop(0)
+        yield from ((str(each.request_id), join) for join in each.joins)
+        left += each.children
 
 
 def _completion(output: RequestOutput) -> CompletionOutput:

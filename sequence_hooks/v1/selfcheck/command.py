@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from sequence_hooks.v1.selfcheck import side
-from sequence_hooks.v1.selfcheck.findings import Finding, Refusal, Seen, Verdict
+from sequence_hooks.v1.selfcheck.findings import Finding, Seen, Verdict
 from sequence_hooks.v1.selfcheck.options import parse
 from sequence_hooks.v1.selfcheck.side import Verdicts
 
@@ -70,7 +70,7 @@ def _run(name: str, folder: Path, given: Sequence[str]) -> bool:
     done = subprocess.run(command, env={**os.environ, **ENVIRONMENT}, check=False)
     refusal = folder / side.REFUSAL
     if refusal.exists():
-        print(f"error: {msgspec.json.decode(refusal.read_bytes(), type=Refusal).error}", file=sys.stderr)
+        print(f"error: {refusal.read_text()}", file=sys.stderr)
     elif done.returncode:
         print(f"error: the engine's process has ended with status {done.returncode}", file=sys.stderr)
     return done.returncode == 0

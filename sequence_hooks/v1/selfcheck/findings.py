@@ -46,9 +46,3 @@ class Verdict(msgspec.Struct):
     """The greatest difference of two logprobs of the same token after the same context."""
 
     differences: list[str] = msgspec.field(default_factory=list)
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """An engine could not be started, or a step has failed."""
-
-    error: str

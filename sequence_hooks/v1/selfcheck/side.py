@@ -11,12 +11,14 @@ from pathlib import Path
 import msgspec
 
 from sequence_hooks.v1.selfcheck.checks import findings_of
-from sequence_hooks.v1.selfcheck.findings import Refusal, Seen, Verdict
+from sequence_hooks.v1.selfcheck.findings import Seen, Verdict
 from sequence_hooks.v1.selfcheck.options import Options, parse, tolerance_of
 from sequence_hooks.v1.selfcheck.oracle import Oracle
 from sequence_hooks.v1.selfcheck.trees import Trees
 
-SEEN, VERDICTS, REFUSAL = "seen.json", "verdicts.json", "refusal.json"
+SEEN, VERDICTS = "seen.json", "verdicts.json"
+REFUSAL = "refusal.txt"
+"""Why an engine could not be started, or a step has failed."""
 
 
 class Verdicts(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         SIDES[side](parse(rest), Path(folder))
     except Exception as error:
-        (Path(folder) / REFUSAL).write_bytes(msgspec.json.encode(Refusal(str(error))))
+        (Path(folder) / REFUSAL).write_text(str(error), errors="replace")
         if not isinstance(error, ValueError):
             raise
         return 2

@@ -2,22 +2,14 @@
 """Copies a model's KV from slot to slot in all its layers, and moves the keys to their new positions."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from sequence_hooks.kv.rotary import Rotation
+from sequence_hooks.kv.caches import Layer, copy_slots
 from sequence_hooks.v1.worker.keys import KeyCheck, refuse
-from sequence_hooks.v1.worker.kv_layout import LayoutError, TokenView, view_by_token
+from sequence_hooks.v1.worker.kv_layout import LayoutError, view_by_token
 from vllm.model_executor.layers.attention import Attention
-
-
-class Layer(NamedTuple):
-    """The KV cache of a layer, and the rotary embedding that made its keys."""
-
-    keys: TokenView
-    values: TokenView
-    rotary: Any
 
 
 class KVCopier:
@@ -37,18 +29,8 @@ class KVCopier:
 
     @torch.inference_mode()
     def copy(self, slot_copies: torch.Tensor) -> None:
-        """Carry out ``slot_copies``: `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
-
-        In each layer, all sources are read before any destination is written.
-        """
-        sources, destinations, before, after = slot_copies.unbind(1)
-        rotaries = {layer.rotary for layer in self._layers}
-        # Read the tables anew each time: a forward pass may replace them.
-        rotations = {each: Rotation.between(each.cos_sin_cache, before, after, each.is_neox_style) for each in rotaries}
-        for layer in self._layers:
-            keys, values = layer.keys.read(sources), layer.values.read(sources)
-            layer.keys.write(destinations, rotations[layer.rotary].apply(keys))
-            layer.values.write(destinations, values)
+        """See `sequence_hooks.kv.caches.copy_slots`."""
+        copy_slots(self._layers, slot_copies)
 
 
 def _layers_of(model_runner: Any) -> Iterator[Layer]:

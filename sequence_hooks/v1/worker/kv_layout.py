@@ -8,9 +8,11 @@ layer's own backend, once at start-up, and where they turn up is the layout.
 
 from collections.abc import Iterator
 from math import ceil, log
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+
+from sequence_hooks.kv.caches import TokenView
 
 _DIGITS = 128
 """Numbers are written by digits: all floating-point types represent integers up to this one exactly."""
@@ -18,30 +20,6 @@ _DIGITS = 128
 
 class LayoutError(ValueError):
     """A cache is laid out in a way that tokens cannot be read from it by slot."""
-
-
-class TokenView(NamedTuple):
-    """The keys, or the values, of a layer's cache by token."""
-
-    cache: torch.Tensor
-    """[num_blocks, tokens, inner tokens, num_heads, elements, inner elements], sharing the cache's memory."""
-
-    @property
-    def block_size(self) -> int:
-        return self.cache.shape[1] * self.cache.shape[2]
-
-    def read(self, slots: torch.Tensor) -> torch.Tensor:
-        """The rows at ``slots``, [num_tokens], as a copy, [num_tokens, num_heads, elements]."""
-        return self.cache[self._places(slots)].flatten(2)
-
-    def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
-        """Put ``rows``, [num_tokens, num_heads, elements], at ``slots``. No slot may occur twice."""
-        self.cache[self._places(slots)] = rows.view(*rows.shape[:2], *self.cache.shape[4:])
-
-    def _places(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        block, offset = slots // self.block_size, slots % self.block_size
-        inner = self.cache.shape[2]
-        return block, offset // inner, offset % inner
 
 
 def view_by_token(layer: Any, num_blocks: int, block_size: int) -> tuple[TokenView, TokenView]:

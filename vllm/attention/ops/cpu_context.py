@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from vllm.attention.ops.cpu_context_plan import ContextRange
+from vllm.attention.ops.cpu_shared_prefix import gather_blocks
 
 
 def attend_causally(
@@ -42,7 +43,7 @@ def attend_range(
     scale: float,
 ) -> None:
     """Attention of one sequence with context. Its new keys and values must already be in the cache."""
-    keys, values = _gather_blocks(key_cache, value_cache, part.blocks)
+    keys, values = gather_blocks(key_cache, value_cache, part.blocks)
     for chunk in part.chunks:
         mask = masks[chunk.num_rows]
         output[chunk.rows] = _attend_chunk(
@@ -52,19 +53,6 @@ def attend_range(
             mask[..., mask.shape[-1] - chunk.num_keys :],
             scale,
         )
-
-
-def _gather_blocks(
-    key_cache: torch.Tensor, value_cache: torch.Tensor, blocks: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of the keys and values in ``blocks``, each [num_kv_heads, tokens, head_size]."""
-    num_kv_heads, head_size = value_cache.shape[1:3]
-    keys = key_cache.permute(1, 0, 3, 2, 4)[:, blocks]
-    values = value_cache.permute(1, 0, 3, 2)[:, blocks]
-    return (
-        keys.reshape(num_kv_heads, -1, head_size),
-        values.reshape(num_kv_heads, -1, head_size),
-    )
 
 
 def _attend_chunk(

@@ -48,7 +48,7 @@ class KeptPrefixes:
         self._kept = {key: self._kept[key] for key in keys if key in self._kept}
         for key, group in zip(keys, groups, strict=True):
             if key not in self._kept:
-                self._kept[key] = _gather_blocks(key_cache, value_cache, group.prefix)
+                self._kept[key] = gather_blocks(key_cache, value_cache, group.prefix)
         return [self._kept[key] for key in keys]
 
     def drop(self) -> None:
@@ -101,7 +101,8 @@ def _tail_weight(
     return scores.exp2_().sum(-1)
 
 
-def _gather_blocks(key_cache: torch.Tensor, value_cache: torch.Tensor, blocks: torch.Tensor) -> Gathered:
+def gather_blocks(key_cache: torch.Tensor, value_cache: torch.Tensor, blocks: torch.Tensor) -> Gathered:
+    """Copies of the keys and values in ``blocks``."""
     values = value_cache.index_select(0, blocks).permute(1, 0, 3, 2)
     return Gathered(_gather_keys(key_cache, blocks), values.flatten(1, 2).contiguous())
 

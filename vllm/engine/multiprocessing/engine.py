@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import engine as upstream
-from vllm.engine.hooked import has_hooks
+from vllm.engine.hooked import special_kwargs_of
 from vllm.engine.multiprocessing import RPCError, RPCLoadAdapterRequest
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
 from vllm.outputs import RequestOutput
@@ -20,7 +20,7 @@ class MQLLMEngine(upstream.MQLLMEngine):
     def engine_step(self) -> list[RequestOutput]:
         """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""
         outputs: list[RequestOutput] = super().engine_step()
-        if has_hooks(self.engine) and self.engine.is_waiting_for_callers():
+        if special_kwargs_of(self.engine) is not None and self.engine.is_waiting_for_callers():
             time.sleep(_IDLE_SECONDS)
         return outputs
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output processor of an engine with sequence hooks: it tells the driver of their trees what was sampled."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,12 +9,11 @@ from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
 from sequence_hooks.tree.log import HookLog
-from sequence_hooks.tree.resume import ResumeRoom, encode_within, nobody_waits
+from sequence_hooks.tree.resume import ResumeRoom, encode_within, find_waiting
 from sequence_hooks.tree.rules import Decision
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach, branch_of
-from vllm.engine import prompt_logprobs
 from vllm.engine.child_params import Complete
 from vllm.engine.children import ChildSequences
 from vllm.engine.output_processor.final_order import orders_of
@@ -22,7 +22,6 @@ from vllm.engine.output_processor.merged_text import ending_of
 from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
 from vllm.engine.output_processor.stop_checker import StopChecker
 from vllm.logger import init_logger
-from vllm.outputs import note_processed
 from vllm.sequence import SequenceGroup, SequenceGroupOutput
 from vllm.transformers_utils.detokenizer import Detokenizer
 from vllm.transformers_utils.tokenizer import AnyTokenizer
@@ -79,7 +78,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         decision = self._decide(sequence_group, outputs[0].samples[0].output_token, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         if is_async:
-            note_processed(sequence_group.first_seq)
+            sequence_group.first_seq.has_unprocessed = False
         branch = branch_of(sequence_group)
         # Its own handler may have aborted it.
         if branch is None or branch.phase == "finished":
@@ -96,13 +95,18 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream does, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""
-        new = outputs[0].prompt_logprobs
-        if new is None or not prompt_logprobs.are_missing(seq_group):
+        new, seq = outputs[0].prompt_logprobs, seq_group.first_seq
+        if new is None or _has_prompt_logprobs(seq_group):
             return
-        prompt_logprobs.drop_what_comes_again(seq_group, len(new))
+        if seq_group.prompt_logprobs is not None:
+            # Entries come again whose KV was computed before, and freed. The prompt's last token has no next one in it.
+            num_computed = min(seq.get_num_computed_tokens(), seq.get_prompt_len() - 1)
+            del seq_group.prompt_logprobs[num_computed - len(new) + 1 :]
         super().process_prompt_logprob(seq_group, outputs)
-        if not prompt_logprobs.are_missing(seq_group):
-            prompt_logprobs.stop_asking(seq_group)
+        if _has_prompt_logprobs(seq_group):
+            # Upstream's sampler would fail once more than the prompt has to be prefilled.
+            seq_group.sampling_params = copy.copy(seq_group.sampling_params)
+            seq_group.sampling_params.prompt_logprobs = None
 
     def note(self, branch: V0Branch, event: TreeEvent) -> None:
         """Log that a sequence waits for its caller, and put detached children's results into their request's output."""
@@ -127,16 +131,14 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
 
     def awaiting_resume(self) -> list[V0Branch]:
         """The sequences that wait for `resume`, in the order in which they were BLOCKED."""
-        waiting = (branch for each in self.scheduler for branch in each.driver.awaiting_resume())
+        waiting = (branch for each in self.scheduler for branch in each.trees.awaiting_resume())
         return sorted(waiting, key=lambda branch: branch.blocked_since)
 
     def _waiting(self, request_id: str) -> tuple[ForkJoinDriver[V0Sequence], V0Branch]:
         """A sequence that waits for `resume`, and its driver; raises a `ValueError` if there is none."""
         drivers = [each.driver for each in self.scheduler]
-        waiting = {branch.request_id: (driver, branch) for driver in drivers for branch in driver.awaiting_resume()}
-        if request_id not in waiting:
-            raise nobody_waits(request_id, waiting)
-        return waiting[request_id]
+        waiting = {each.request_id: (driver, each) for driver in drivers for each in driver.trees.awaiting_resume()}
+        return find_waiting(request_id, waiting)
 
     def _decide(self, group: SequenceGroup, token_id: int, num_appended: int) -> Decision | None:
         """What a token's hook asks for, if it fires and may; a request's first one begins its tree.
@@ -167,3 +169,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if len(self.scheduler) == 1:
             return self.scheduler[0].driver
         return next(each.driver for each in self.scheduler if group in each.running)
+
+
+def _has_prompt_logprobs(group: SequenceGroup) -> bool:
+    """Whether all entries have been taken; the entry of the first token is None."""
+    taken = group.prompt_logprobs
+    return taken is not None and len(taken) >= group.first_seq.get_prompt_len()

@@ -9,13 +9,12 @@ import uvloop
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 
-from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.routes import add_live_routes
-from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.serving.resume_routes import add_resume_routes
-from sequence_hooks.tree.resume import Given, longest_token
+from sequence_hooks.tree.resume import longest_token
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import api_server as upstream
+from vllm.engine.hooked import special_kwargs_behind
 from vllm.entrypoints.openai.bodies import answer_briefly, json_error
 from vllm.logger import init_logger
 
@@ -25,29 +24,17 @@ router = upstream.router
 
 
 class _Client:
-    """The engine behind a server, as the routes see it."""
+    """The client of the engine behind a server, with what the routes ask for besides its own methods."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def sequences_awaiting_resume(self) -> list[Waiting]:
-        waiting: list[Waiting] = await self._client.sequences_awaiting_resume()
-        return waiting
-
-    async def resume_sequence(self, request_id: str, given: Given, /) -> None:
-        await self._client.resume_sequence(request_id, given)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
 
     async def has_live_page(self) -> bool:
-        special_kwargs = getattr(await self._client.get_vllm_config(), "special_kwargs", None)
+        special_kwargs = await special_kwargs_behind(self._client)
         return special_kwargs is not None and special_kwargs.live_page
-
-    async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        found: LiveRequests = await self._client.live_requests(limit, num_tokens)
-        return found
-
-    async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
-        tree: tuple[LiveSequence, ...] = await self._client.live_tree(request_id, num_tokens)
-        return tree
 
     async def decode(self, token_ids: tuple[int, ...]) -> str:
         tokenizer = await self._client.get_tokenizer()
@@ -60,7 +47,7 @@ class _Client:
         return longest * int(model_config.max_model_len)
 
 
-def _client_of(raw_request: Request) -> _Client:
+def _client_of(raw_request: Request) -> Any:
     client = upstream.engine_client(raw_request)
     if not hasattr(client, "resume_sequence"):
         raise HTTPException(

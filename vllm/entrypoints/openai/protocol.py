@@ -10,10 +10,8 @@ from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
+from vllm.engine.request_checks import MAX_SAMPLES
 from vllm.sampling_params import SamplingParams
-
-_MAX_SAMPLES = 16384
-"""The most samples of one prompt. Each is a sequence, and all are made before the engine's next step."""
 
 _STREAM_CHILDREN = "With stream: send what the request's children sample, too, each in chunks without choices."
 
@@ -31,8 +29,8 @@ class Refusable(BaseModel):
             told = f"{type(error).__name__}: {abbreviated_error(error)}"
             raise ValueError(f"a field has a wrong type or value ({told})") from None
         for name in ("n", "best_of"):
-            if (getattr(request, name, None) or 0) > _MAX_SAMPLES:
-                raise ValueError(f"{name} is {abbreviated(getattr(request, name))}; use {_MAX_SAMPLES} at most")
+            if (getattr(request, name, None) or 0) > MAX_SAMPLES:
+                raise ValueError(f"{name} is {abbreviated(getattr(request, name))}; use {MAX_SAMPLES} at most")
         return request
 
 

@@ -5,11 +5,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees
+from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_chat as upstream
+from vllm.engine.hooked import may_wait
 from vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatCompletionResponse, ErrorResponse
-from vllm.entrypoints.openai.waits import may_wait
 from vllm.outputs import RequestOutput
 
 
@@ -31,13 +31,8 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
     ) -> ChatCompletionResponse | ErrorResponse:
         results: list[RequestOutput] = []
-
-        async def watched() -> AsyncIterator[RequestOutput]:
-            async for result in result_generator:
-                results[:] = [result]
-                yield result
-
-        response = await super().chat_completion_full_generator(request, watched(), *args, **kwargs)
+        watched = keep_last(result_generator, results)
+        response = await super().chat_completion_full_generator(request, watched, *args, **kwargs)
         if isinstance(response, ChatCompletionResponse):
             add_trees(response, results[0].outputs)
         return response

@@ -8,8 +8,8 @@ from typing import Any
 from sequence_hooks.serving.trees import TreeStream, add_trees
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_completion as upstream
+from vllm.engine.hooked import may_wait
 from vllm.entrypoints.openai.protocol import CompletionRequest, CompletionResponse
-from vllm.entrypoints.openai.waits import may_wait
 from vllm.outputs import RequestOutput
 
 

@@ -4,12 +4,9 @@
 from typing import Any
 
 import pytest
-from forkjoin_engine import MODEL_FOLDER
 
-from mytests.surgical import PROMISE, SYNC, SurgicalEngine, finished, plan
+from mytests.rules.engine import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, completed
 from sequence_hooks.config.inert import idle_warning
-from vllm.config import SpecialKwargs
-from vllm.engine.arg_utils import EngineArgs
 
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
 NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}
@@ -64,19 +61,5 @@ def test_others_are_not(fields: dict[str, Any]) -> None:
 )
 def test_it_is_as_the_warning_says(fields: dict[str, Any], script: dict[str, str], output: tuple[str, int]) -> None:
     """Text and number of children."""
-    engine = SurgicalEngine(SpecialKwargs(**fields))
-    engine.add()
-    engine.run(plan(**script))
-    found = finished(engine)
+    found = completed(SurgicalEngine(SpecialKwargs(**fields)), **script)
     assert (found.text, len(found.children)) == output
-    engine.assert_empty()
-
-
-@pytest.mark.parametrize(("fields", "count"), [(ONLY_SYNC, 1), (BOTH, 0)])
-def test_an_engine_warns_when_it_is_configured(
-    fields: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, in its log."""
-    EngineArgs(model=str(MODEL_FOLDER), special_kwargs=SpecialKwargs(**fields)).create_engine_config()
-    told = [message for message in caplog.messages if message == idle_warning(SpecialKwargs(**fields))]
-    assert len(told) == count

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.tree.stats import HookStats
 
 
@@ -16,10 +16,11 @@ def stats_of(strategy: str = "concatenate", abort: str | None = None) -> HookSta
     script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="XYZ")
     engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
     if abort is not None:
-        engine.scheduler.abort_seq_group(abort)
+        engine.abort(abort)
     engine.run(script)
     engine.assert_empty()
-    return engine.scheduler.trees.stats
+    stats: HookStats = engine.scheduler.trees.stats
+    return stats
 
 
 @pytest.mark.parametrize(("strategy", "num_prefilled"), [("concatenate", 10), ("kv_inject", 3)])
