@@ -173,7 +173,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
 
     def room_to_resume(self, request_id: str) -> int:
         """As the front end knows it, which learns of an abort of the sequence in the next step."""
-        sequence = self.output_processor.waiting_branch(request_id).sequence
+        sequence = self.output_processor.trees.waiting_branch(request_id).sequence
         return self.max_model_len - len(sequence.prompt_token_ids) - len(sequence.output_token_ids)
 
     def waits(self) -> list[Waiting]:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random walks over V1's scheduler and block manager: resumptions, priorities and adapters, beside `test_walks.py`."""
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+
+from mytests.tiers import sizes
+from mytests.v1.releases import IS_REFERENCE
+from mytests.v1.surgical import SurgicalEngine
+from mytests.walks import Draw, Walks, walk
+from sequence_hooks import SpecialKwargs
+
+MUST_ARISE = {
+    *("RUNNING to PREEMPTED", "RUNNING to BLOCKED", "KV to discard", "BLOCKED without KV"),
+    *("abort waiting at depth 0", "abort running at depth 0", "resumed", "ended as stopped", "ended as length"),
+}
+
+
+class V1Walks(Walks):
+    """With any number of blocks that fits one context, of slots, and of tokens a step, and steps in flight."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset(MUST_ARISE if IS_REFERENCE else ())
+    strategies: ClassVar[tuple[str, ...]] = ("concatenate", "none")
+    engine: SurgicalEngine
+
+    def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
+        block_size, max_model_len = draw(8, 4, 16), draw(128, 64, 96)
+        is_async, runner = draw((True, "v1"), (True, "v2"), (False, "v1"))
+        return SurgicalEngine(
+            SpecialKwargs(**hooks),
+            block_size=block_size,
+            num_blocks=max_model_len // block_size + draw(0, 1, 4, 32),
+            max_num_seqs=draw(2, 1, 3, 5),
+            max_model_len=max_model_len,
+            max_num_batched_tokens=draw(32, 16, 512),
+            scheduling_policy=draw("fcfs", "priority"),
+            max_loras=draw(None, 1, 2),
+            is_async=is_async,
+            runner=runner,
+        )
+
+    def look(self, before: dict[str, str]) -> None:
+        """Also where the KV is, and who gives it up."""
+        super().look(before)
+        scheduler = self.engine.scheduler
+        self.seen["BLOCKED without KV"] += any(not each.num_computed_tokens for each in scheduler.blocked.values())
+        for means, times in scheduler.evictor.evictions.items():
+            self.seen[f"KV to {means}"] += times
+
+
+class InjectingWalks(V1Walks):
+    """Parents get the KV of their children."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset(MUST_ARISE | {"injected"} if IS_REFERENCE else ())
+    strategies = ("kv_inject",)
+
+
+@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks])
+@sizes(90 if IS_REFERENCE else 25, 500)
+def test_random_walks(machine: type[V1Walks], size: int) -> None:
+    """All invariants hold, and the walks reach all that they must."""
+    walk(machine, size)
