@@ -211,6 +211,13 @@ TRAPS = (
         surgical(f"{CORNERS}::test_a_resumption_goes_where_its_request_is"),
     ),
     undoing(
+        "with data parallelism and experts all engines compute",
+        "a-resumption-owes-no-step",
+        "Other engines wait in their model for one whose resumption needs no step.",
+        (Edit(f"{SCHEDULER}.add_request", "self._owed_step.begin()\n        ", ""),),
+        surgical("mytests/v1/test_lockstep.py"),
+    ),
+    undoing(
         "a grammar is asked after its token",
         "a-refused-promise-waits",
         "A sequence whose promise its grammar refuses is BLOCKED for ever.",

@@ -27,6 +27,7 @@ from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups
 from sequence_hooks.v1.core.injection import Injection
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, held_blocks
 from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.lockstep import OwedStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
@@ -76,6 +77,7 @@ class HookScheduler(ReleaseScheduler):
         self._injection = Injection(manager, self._kept, self.branches, hooks)
         self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
         self._stats = CoreStats(self.blocked, manager, self.evictor)
+        self._owed_step = OwedStep(self.parallel_config.data_parallel_size > 1)
         self.triggers = Triggers.of(hooks, children.tokenizer)
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
@@ -90,6 +92,7 @@ class HookScheduler(ReleaseScheduler):
             self._recorder.arrived(request)
             super().add_request(request)
             return
+        self._owed_step.begin()
         try:
             self.driver.resume(*resumption)
         except ValueError as error:
@@ -100,6 +103,10 @@ class HookScheduler(ReleaseScheduler):
         """As upstream, and while something is to be told. If all wait for a caller, the engine sleeps."""
         return super().has_requests() or bool(self._events) or self.trees.has_unsettled
 
+    def has_unfinished_requests(self) -> bool:
+        """As upstream, and while this engine owes others a step."""
+        return super().has_unfinished_requests() or bool(self._owed_step)
+
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Upstream's `schedule`, after joining the parents that can go on."""
         self.driver.join_ready()
@@ -108,6 +115,7 @@ class HookScheduler(ReleaseScheduler):
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
         start = self._recorder.now()
         scheduled = super().schedule(*args, **kwargs)
+        self._owed_step.note_step(scheduled.total_num_scheduled_tokens)
         if self._recorder.is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
         return scheduled
