@@ -14,7 +14,8 @@ if __name__ == "__main__":
     try:
         check_stock()
     except ImportError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     from sequence_hooks.v1.selfcheck.command import main
 
     sys.exit(main())

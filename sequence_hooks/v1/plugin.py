@@ -50,11 +50,16 @@ def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
 
 
 def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = None, *args: Any, **kwargs: Any) -> Any:
-    config = upstream(arguments, usage_context, *args, **kwargs)
-    scheduler, additional = config.scheduler_config.scheduler_cls, config.additional_config
+    scheduler, additional = arguments.scheduler_cls, arguments.additional_config
     is_ours = isinstance(scheduler, str) and scheduler.startswith("sequence_hooks.")
-    if is_ours or (isinstance(additional, dict) and "special_kwargs" in additional):
-        switch_on(config, usage_context)
+    if not is_ours and not (isinstance(additional, dict) and "special_kwargs" in additional):
+        return upstream(arguments, usage_context, *args, **kwargs)
+    from sequence_hooks.v1.stock import check_stock
+
+    # Upstream starts processes of Python for it already.
+    check_stock()
+    config = upstream(arguments, usage_context, *args, **kwargs)
+    switch_on(config, usage_context)
     return config
 
 
@@ -103,13 +108,19 @@ def _extend_front_ends() -> None:
 
 
 def _checked_early(
-    upstream: Callable[..., Any], engine: Any, prompt: Any, sampling_params: Any, request_id: str, **kwargs: Any
+    upstream: Callable[..., Any],
+    engine: Any,
+    prompt: Any,
+    sampling_params: Any,
+    request_id: str,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
 
     if isinstance(engine.input_processor, HookInputProcessor):
         engine.input_processor.check_early(prompt, sampling_params, request_id)
-    return upstream(engine, prompt, sampling_params, request_id, **kwargs)
+    return upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
 
 
 def _extend_server() -> None:
