@@ -90,7 +90,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def box(found: Locator) -> dict[str, float]:
     """Where it is."""
-    place = found.bounding_box()
+    place: Any = found.bounding_box()
     assert place is not None
     return {**place, "right": place["x"] + place["width"], "bottom": place["y"] + place["height"]}
 
