@@ -18,8 +18,10 @@ them. Which engine has what of a field is in [engines.md](engines.md); what the 
 
 They can be given
 
-- in Python, as an object or a dict: `LLM(model, special_kwargs={"protocol": "npr"})` on the fork, and with the plug-in
-  `LLM(model, **engine_args({"protocol": "npr"}))` (`sequence_hooks.v1.engine_args`);
+- in Python, as an object or a dict: `LLM(model, special_kwargs={"protocol": "npr"})`, where `LLM` is `vllm.LLM` on the
+  fork and `sequence_hooks.v1.LLM` with the plug-in; asynchronous engines take it in `from_engine_args`;
+- to a framework that makes upstream's engines itself, with the plug-in: as its arguments
+  `**sequence_hooks.v1.engine_args({"protocol": "npr"})`;
 - on every command line that takes engine arguments, as JSON: `--special-kwargs '{"protocol": "npr"}'`;
 - from a file: `--special-kwargs @hooks.json`;
 - one by one: `--special-kwargs.protocol npr --special-kwargs.max_children 8`.

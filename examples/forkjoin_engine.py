@@ -59,17 +59,15 @@ def open_engine(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, **engi
         "max_model_len": 512,
         "disable_log_stats": True,
     }
-    return LLM(**_with_hooks(special_kwargs, defaults | engine_args))
+    return _llm_class()(special_kwargs=special_kwargs, **defaults | engine_args)
 
 
-def _with_hooks(special_kwargs: SpecialKwargs | Mapping[str, Any] | None, arguments: dict[str, Any]) -> dict[str, Any]:
+def _llm_class() -> Any:
     if IS_FORK:
-        return {"special_kwargs": special_kwargs, **arguments}
-    if special_kwargs is None:
-        return arguments
-    from sequence_hooks.v1 import engine_args
+        return LLM
+    from sequence_hooks import v1
 
-    return engine_args(special_kwargs, **arguments)
+    return v1.LLM
 
 
 def answers(outputs: Sequence[RequestOutput]) -> list[str]:

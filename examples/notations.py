@@ -36,8 +36,6 @@ from forkjoin_task import EOS, is_held_out, last_line, random_words, sort_letter
 from sequence_hooks.training import Fork, InsertedText, ResultOf, SampledText, TextTree
 
 Pieces = list[SampledText | InsertedText | Fork | ResultOf]
-FOREIGN = "foreign"
-"""In the name of a child whose result is not the right one: its parent learns from it, and it does not."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,9 @@ class Notation:
 def _child(number: int, word: str, prefix: str, result: str, end: str) -> TextTree:
     is_right = result.strip() == sort_letters(word)
     assert not is_held_out(word) or is_right
-    name = f"child {number}" if is_right else f"{FOREIGN} {number}"
-    return TextTree(name, prefix, (SampledText(result), SampledText(end, in_result=False)))
+    # The parent learns from a result that is not the right one, and the child does not.
+    pieces = (SampledText(result), SampledText(end, in_result=False))
+    return TextTree(f"child {number}", prefix, pieces, is_trained=is_right)
 
 
 def _weave(words: Sequence[str], results: Sequence[str]) -> Pieces:

@@ -12,7 +12,6 @@ import argparse
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +23,6 @@ from forkjoin_task import training_trees as plain_trees
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sequence_hooks.training import (
-    IGNORED,
     Fork,
     InsertedText,
     Merge,
@@ -40,8 +38,6 @@ from sequence_hooks.training import (
 )
 
 ROW_LENGTH = 1024
-FOREIGN = "foreign"
-"""In the name of a child whose result is not the right one: its parent learns from it, and it does not."""
 
 
 def text_tree(words: Sequence[str], results: Sequence[str], mode: Mode, prompt: str) -> TextTree:
@@ -60,8 +56,10 @@ def text_tree(words: Sequence[str], results: Sequence[str], mode: Mode, prompt: 
 
 
 def _child(number: int, word: str, result: str) -> TextTree:
-    name = f"child {number}" if result == sort_letters(word) else f"{FOREIGN} {number}"
-    return TextTree(name, CHILD, (SampledText(result), SampledText(EOS, in_result=False)))
+    # The parent learns from a result that is not the right one, and the child does not.
+    is_right = result == sort_letters(word)
+    pieces = (SampledText(result), SampledText(EOS, in_result=False))
+    return TextTree(f"child {number}", CHILD, pieces, is_trained=is_right)
 
 
 def training_trees(seed: int) -> Iterator[TextTree]:
@@ -83,12 +81,9 @@ class Collator:
         self._pad_token_id = pad_token_id
 
     def __call__(self, trees: Sequence[TreeRows]) -> dict[str, torch.Tensor]:
-        """The arguments of a model that returns the loss on all tokens that were sampled rightly."""
+        """The arguments of a model that returns the loss on all tokens that are trained."""
         rows = pack(trees, ROW_LENGTH)
-        batch = TreeBatch.of(rows, self._pad_token_id, length=max(map(len, rows)) + 1)
-        is_foreign = torch.tensor([FOREIGN in name for name in batch.sequences])[batch.sequence_ids]
-        target_ids = batch.target_ids.masked_fill(is_foreign & batch.loss_mask, IGNORED)
-        return model_inputs(replace(batch, target_ids=target_ids))
+        return model_inputs(TreeBatch.of(rows, self._pad_token_id, length=max(map(len, rows)) + 1))
 
 
 def train(model: Any, data: Iterator[Sequence[TreeRows]], collate: Collator, steps: int, learning_rate: float) -> None:

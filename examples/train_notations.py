@@ -4,7 +4,7 @@
 It starts from `examples/forkjoin-tiny`, with tokens for the new tags, and learns from trees written in the notation's
 own text. The same arguments give the same weights.
 
-Usage: `python examples/train_notations.py hpd`
+Usage: `python examples/train_notations.py hpd --output my-hpd`
 """
 
 import argparse
@@ -43,7 +43,7 @@ def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="other counts round differently")
-    parser.add_argument("--output", type=Path, help="by default examples/forkjoin-PROTOCOL")
+    parser.add_argument("--output", type=Path, required=True, help="the folder for the model, which is overwritten")
     return parser.parse_args(given)
 
 
@@ -61,9 +61,8 @@ def main(given: Sequence[str] | None = None) -> None:
     batches = iter(lambda: list(islice(rows, arguments.trees)), [])
     train(model, batches, Collator(tokenizer.pad_token_id), arguments.steps, arguments.learning_rate)
     print(f"trained in {(time.monotonic() - start) / 60:.1f} minutes")
-    folder = arguments.output or notation.model_folder
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(arguments.output)
+    tokenizer.save_pretrained(arguments.output)
 
 
 if __name__ == "__main__":

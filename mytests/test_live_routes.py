@@ -44,11 +44,11 @@ class FakeClient:
         return REQUESTS
 
     async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
-        return (dataclasses.replace(ROOT, request_id=request_id),) if request_id in ("r", OF_USER) else ()
+        return (dataclasses.replace(ROOT, request_id=request_id),) if request_id in ("r", *OF_USERS) else ()
 
 
-OF_USER = "cmpl-a/b?c#d-0"
-"""With what the header X-Request-Id may have in it."""
+OF_USERS = ["cmpl-a/b?c#d-0", "chatcmpl-a\nb", "chatcmpl-a\n", "\n\0\x85", "chatcmpl-a/"]
+"""What a header or a body may name a request."""
 
 
 def server(special_kwargs: SpecialKwargs | None = LIVE) -> TestClient:
@@ -76,10 +76,11 @@ def test_a_tree_is_told_by_its_requests_id() -> None:
     assert refused.status_code == 404 and "/v1/live_requests" in refused.text
 
 
-def test_an_id_may_have_any_character() -> None:
-    """In a path it is quoted."""
-    (sequence,) = server().get(f"/v1/live_requests/{quote(OF_USER, safe='')}").json()["sequences"]
-    assert sequence["request_id"] == OF_USER
+@pytest.mark.parametrize("request_id", OF_USERS)
+def test_an_id_may_have_any_character(request_id: str) -> None:
+    """In a path it is quoted; a line break is not where the path ends."""
+    (sequence,) = server().get(f"/v1/live_requests/{quote(request_id, safe='')}").json()["sequences"]
+    assert sequence["request_id"] == request_id
 
 
 def test_the_page_is_html() -> None:

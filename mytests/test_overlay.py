@@ -12,6 +12,7 @@ import pytest
 import vllm
 import vllm._overlay
 from mytests.surgical import HOOKS
+from sequence_hooks.v1.stock import check_stock
 from vllm._overlay import UPSTREAM_ROOT, extend_package
 from vllm._upstream import sequence as upstream_sequence
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
@@ -190,3 +191,9 @@ def test_the_root_package_passes_on_upstreams_names() -> None:
     assert vllm.__getattr__("SamplingParams") is importlib.import_module("vllm.sampling_params").SamplingParams
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
         vllm.__getattr__("no_such_name")
+
+
+def test_the_plug_in_notices_the_fork() -> None:
+    """It needs a stock vLLM, and says so before it fails for another reason."""
+    with pytest.raises(ImportError, match=r"the fork of this repository, .* vllm\.LLM takes special_kwargs"):
+        check_stock()

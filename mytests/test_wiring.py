@@ -15,7 +15,7 @@ from mytests.surgical import HOOKS, SYNC_HOOKS, CharTokenizer, SurgicalEngine, p
 from sequence_hooks.tree.resume import ResumeRoom
 from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs
-from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.engine.async_llm_engine import AsyncLLMEngine
 from vllm.engine.guard import GuardedProcessor
 from vllm.engine.llm_engine import LLMEngine
@@ -181,6 +181,16 @@ class TestLLMEngine:
 
 
 class TestAsyncLLMEngine:
+    def test_hooks_are_an_argument_as_with_the_plug_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They take the place of those in the engine's arguments, which stay as they are."""
+        made: list[AsyncEngineArgs] = []
+        upstream = AsyncLLMEngine.__bases__[0]
+        monkeypatch.setattr(upstream, "from_engine_args", classmethod(lambda cls, args, **kwargs: made.append(args)))
+        args = AsyncEngineArgs(str(MODEL_FOLDER))
+        AsyncLLMEngine.from_engine_args(args, special_kwargs={"sync_token_id": 3, "sync_resume": "manual"})
+        AsyncLLMEngine.from_engine_args(args, start_engine_loop=False)
+        assert [each.special_kwargs for each in made] == [MANUAL, None]
+
     def test_it_passes_calls_on(self) -> None:
         """It does so between two steps of the event loop."""
         engine = AsyncLLMEngine.__new__(AsyncLLMEngine)

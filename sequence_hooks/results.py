@@ -94,7 +94,8 @@ class ChildOutput:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
-    """The log-probability of each of ``token_ids``; None if its sampling parameters ask for no logprobs."""
+    """The log-probability of each of ``token_ids``; None if its sampling parameters ask for no logprobs. They are
+    numbers, unlike the dicts by token id in upstream's `CompletionOutput`: a child's alternatives are not kept."""
 
     result_token_ids: tuple[int, ...]
     """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed."""

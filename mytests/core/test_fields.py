@@ -84,13 +84,33 @@ class TestFields:
             ({"handlers": [5]}, r"handlers is \[5\]; give a dict"),
             ({"handlers": [[1.5, HANDLER]]}, "handlers is .*; give a dict"),
             ({"merge_separator": 7}, "merge_separator is 7; give a string"),
-            ({"sync_tokenid": 5}, "no field sync_tokenid; the fields are sync_token_id, "),
         ],
     )
     def test_a_bad_value_is_refused(self, fields: dict[str, object], message: str) -> None:
         """The error names the field, its value and the way out."""
         with pytest.raises(ValueError, match=message):
             SpecialKwargs.of({"sync_token_id": 5, **fields})
+
+    @pytest.mark.parametrize(
+        ("names", "told"),
+        [
+            (["promise_tok"], r"no field promise_tok \(did you mean promise_token\?\); the fields are sync_token_id, "),
+            (["maxChildren"], r"no field maxChildren \(did you mean max_children\?\); "),
+            (["sync_tokenid"], r"no field sync_tokenid \(did you mean sync_token_id\?\); "),
+            (["zzz", "child-stop"], r"no field child-stop \(did you mean child_stop\?\), zzz; the fields are "),
+        ],
+    )
+    def test_a_name_that_is_no_field_is_refused(self, names: list[str], told: str) -> None:
+        """With what may have been meant, as an argument and in a mapping."""
+        given: dict[str, Any] = {"sync_token_id": 5, **dict.fromkeys(names, 1)}
+        for make in (lambda: SpecialKwargs(**given), lambda: SpecialKwargs.of(given)):
+            with pytest.raises(ValueError, match=told):
+                make()
+
+    def test_a_name_that_is_no_text_is_refused(self) -> None:
+        """A dict may have one."""
+        with pytest.raises(ValueError, match="no field 5; the fields are "):
+            SpecialKwargs.of({5: 1})  # type: ignore[dict-item]
 
     def test_a_hook_is_needed(self) -> None:
         """Without any token there is nothing to hook."""

@@ -140,6 +140,39 @@ def test_a_frame_shows_who_runs_and_who_waits(screen: io.StringIO, monkeypatch: 
     assert lines[-1] == "and 1 more"
 
 
+def drawn_sequences(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, *sequences: dict[str, Any]) -> list[str]:
+    """The lines for a request with these sequences, the first of which also waits for its caller."""
+    request_id, text = sequences[0]["request_id"], "".join(each["text"] for each in sequences[0]["last_texts"])
+    answers: dict[str, Any] = {
+        "/v1/live_requests": {"time": 9.0, "num_unfinished": 1, "requests": [{**REQUEST, "request_id": request_id}]},
+        "/v1/sequences_awaiting_resume": {"sequences": [{**WAITING, "request_id": request_id, "text": text}]},
+        "/metrics": {},
+    }
+    tree = {"time": 9.0, "sequences": list(sequences)}
+    serve(monkeypatch, lambda request: httpx.Response(200, json=answers.get(request.url.path, tree)))
+    terminal.watch("http://server", None, None)
+    return screen.getvalue().splitlines()
+
+
+def test_a_long_id_takes_no_more_room_than_another(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning, its end, and which child it is are shown."""
+    name = f"one{'x' * 900}two"
+    child = {**told(CHILD), "request_id": f"{name}_child_0_child_12", "parent_id": None}
+    lines = drawn_sequences(monkeypatch, screen, child)
+    shown = [line for line in lines if "onexxx" in line]
+    assert len(shown) == 2 and all("xxtwo_child_0_child_12" in line for line in shown)
+    assert sum("xxx" in line for line in lines) == 2
+
+
+def test_a_text_does_not_begin_within_a_tag(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its end has room, and half a tag looks like another text."""
+    for length in range(1, 75):
+        piece = {**PIECE, "text": "a" * 90 + "<promise>" + "b" * length}
+        drawn_sequences(monkeypatch, screen, {**told(ROOT), "last_texts": [piece]})
+    drawn = screen.getvalue()
+    assert "<promise>bb" in drawn and ">b" not in drawn.replace("<promise>b", "")
+
+
 def test_a_server_without_work_is_one_line(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without metrics too."""
     serve(monkeypatch, answer_idle)

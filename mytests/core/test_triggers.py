@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mytests.core.plain import handler
 from sequence_hooks.handlers import TokenHandler
+from sequence_hooks.handlers.spelling import can_spell
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 
 TEXTS = ["a", "<", "</", "/", "go", "g", "o", ">", "o>", "go>", "</go>", ">b", " </go", "é", "\ufffd", "wait>", "<wait"]
@@ -25,11 +26,19 @@ class Cuts:
         return {text: token_id for token_id, text in enumerate(TEXTS)}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [self.get_vocab()[character] for character in text]
+        # Some tokenizers drop what they do not know.
+        return [TEXTS.index(character) for character in text if character in TEXTS]
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         assert not skip_special_tokens
         return "".join(TEXTS[token_id] for token_id in token_ids)
+
+
+class WithoutParts(Cuts):
+    """One whose tokens are whole characters."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {text: token_id for text, token_id in super().get_vocab().items() if text != "\ufffd"}
 
 
 GO, WAIT, BY_ID = handler(), handler(), handler()
@@ -108,6 +117,25 @@ def test_a_text_that_can_never_be_sampled_is_refused() -> None:
     """Because no token has one of its characters."""
     with pytest.raises(ValueError, match=r"hook '</gone>' can never be sampled: .* has the character 'n'; use a model"):
         Triggers({"</gone>": GO}, Cuts())
+
+
+@pytest.mark.parametrize("text", ["<wait", "<wait>b", "ait>b", "o</g", "go></", "waits", "<wa", "é<w"])
+def test_a_text_is_spelled_by_any_tokens(text: str) -> None:
+    """Those at its ends may have more than it."""
+    assert can_spell(text, Cuts()) == (text != "waits")
+
+
+@pytest.mark.parametrize("text", ["waia", "iw", "tt", "<w<", "t>o>t"])
+def test_a_text_that_no_tokens_spell_is_refused(text: str) -> None:
+    """Though each of its characters is in some token."""
+    with pytest.raises(ValueError, match=rf"hook '{text}' can never be sampled: the tokens .* cannot be put together"):
+        Triggers({text: GO}, Cuts())
+
+
+def test_parts_of_characters_may_become_any() -> None:
+    """Nobody knows which."""
+    assert can_spell("→", Cuts())
+    assert not can_spell("w→", WithoutParts())
 
 
 @given(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=12), st.data())

@@ -105,8 +105,10 @@ class TestRequests:
         for number in range(22):
             engine.add(f"r{number}")
             engine.run(plan(**{f"r{number}": "!.z", f"r{number}_child_0": "BC"}))
-        found = engine.live_requests(10, 100)
+        found = engine.live_requests(30, 100)
         assert (found.num_unfinished, len(found.requests)) == (0, 20)
+        assert [each.request_id for each in engine.live_requests(2, 100).requests] == ["r20", "r21"]
+        assert engine.live_requests(0, 100).requests == ()
         assert all(each.has_ended for each in found.requests)
         states = [(sequence.state, sequence.finish_reason) for sequence in engine.live_tree("r21", 100)]
         assert states == [("finished", "stop"), ("finished", "stop")]

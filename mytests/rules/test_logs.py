@@ -54,3 +54,15 @@ def test_a_traceback_is_logged_for_the_first_request_that_meets_a_fault(caplog: 
     engine.run(plan(r="*z", s="*z"))
     assert [record.exc_info is not None for record in logged(caplog)] == [True, False]
     engine.assert_empty()
+
+
+def test_an_id_cannot_break_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients choose them: what would begin a line of its own, or be obeyed by a terminal, is escaped."""
+    name = "r: \n\x1b[2J\u2028é"
+    engine = SurgicalEngine(hooks_with(child_prefix_token_ids=(4,) * 20), max_model_len=24)
+    engine.add(name, "p" * 8)
+    engine.run(plan(**{name: "!z"}))
+    assert [record.getMessage() for record in logged(caplog)] == [
+        "r: \\n\\x1b[2J\\u2028é: no room for a child in the model's length"
+    ]
+    engine.assert_empty()

@@ -82,6 +82,7 @@ def test_a_request_may_switch_its_hooks_off(served: Server) -> None:
     assert response.usage is not None and response.usage.completion_tokens_details is None
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
@@ -90,10 +91,12 @@ def test_a_request_may_switch_its_hooks_off(served: Server) -> None:
         ({"stream_children": "maybe"}, "stream_children.*maybe"),
     ],
 )
-def test_a_bad_limit_is_the_clients_error(served: Server, extra: dict[str, Any], message: str) -> None:
-    """The error names the field, its value and the way out."""
+def test_a_bad_limit_is_the_clients_error(served: Server, extra: dict[str, Any], message: str, stream: bool) -> None:
+    """The error names the field, its value and the way out. A stream has not begun then; the log has no traceback."""
+    before = served.log.read_text().count("Traceback")
     with pytest.raises(BadRequestError, match=message):
-        served.client.completions.create(prompt=PROMPT, **arguments(**extra))
+        served.client.completions.create(prompt=PROMPT, stream=stream, **arguments(**extra))
+    assert served.log.read_text().count("Traceback") == before
 
 
 def test_the_example_streams_a_tree(served: Server) -> None:

@@ -114,6 +114,22 @@ def test_a_published_notation_is_trained(
     torch.use_deterministic_algorithms(False)
 
 
+def test_no_shipped_model_is_overwritten_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who trains says where the model goes."""
+    with pytest.raises(SystemExit):
+        train_notations.parse_arguments(["hpd"])
+    assert "--output" in capsys.readouterr().err
+
+
+def test_wrong_results_are_not_trained() -> None:
+    """In half of the trees of each example; the parents of such children are."""
+    for trees in (sft_on_trees.training_trees(0), NOTATIONS["hpd"].training_trees(0)):
+        some = list(islice(trees, 40))
+        children = [piece.child for tree in some for piece in tree.output if isinstance(piece, Fork)]
+        assert {child.is_trained for child in children} == {True, False}
+        assert all(tree.is_trained for tree in some)
+
+
 def test_trl_trains_on_the_same_batches() -> None:
     """TRL's trainer takes what the collator returns: after some steps its loss is lower for the same trees."""
     pytest.importorskip("trl")

@@ -10,8 +10,10 @@ import pytest
 from mytests.training.trees import END, Simulated, child, fork_and_join, hashed, of_text, random_tree, values_in
 from sequence_hooks.results import Join
 from sequence_hooks.training import (
+    Fork,
     InsertedText,
     Merge,
+    ResultOf,
     SampledText,
     TextTree,
     TokenTree,
@@ -67,6 +69,23 @@ class TestAllMerges:
         together = lay_out(samples, merge)
         assert len(together) < sum(len(lay_out([each], merge)) for each in samples)
         assert shown(together).count("pp") == shown(lay_out(samples[:1], merge)).count("pp")
+
+    def test_what_is_not_trained_is_context_alone(self, merge: Merge) -> None:
+        """All rows stay, since others may see them; its parent and its children keep their targets."""
+        grandchild = TextTree("b", "c", (SampledText("z"), END))
+        wrong = TextTree("a", "c", (SampledText("xP"), Fork(grandchild), ResultOf("b"), SampledText("y"), END))
+        trained = fork_and_join(wrong, child("d", "dd"))
+        rows, expected = (
+            lay_out([fork_and_join(replace(wrong, is_trained=False), child("d", "dd"))], merge),
+            lay_out([trained], merge),
+        )
+        assert (rows.token_ids, rows.positions, rows.stretches) == (
+            expected.token_ids,
+            expected.positions,
+            expected.stretches,
+        )
+        kept = [None if each is None or each.sequence == "a" else each for each in expected.targets]
+        assert list(rows.targets) == kept != list(expected.targets)
 
     def test_a_tree_without_children_is_its_tokens(self, merge: Merge) -> None:
         """But for the last, from which nothing is predicted."""

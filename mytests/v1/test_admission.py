@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sequence_hooks import SpecialKwargs
+from sequence_hooks.v1 import plugin
 from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
 from sequence_hooks.v1.frontend.openai import request_trees
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
@@ -16,6 +17,10 @@ from sequence_hooks.v1.wire import RESUME
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.input_processor import InputProcessor
+
+HOOKS = SpecialKwargs(promise_token_id=1, sync_token_id=2)
 
 
 def request(request_id: str, params: SamplingParams | None = None, **fields: Any) -> EngineCoreRequest:
@@ -73,9 +78,50 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: str) -> None:
     """Whatever it is, they would believe it."""
     processor = HookInputProcessor.__new__(HookInputProcessor)
-    processor.special_kwargs = SpecialKwargs(promise_token_id=1, sync_token_id=2)
+    processor.special_kwargs = HOOKS
     with pytest.raises(VLLMValidationError, match=f"extra_args has '{name}', which .*; leave it out"):
         processor._validate_params(SamplingParams(extra_args={name: "abc"}))
+
+
+def asynchronous_engine(monkeypatch: pytest.MonkeyPatch, kind: type[InputProcessor]) -> Any:
+    """One that was never started, with an input processor of one kind."""
+    plugin._extend_front_ends()
+    monkeypatch.setattr(AsyncLLM, "shutdown", lambda self: None)
+    engine: Any = AsyncLLM.__new__(AsyncLLM)
+    engine.input_processor = kind.__new__(kind)
+    engine.input_processor.special_kwargs = HOOKS
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("request_id", "extra_args", "prompt", "told"),
+    [
+        ("r", {"max_children": 1000}, {"prompt_token_ids": [1]}, "max_children is 1000; the engine allows at most 16"),
+        ("r", {"stream_children": "maybe"}, "a prompt", "stream_children is 'maybe'; use True or False"),
+        ("r", {RESUME: "abc"}, "a prompt", f"extra_args has '{RESUME}'"),
+        ("r_child_0", None, "a prompt", "request_id is 'r_child_0'"),
+        ("r", None, {"prompt_embeds": torch.ones(2, 4)}, "a prompt has no prompt_embeds"),
+    ],
+)
+def test_a_bad_request_is_refused_before_its_answer_begins(
+    request_id: str, extra_args: Any, prompt: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`generate` itself raises, so that a server answers a stream with 400, too."""
+    engine = asynchronous_engine(monkeypatch, HookInputProcessor)
+    with pytest.raises(VLLMValidationError, match=told):
+        engine.generate(prompt, SamplingParams(extra_args=extra_args), request_id)
+
+
+def test_a_good_request_is_generated_as_upstream_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is any on an engine without hooks: nothing happens before the first output is asked for."""
+    hooked = asynchronous_engine(monkeypatch, HookInputProcessor)
+    plain = asynchronous_engine(monkeypatch, InputProcessor)
+    bad = SamplingParams(extra_args={"max_children": 1000})
+    made = [
+        hooked.generate(prompt="a prompt", sampling_params=SamplingParams(), request_id="r", priority=1),
+        plain.generate("a prompt", bad, "r_child_0"),
+    ]
+    assert [each.ag_running for each in made] == [False, False]
 
 
 @pytest.mark.parametrize("wanted", [True, 1, "abc", [], {"a": 1}])

@@ -13,14 +13,14 @@ from forkjoin_task import EOS, Mode, is_correct
 from mytests.sure import sure_prompts
 from mytests.tiers import full, names
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
+from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import PositionRule
-from sequence_hooks.v1 import engine_args
+from sequence_hooks.v1 import AsyncLLM
 from sequence_hooks.v1.resuming import resume_sequence_async, sequences_awaiting_resume
 from vllm import envs
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.async_llm import AsyncLLM
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
@@ -36,10 +36,10 @@ class Running:
 
     def __init__(self, parallel: Mapping[str, int], mode: Mode, **fields: Any) -> None:
         self._runner = asyncio.Runner()
-        arguments = engine_args(
-            hooks_for(mode, **fields), dtype="float32", enforce_eager=True, max_model_len=512, **parallel
+        arguments: Any = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, **parallel}
+        self.engine = self._runner.run(
+            _started(AsyncEngineArgs(str(MODEL_FOLDER), **arguments), hooks_for(mode, **fields))
         )
-        self.engine = self._runner.run(_started(AsyncEngineArgs(str(MODEL_FOLDER), **arguments)))
 
     def run(self, work: Coroutine[Any, Any, Found]) -> Found:
         """Wait for ``work``; afterwards no request is left."""
@@ -53,8 +53,8 @@ class Running:
         self._runner.close()
 
 
-async def _started(arguments: AsyncEngineArgs) -> AsyncLLM:
-    return AsyncLLM.from_engine_args(arguments)
+async def _started(arguments: AsyncEngineArgs, hooks: SpecialKwargs) -> Any:
+    return AsyncLLM.from_engine_args(arguments, special_kwargs=hooks)
 
 
 @contextmanager

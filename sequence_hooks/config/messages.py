@@ -45,6 +45,11 @@ def abbreviated_error(error: BaseException) -> str:
     return one_line(str(error))
 
 
+def printable(text: str) -> str:
+    """``text`` for a log, of one line and without characters that a terminal obeys: those are shown as Python does."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def one_line(text: str) -> str:
     """A message without line breaks, in at most 240 characters."""
     return _cut(" ".join(text[: 6 * _MAX_CHARACTERS].split()), 3 * _MAX_CHARACTERS)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects misspellings of our argument names.
+"""Detects misspellings of our names.
 
-A request's arguments may have names that are not ours, so a misspelled one would be ignored silently.
+A request's arguments may have names that are not ours, so a misspelled one would be ignored silently (`near_name`). Of
+a configuration any other name is an error, which says what may have been meant (`unknown_names`).
 """
 
 import re
-from collections.abc import Collection
-from difflib import SequenceMatcher
+from collections.abc import Collection, Iterable
+from difflib import SequenceMatcher, get_close_matches
 
 _ALIKE = 0.8
 _ALIKE_WORDS = 0.7
@@ -26,6 +27,17 @@ def near_name(name: str, ours: Collection[str]) -> str | None:
         return nearest
     is_telling = any(_likeness(word, own) >= _ALIKE_WORDS for word in words for own in _TELLING_WORDS)
     return nearest if is_telling and _likeness(spelled, nearest) > _ALIKE else None
+
+
+def unknown_names(names: Iterable[object], ours: Collection[str]) -> str | None:
+    """Which ``names`` are none of ``ours``, each with what may have been meant; None if all are ours."""
+    unknown = sorted(str(name) for name in names if name not in ours)
+    return ", ".join(_with_guess(name, ours) for name in unknown) or None
+
+
+def _with_guess(name: str, ours: Collection[str]) -> str:
+    guesses = get_close_matches("_".join(_words(name)), ours, n=1)
+    return f"{name} (did you mean {guesses[0]}?)" if guesses else name
 
 
 def _words(name: str) -> list[str]:

@@ -10,15 +10,20 @@ from typing import Any, TypeVar
 
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
 from sequence_hooks.config.field_checks import check_fields, frozen_fields
+from sequence_hooks.config.misspellings import unknown_names
 from sequence_hooks.config.presets import with_protocol
 
 K = TypeVar("K", bound="SpecialKwargs")
 
 
 class _WithProtocol(type):
-    """Lets a protocol's fields stand for those that are not given, before a subclass's generated ``__init__`` runs."""
+    """Lets a protocol's fields stand for those that are not given, before a subclass's generated ``__init__`` runs.
+
+    A name that is no field is refused with what may have been meant.
+    """
 
     def __call__(cls, *args: Any, **given: Any) -> Any:
+        _check_names(cls, given)
         return super().__call__(*args, **with_protocol(given))
 
 
@@ -161,9 +166,8 @@ class SpecialKwargs(metaclass=_WithProtocol):
             value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         if not isinstance(value, Mapping):
             raise TypeError(f"special_kwargs: expected SpecialKwargs or a dict of its fields, got {value!r}")
-        fields = [field.name for field in dataclasses.fields(cls)]
-        if unknown := sorted(set(value) - set(fields)):
-            raise ValueError(f"special_kwargs: no field {', '.join(unknown)}; the fields are {', '.join(fields)}")
+        # A key of JSON is a text, but one of a dict may be anything.
+        _check_names(cls, value)
         return cls(**value)
 
     @classmethod
@@ -185,3 +189,9 @@ class SpecialKwargs(metaclass=_WithProtocol):
         if not isinstance(fields, dict):
             raise ValueError(f"special_kwargs: {text!r} is not a JSON object; write '{{\"sync_token_id\": 5}}'")
         return cls.of(fields)
+
+
+def _check_names(cls: Any, given: Mapping[Any, Any]) -> None:
+    fields = [field.name for field in dataclasses.fields(cls)]
+    if unknown := unknown_names(given, fields):
+        raise ValueError(f"special_kwargs: no field {unknown}; the fields are {', '.join(fields)}")

@@ -19,6 +19,7 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.builtin import make_handlers
+from sequence_hooks.handlers.spelling import can_spell
 
 
 class Decoder(Tokenizer, Protocol):
@@ -82,7 +83,7 @@ class _Texts:
             self._tokenizer = tokenizer
             vocabulary = tokenizer.get_vocab()
             for text in handlers:
-                _check_spelling(text, vocabulary)
+                _check_spelling(text, tokenizer)
             self.candidates = _tokens_with({text[-1] for text in handlers}, vocabulary)
 
     def match(self, token_id: int, context: Sequence[int], num_sampled: int) -> TriggerMatch | None:
@@ -113,13 +114,19 @@ class _Texts:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False).rstrip("\ufffd")
 
 
-def _check_spelling(text: str, vocabulary: Mapping[str, int]) -> None:
+def _check_spelling(text: str, tokenizer: Decoder) -> None:
+    vocabulary = tokenizer.get_vocab()
     unknown = [character for character in text if not _tokens_with({character}, vocabulary)]
     if unknown:
-        raise ValueError(
-            f"special_kwargs: the hook {abbreviated(text)} can never be sampled: no token of the model's tokenizer has "
-            f"the character {unknown[0]!r}; use a model that was trained with this hook, or a text of its vocabulary"
-        )
+        reason = f"no token of the model's tokenizer has the character {unknown[0]!r}"
+    elif not can_spell(text, tokenizer):
+        reason = "the tokens of the model's tokenizer cannot be put together to it"
+    else:
+        return
+    raise ValueError(
+        f"special_kwargs: the hook {abbreviated(text)} can never be sampled: {reason}; use a model that was trained "
+        "with this hook, or a text of its vocabulary"
+    )
 
 
 def _tokens_with(characters: set[str], vocabulary: Mapping[str, int]) -> Set[int]:

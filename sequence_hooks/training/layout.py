@@ -106,8 +106,9 @@ class _Layout:
     def _predict(self, start: int, end: int) -> None:
         """Let the output tokens ``start`` to ``end`` (exclusive) be predicted from the tokens before them."""
         tree, first = self._tree, self._tree.num_prompt
+        # Rows of a sequence that is not trained may be injected.
         self._extend_to(first + end - 1)
-        for position in range(start, end):
+        for position in range(start, end) if tree.is_trained else ():
             logprob = None if tree.logprobs is None else tree.logprobs[position]
             target = Target(tree.output_token_ids[position], logprob, tree.name, position)
             self._table.predict(self._contexts[first + position], target)

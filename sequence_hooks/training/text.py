@@ -69,6 +69,10 @@ class TextTree:
     sees_parent: bool = True
     """Whether a child's context begins with its parent's."""
 
+    is_trained: bool = True
+    """False for a child whose result is wrong on purpose: its parent learns to go on from that result, and the model
+    does not learn to sample it. Its own children are trained unless they say so themselves."""
+
 
 def encoded(tree: TextTree, encode: Encode) -> TokenTree:
     """A tree of token ids, whose engine has given up no KV.
@@ -103,7 +107,7 @@ def _encoded(tree: TextTree, encode: Encode, num_parent: int) -> TokenTree:
             writer.write(encode(piece.text), "inserted")
         else:
             writer.write(encode(piece.text), "sampled", in_result=piece.in_result)
-    return replace(writer.tree(num_shared, prompt), sees_parent=tree.sees_parent)
+    return replace(writer.tree(num_shared, prompt), sees_parent=tree.sees_parent, is_trained=tree.is_trained)
 
 
 class _Writer:

@@ -37,6 +37,9 @@ class TokenTree:
     sees_parent: bool = True
     """Whether a child's context begins with all that its parent had when it started: only then is its KV injected."""
 
+    is_trained: bool = True
+    """Whether what it sampled is a target. If not, its tokens are only context of whoever sees them."""
+
     logprobs: tuple[float, ...] | None = None
     """The engine's log-probability of each output token; None if it is unknown."""
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from logging import Logger
 
-from sequence_hooks.config.messages import describe_error
+from sequence_hooks.config.messages import describe_error, printable
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.rules import Merge, Refusal
 
@@ -40,7 +40,7 @@ class OncePerRequest:
 
 
 class HookLog:
-    """Logs refused hook tokens, faults of handlers, and joins that lack something.
+    """Logs refused hook tokens, faults of handlers, and joins that lack something. Ids are clients', and are escaped.
 
     Args:
         logger: The engine's.
@@ -58,7 +58,7 @@ class HookLog:
             self.failed(request_id, token_id, refusal.error)
         # The client chose the length of its prompt, so one line is enough.
         elif refusal.lacks_room and self._logged_requests.is_first(request_id):
-            self._logger.warning("%s: no room for a child in the model's length", request_id)
+            self._logger.warning("%s: no room for a child in the model's length", printable(request_id))
 
     def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
         """The hook of a token has failed; its traceback is logged the first time that it does."""
@@ -67,7 +67,7 @@ class HookLog:
             self._failed_tokens.add(token_id)
             self._logger.error(
                 "%s: token %d spawns and blocks nothing, its hook failed: %s",
-                request_id,
+                printable(request_id),
                 token_id,
                 describe_error(error),
                 exc_info=info,
@@ -75,17 +75,19 @@ class HookLog:
 
     def waits(self, request_id: str, num_output: int) -> None:
         """A sequence waits for its caller, after ``num_output`` tokens."""
-        self._logger.info("%s: waits for its caller after %d tokens", request_id, num_output)
+        self._logger.info("%s: waits for its caller after %d tokens", printable(request_id), num_output)
 
     def joined(self, request_id: str, merge: Merge) -> None:
         """A sequence was joined; nothing is logged if nothing is missing."""
         if merge.num_cut and self._logged_requests.is_first(request_id):
-            self._logger.warning("%s: %d merged tokens are cut to fit the model's length", request_id, merge.num_cut)
+            self._logger.warning(
+                "%s: %d merged tokens are cut to fit the model's length", printable(request_id), merge.num_cut
+            )
         self.assembled(request_id, merge.error)
 
     def assembled(self, request_id: str, error: str | None) -> None:
         """The results of children were put together; ``error`` is that of a join function, if any."""
         if error is not None and self._logged_requests.is_first(request_id):
             self._logger.error(
-                "%s: a join function failed, and nothing is merged for its children: %s", request_id, error
+                "%s: a join function failed, and nothing is merged for its children: %s", printable(request_id), error
             )

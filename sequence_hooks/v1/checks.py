@@ -69,7 +69,7 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     model, parallel = config.model_config, config.parallel_config
     refused: list[tuple[bool, str, Any, str]] = [
         (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
-         f"set it to {SCHEDULER!r}; sequence_hooks.v1.engine_args does"),
+         f"set it to {SCHEDULER!r}; sequence_hooks.v1.LLM and engine_args do"),
         (not config.cache_config.enable_prefix_caching, "enable_prefix_caching", False,
          "leave it on, or give --enable-prefix-caching to a command that switches it off, as vllm bench latency does: "
          "children share their parent's blocks through it"),

@@ -9,6 +9,7 @@ up by name, so that a release without one of them is noticed at once:
 | ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
+| ``AsyncLLM.generate`` | what hooks refuse of a request is refused before a server begins to stream its answer |
 | ``CompletionOutput`` and ``RequestOutput`` of its output processor | outputs have room for a tree |
 | ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
@@ -49,22 +50,36 @@ def _with_option(upstream: Callable[..., Any], parser: Any) -> Any:
 
 
 def _checked(upstream: Callable[..., Any], arguments: Any, usage_context: Any = None, *args: Any, **kwargs: Any) -> Any:
-    config = upstream(arguments, usage_context, *args, **kwargs)
-    scheduler, additional = config.scheduler_config.scheduler_cls, config.additional_config
+    scheduler, additional = arguments.scheduler_cls, arguments.additional_config
     is_ours = isinstance(scheduler, str) and scheduler.startswith("sequence_hooks.")
-    if is_ours or (isinstance(additional, dict) and "special_kwargs" in additional):
-        import vllm
-        from sequence_hooks.v1.releases import check_release
+    if not is_ours and not (isinstance(additional, dict) and "special_kwargs" in additional):
+        return upstream(arguments, usage_context, *args, **kwargs)
+    from sequence_hooks.v1.stock import check_stock
 
-        # Before all that an unknown release may not have.
-        check_release(vllm.__version__)
-        from sequence_hooks.v1.checks import prepare
-
-        prepare(config, usage_context)
-        _extend_front_ends()
-        # The worker may run in this process.
-        _extend_workers()
+    # Upstream starts processes of Python for it already.
+    check_stock()
+    config = upstream(arguments, usage_context, *args, **kwargs)
+    switch_on(config, usage_context)
     return config
+
+
+def switch_on(config: Any, usage_context: Any = None) -> None:
+    """Check the hooks of ``config``, an engine's whole configuration, and let engines of this process have them.
+
+    Raises:
+        ValueError: as in `checks.prepare`, or the release is unknown.
+    """
+    import vllm
+    from sequence_hooks.v1.releases import check_release
+
+    # Before all that an unknown release may not have.
+    check_release(vllm.__version__)
+    from sequence_hooks.v1.checks import prepare
+
+    prepare(config, usage_context)
+    _extend_front_ends()
+    # The worker may run in this process.
+    _extend_workers()
 
 
 def _extend_workers() -> None:
@@ -89,6 +104,23 @@ def _extend_front_ends() -> None:
 
     for engine in (LLMEngine, AsyncLLM):
         _extend(engine, "__init__", _with_processors)
+    _extend(AsyncLLM, "generate", _checked_early)
+
+
+def _checked_early(
+    upstream: Callable[..., Any],
+    engine: Any,
+    prompt: Any,
+    sampling_params: Any,
+    request_id: str,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
+
+    if isinstance(engine.input_processor, HookInputProcessor):
+        engine.input_processor.check_early(prompt, sampling_params, request_id)
+    return upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
 
 
 def _extend_server() -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's V0 asynchronous engine, with `resume_sequence`."""
+"""Upstream's V0 asynchronous engine, with `resume_sequence`, and with hooks as an argument."""
 
 import asyncio
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sequence_hooks.results import Waiting
@@ -10,6 +11,9 @@ from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.tree.resume import ids_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine import async_llm_engine as upstream
+from vllm.config import SpecialKwargs
+from vllm.engine.admission import admit_early
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.engine.hooked import special_kwargs_of
 from vllm.engine.request_checks import only_value_errors
 from vllm.sampling_params import SamplingParams
@@ -30,6 +34,28 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
     """Upstream's `AsyncLLMEngine`; the engine inside it implements the sequence hooks."""
 
     _engine_class = _AsyncLLMEngine
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        engine_args: AsyncEngineArgs,
+        *args: Any,
+        special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Upstream's `from_engine_args`; ``special_kwargs`` takes the place of that in ``engine_args``, as in `LLM`."""
+        if special_kwargs is not None:
+            engine_args = dataclasses.replace(engine_args, special_kwargs=special_kwargs)
+        return super().from_engine_args(engine_args, *args, **kwargs)
+
+    def generate(self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        """Upstream's `generate`, after refusing what no engine would take: a server answers with an error then.
+
+        Raises:
+            ValueError: as in `admit_early`.
+        """
+        admit_early(self.engine, request_id, sampling_params)
+        return super().generate(prompt, sampling_params, request_id, *args, **kwargs)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """Upstream's `add_request`, after compiling a grammar outside of the loop in which the engine steps.

@@ -37,7 +37,7 @@ async function lookAtList() {
   const [told, waiting] = await Promise.all([api.json("/v1/live_requests"), lookAtCallers()]);
   say("server", null);
   drawLists(told);
-  fill("callers", waiting, (item, each) => drawCaller(item, each, told.time));
+  fill("callers", waiting, makeCaller, (item, each, room) => drawCaller(item, each, room, told.time));
   if (asked?.id) {
     const mine = told.requests.find((each) => each.request_id === asked.id || each.request_id.startsWith(`${asked.id}-`));
     if (mine) choose(mine.request_id);
@@ -48,7 +48,7 @@ async function lookAtList() {
 
 async function lookAtCallers() {
   const { sequences } = await api.json("/v1/sequences_awaiting_resume");
-  return sequences.map((each) => ({ ...each, root: each.request_id.replace(/(_child_\d+)+$/, "") }));
+  return sequences.map((each) => ({ ...each, root: rootOf(each.request_id) }));
 }
 
 // A server may have none.

@@ -4,6 +4,7 @@
 
 const lanes = document.getElementById("lanes");
 const whole = document.getElementById("whole");
+const widths = document.createElement("canvas").getContext("2d");
 let opened = null;
 
 function element(name, properties = {}, ...children) {
@@ -17,11 +18,14 @@ function drawTree() {
   for (const lane of [...lanes.children]) if (!shown.has(lane.dataset.id)) lane.remove();
   if (!tree.sequences.length) return;
   const span = spanOfTree();
+  const drawn = tree.sequences.map(laneOf);
+  const room = roomOf(drawn[0]);
   tree.sequences.forEach((sequence, i) => {
-    const lane = laneOf(sequence, i);
-    lane.querySelector(".state").textContent = spellState(sequence);
+    const lane = drawn[i];
+    const state = spellState(sequence);
+    Object.assign(lane.querySelector(".state"), { textContent: state, title: state });
     lane.querySelector(".bars").replaceChildren(...barsOf(sequence).map((bar) => drawBar(bar, span)));
-    lane.querySelector(".end > span").replaceChildren(...spansOf(textsOf(sequence), true));
+    lane.querySelector(".end > span").replaceChildren(...lineOf(textsOf(sequence), room));
     lane.setAttribute("aria-selected", String(sequence.request_id === opened));
   });
 }
@@ -51,8 +55,16 @@ function shortName(sequence) {
   return isDetached ? `${name} (detached)` : name;
 }
 
-function elided(id) {
-  return id.length <= 26 ? id : `${id.slice(0, 12)}…${id.slice(-12)}`;
+// An id in few characters. The numbers of children all stay: nothing else tells the sequences of a tree apart.
+function elided(id, most = 28) {
+  const root = rootOf(id);
+  const half = most / 2;
+  const children = id.slice(root.length).replaceAll("_child_", " › ");
+  return (root.length <= most ? root : `${root.slice(0, half - 1)}…${root.slice(-half)}`) + children;
+}
+
+function rootOf(id) {
+  return id.replace(/(_child_\d+)+$/, "");
 }
 
 function spellState(sequence) {
@@ -71,17 +83,45 @@ function drawBar(bar, span) {
   return made;
 }
 
-function spansOf(texts, isOneLine) {
-  return texts.map(({ origin, child, text }) => {
-    const shown = isOneLine ? text.replaceAll("\n", "⏎") : text;
-    return element("span", { textContent: shown, title: child ?? "", className: origin === "sampled" ? "" : origin });
+function spansOf(texts) {
+  return texts.map(({ origin, child, text, numCut = 0 }) => {
+    const cut = numCut ? [element("span", { className: "cut", textContent: text.slice(0, numCut) })] : [];
+    const properties = { title: child ?? "", className: origin === "sampled" ? "" : origin };
+    return element("span", properties, ...cut, text.slice(numCut));
   });
+}
+
+// Texts on one line, of which only the end is seen: what has no room is in it, but not shown.
+function lineOf(texts, room) {
+  const line = texts.map((each) => ({ ...each, text: each.text.replaceAll("\n", "⏎") }));
+  let start = startOfEnd(line.map((each) => each.text).join(""), room);
+  for (const each of line) {
+    each.numCut = Math.min(start, each.text.length);
+    start -= each.numCut;
+  }
+  return spansOf(line);
+}
+
+// Where the last characters that have room begin; after a tag of which only a part would be seen.
+function startOfEnd(text, room) {
+  const start = Math.max(0, text.length - room);
+  for (const tag of text.matchAll(/<[^<>\s]{1,40}>/g)) {
+    if (tag.index < start && start < tag.index + tag[0].length) return tag.index + tag[0].length;
+  }
+  return start;
+}
+
+// How many characters have room where the end of a text is shown: its font has one width.
+function roomOf(item) {
+  const end = item.querySelector(".end");
+  widths.font = getComputedStyle(end).font;
+  return Math.max(1, Math.floor(end.clientWidth / widths.measureText("0").width));
 }
 
 function drawWhole(sequence, texts) {
   whole.hidden = false;
   whole.querySelector("h3").textContent = `${sequence.request_id}: ${spellState(sequence)}`;
-  whole.querySelector("pre").replaceChildren(...spansOf(texts, false));
+  whole.querySelector("pre").replaceChildren(...spansOf(texts));
 }
 
 function closeWhole() {

@@ -14,6 +14,8 @@ from sequence_hooks.serving.live.page import live_page
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens
 
 MAX_REQUESTS, MAX_TOKENS = 1000, 200_000
+_WHOLE = "sequence_hooks_whole"
+"""The name of a kind of parameter in paths: all that is left of one."""
 
 
 class Watched(Protocol):
@@ -23,7 +25,7 @@ class Watched(Protocol):
         """Whether its hooks say so."""
 
     async def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        """At most ``limit`` unfinished requests, with the last ``num_tokens`` output tokens of each."""
+        """At most ``limit`` unfinished requests and as many that have ended, with the last ``num_tokens`` of each."""
 
     async def live_tree(self, request_id: str, num_tokens: int) -> tuple[LiveSequence, ...]:
         """The sequences of one request, with the last ``num_tokens`` output tokens of each; none if it is unknown."""
@@ -41,8 +43,13 @@ def add_live_routes(router: Any, engine_of: Callable[[Any], Watched]) -> None:
     # Only a server has it.
     from fastapi import HTTPException, Query, Request
     from fastapi.responses import HTMLResponse
+    from starlette.convertors import register_url_convertor
 
-    limits = Annotated[int, Query(ge=0, le=MAX_REQUESTS, description="How many requests to list.")]
+    register_url_convertor(_WHOLE, _whole_path())
+    limits = Annotated[
+        int,
+        Query(ge=0, le=MAX_REQUESTS, description="How many requests to list that run, and how many that have ended."),
+    ]
     lengths = Annotated[int, Query(ge=0, le=MAX_TOKENS, description="Tokens at the end of each output.")]
 
     async def watched(raw_request: Request) -> Watched:
@@ -74,7 +81,18 @@ def add_live_routes(router: Any, engine_of: Callable[[Any], Watched]) -> None:
 
     router.add_api_route("/live", live, methods=["GET"], response_class=HTMLResponse)
     router.add_api_route("/v1/live_requests", live_requests, methods=["GET"])
-    router.add_api_route("/v1/live_requests/{request_id:path}", live_tree, methods=["GET"])
+    router.add_api_route(f"/v1/live_requests/{{request_id:{_WHOLE}}}", live_tree, methods=["GET"])
+
+
+def _whole_path() -> Any:
+    from starlette.convertors import PathConvertor
+
+    class WholePath(PathConvertor):
+        """Starlette's "path", with line breaks too: clients choose ids, and any can be quoted in a path."""
+
+        regex = "(?s:.*)"
+
+    return WholePath()
 
 
 async def _plain(found: Any, engine: Watched) -> dict[str, Any]:

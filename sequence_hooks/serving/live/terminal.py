@@ -12,14 +12,20 @@ from urllib.parse import quote
 import httpx
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
+
+from sequence_hooks.tree.ids import root_id
 
 _STYLES = {"running": "blue", "blocked": "magenta", "waiting": "yellow", "finished": "dim"}
 _ORIGINS = {"sampled": "", "merged": "black on magenta", "inserted": "black on green"}
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32)} | {ord("\n"): "⏎"} | dict.fromkeys(range(127, 160), "�")
 """What stands for a character that a terminal would obey: texts and ids are users'."""
+
+_TAG = re.compile(r"<[^<>\s]{1,40}>")
+_MAX_ID = 40
+"""Characters of a request's id that are shown; which child it is comes after them."""
 
 _LINES_OF_REQUEST = 4
 """Lines of the terminal that a request takes at least: so many are asked for."""
@@ -85,11 +91,11 @@ def frame(server: Watched, console: Console) -> RenderableType:
 
 
 def _callers(waiting: list[dict[str, Any]], now: float) -> Table:
-    table = Table("waits for its caller", "seconds", "at token", "children", "text", expand=True)
+    table = Table(Column("waits for its caller", no_wrap=True), "seconds", "at token", "children", "text", expand=True)
     for each in waiting:
         done = len(each["children"]) - each["num_unfinished_children"]
         numbers = f"{now - each['since']:.0f}", str(each["position"]), f"{done} of {len(each['children'])}"
-        table.add_row(Text(_shown(each["request_id"])), *numbers, Text(_shown(each["text"])[-60:]))
+        table.add_row(Text(_name(each["request_id"])), *numbers, _end(Text(_shown(each["text"])), 60))
     return table
 
 
@@ -104,16 +110,29 @@ def _drawn(sequences: list[dict[str, Any]], width: int) -> Tree | None:
 
 def _label(sequence: dict[str, Any], width: int) -> Text:
     name, parent = sequence["request_id"], sequence["parent_id"]
-    if parent is not None:
-        name = name.removeprefix(f"{parent}_").replace("_", " ")
+    shown = _name(name) if parent is None else _shown(name.removeprefix(f"{parent}_").replace("_", " "))
     state = sequence["state"]
     waits = f", waits for {sequence['waits_for']}" if sequence["waits_for"] else ""
-    label = Text.assemble((_shown(name), "bold"), " ", (f"{state}{waits}", _STYLES[state]))
+    label = Text.assemble((shown, "bold"), " ", (f"{state}{waits}", _STYLES[state]))
     label.append(f" {sequence['num_output_tokens']} tokens ")
     text = Text()
     for piece in sequence["last_texts"]:
         text.append(_shown(piece["text"]), _ORIGINS[piece["origin"]])
-    return label + text[-max(10, width - len(label) - 8) :]
+    return label + _end(text, max(10, width - len(label) - 8))
+
+
+def _name(request_id: str) -> str:
+    """An id in few characters, without those in its middle. All numbers of children stay: they tell siblings apart."""
+    root, half = root_id(request_id), _MAX_ID // 2
+    shown = root if len(root) <= _MAX_ID else f"{root[: half - 1]}…{root[-half:]}"
+    return _shown(shown) + request_id.removeprefix(root)
+
+
+def _end(text: Text, most: int) -> Text:
+    """At most the last ``most`` characters; a tag of which only a part would be left is left out."""
+    start = max(0, len(text) - most)
+    cut = next((tag for tag in _TAG.finditer(text.plain) if tag.start() < start < tag.end()), None)
+    return text[start if cut is None else cut.end() :]
 
 
 def _shown(text: str) -> str:

@@ -7,7 +7,6 @@ Texts are token ids here: they are decoded where nobody waits for it.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from sequence_hooks.results import Origin
@@ -110,9 +109,9 @@ def alone(request_id: str, started: float | None, token_ids: Sequence[int], num_
 
 
 def summaries(running: Iterable[Tree], recent: Iterable[Tree], limit: int) -> LiveRequests:
-    """What a list of requests says: of the first ``limit`` that are ``running``, and of all ``recent`` ones."""
-    running = list(running)
-    shown = [*islice(running, limit), *recent]
+    """What a list of requests says: of the first ``limit`` ``running`` ones, and of the last ``limit`` ``recent``."""
+    running, ended = list(running), list(recent)
+    shown = [*running[:limit], *ended[max(0, len(ended) - limit) :]]
     return LiveRequests(len(running), tuple(map(_summary, shown)))
 
 

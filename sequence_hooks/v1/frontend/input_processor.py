@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's input processor, which also refuses requests that sequence hooks cannot serve."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
@@ -33,17 +34,25 @@ class HookInputProcessor(InputProcessor):
         assert isinstance(processor, cls)
         processor.special_kwargs = special_kwargs
 
+    def check_early(self, prompt: object, params: object, request_id: str) -> None:
+        """Refuse what is known to be refused before a request is processed: a server has not begun its answer then.
+
+        Raises:
+            VLLMValidationError: as later, where the same is checked of whoever comes another way.
+        """
+        if isinstance(params, SamplingParams):
+            _check_id(request_id)
+            self._check_extra_args(params)
+            _check_embeds(params, prompt.get("prompt_embeds") if isinstance(prompt, Mapping) else None)
+
     @staticmethod
     def assign_request_id(request: EngineCoreRequest) -> None:
         """As upstream; refuses ids that children could have or that hooks use, and prompts of more than whole texts."""
         if request.sampling_params is not None:
-            try:
-                check_request_id(request.request_id)
-            except ValueError as error:
-                raise VLLMValidationError(str(error), parameter="request_id") from None
+            _check_id(request.request_id)
         if request.resumable:
             raise VLLMValidationError("with sequence hooks a prompt cannot be streamed; send it whole")
-        _check_prompt(request)
+        _check_embeds(request.sampling_params, request.prompt_embeds)
         InputProcessor.assign_request_id(request)
         if request.request_id == EVENT_LOG_ID:
             raise VLLMValidationError(
@@ -53,24 +62,32 @@ class HookInputProcessor(InputProcessor):
 
     def _validate_params(self, params: Any, *args: Any) -> Any:
         if isinstance(params, SamplingParams):
-            for name in _OURS & (params.extra_args or {}).keys():
-                raise VLLMValidationError(
-                    f"extra_args has {name!r}, which sequence hooks use themselves; leave it out",
-                    parameter="extra_args",
-                )
-            try:
-                limits_of(self.special_kwargs, params.extra_args)
-            except ValueError as error:
-                raise VLLMValidationError(str(error), parameter="extra_args") from None
+            self._check_extra_args(params)
         return super()._validate_params(params, *args)
 
+    def _check_extra_args(self, params: SamplingParams) -> None:
+        for name in _OURS & (params.extra_args or {}).keys():
+            raise VLLMValidationError(
+                f"extra_args has {name!r}, which sequence hooks use themselves; leave it out", parameter="extra_args"
+            )
+        try:
+            limits_of(self.special_kwargs, params.extra_args)
+        except ValueError as error:
+            raise VLLMValidationError(str(error), parameter="extra_args") from None
 
-def _check_prompt(request: EngineCoreRequest) -> None:
+
+def _check_id(request_id: str) -> None:
+    try:
+        check_request_id(request_id)
+    except ValueError as error:
+        raise VLLMValidationError(str(error), parameter="request_id") from None
+
+
+def _check_embeds(params: SamplingParams | None, prompt_embeds: Any) -> None:
     """Refuse prompts that a child could not compute anew from their tokens."""
-    params = request.sampling_params
     if params is None or not (params.extra_args or {}).get("hooks", True):
         return
-    if request.prompt_embeds is not None and len(request.prompt_embeds) > 0:
+    if prompt_embeds is not None and len(prompt_embeds) > 0:
         raise VLLMValidationError(
             "with sequence hooks a prompt has no prompt_embeds: children are computed from tokens; leave it out, or "
             "switch the hooks of this request off by hooks=0 in extra_args (vllm_xargs on the server)",

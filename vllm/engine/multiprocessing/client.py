@@ -11,11 +11,17 @@ from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence
 from sequence_hooks.tree.resume import ids_of
 from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import client as upstream
+from vllm.engine.admission import admit_early
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
 
 
 class MQLLMEngineClient(upstream.MQLLMEngineClient):
     """Upstream's `MQLLMEngineClient`; the engine implements the sequence hooks."""
+
+    def generate(self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        """As `AsyncLLMEngine.generate`."""
+        admit_early(self, request_id, sampling_params)
+        return super().generate(prompt, sampling_params, request_id, *args, **kwargs)
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
         """`AsyncLLMEngine.resume_sequence`."""

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable
 
+from sequence_hooks.config.messages import printable
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.log import OncePerRequest
 from vllm._overlay import fall_back_to
@@ -41,7 +42,7 @@ class StopChecker(upstream.StopChecker):
             super().maybe_stop_sequence(seq, new_char_count, sampling_params, lora_req)
             return
         if self.logged_requests.is_first(failed.request_id):
-            name = request_of(failed.request_id)
+            name = printable(request_of(failed.request_id))
             logger.warning("%s: a logits processor failed, and its sequence ends: %s", name, failed.fault)
         # The last token was not the model's choice, so its text is dropped.
         seq.output_text = seq.output_text[: len(seq.output_text) - new_char_count]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's engines, which get their hooks as the fork's do: by an argument ``special_kwargs``."""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+import vllm
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.v1 import plugin, settings
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.engine import async_llm
+
+
+class LLM(vllm.LLM):
+    """Upstream's `LLM`; ``special_kwargs`` switches sequence hooks on, and every other argument is upstream's.
+
+    Args:
+        special_kwargs: The hooks, or a dict of their fields. None runs upstream's own engine.
+
+    Raises:
+        ValueError: a field of ``special_kwargs`` is invalid, or cannot work with another argument or with the model.
+    """
+
+    def __init__(
+        self, *args: Any, special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        if special_kwargs is not None:
+            kwargs = settings.engine_args(special_kwargs, **kwargs)
+        super().__init__(*args, **kwargs)
+
+
+class AsyncLLM(async_llm.AsyncLLM):
+    """Upstream's `AsyncLLM`; both of its factories take ``special_kwargs`` as `LLM` does."""
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        engine_args: AsyncEngineArgs,
+        *args: Any,
+        special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> async_llm.AsyncLLM:
+        """Upstream's factory, with the hooks; ``engine_args`` stay as they are.
+
+        Raises:
+            ValueError: as in `LLM`.
+        """
+        if special_kwargs is not None:
+            given = settings.engine_args(
+                special_kwargs,
+                scheduler_cls=engine_args.scheduler_cls,
+                additional_config=engine_args.additional_config,
+            )
+            engine_args = copy(engine_args)
+            vars(engine_args).update(given)
+        return super().from_engine_args(engine_args, *args, **kwargs)
+
+    @classmethod
+    def from_vllm_config(
+        cls,
+        vllm_config: VllmConfig,
+        *args: Any,
+        special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> async_llm.AsyncLLM:
+        """Upstream's factory, with the hooks; ``vllm_config`` stays as it is.
+
+        Raises:
+            ValueError: as in `LLM`.
+        """
+        if special_kwargs is not None:
+            vllm_config = _with_hooks(vllm_config, special_kwargs)
+            plugin.switch_on(vllm_config, kwargs.get("usage_context"))
+        return super().from_vllm_config(vllm_config, *args, **kwargs)
+
+
+def _with_hooks(config: VllmConfig, special_kwargs: SpecialKwargs | Mapping[str, Any]) -> VllmConfig:
+    given = settings.engine_args(
+        special_kwargs,
+        scheduler_cls=config.scheduler_config.scheduler_cls,
+        additional_config=config.additional_config,
+    )
+    changed = copy(config)
+    changed.scheduler_config = copy(config.scheduler_config)
+    changed.scheduler_config.scheduler_cls = given["scheduler_cls"]
+    changed.additional_config = given["additional_config"]
+    return changed
