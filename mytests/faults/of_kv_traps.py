@@ -54,6 +54,20 @@ KV_TRAPS = (
         surgical("mytests/rules/test_injection.py::TestPrefixCache::test_an_injected_block_is_not_in_it"),
     ),
     undoing(
+        "the second model runner's sampler reads",
+        "the-sampler-reads-shifted-positions",
+        "Where results overlap, a sequence samples less or more than min_tokens before its end.",
+        (Edit("sequence_hooks.v1.worker.injection:Injector.shift_back", "", "pass"),),
+        surgical("mytests/v1/test_injector.py::TestPositions", "mytests/rules/test_injection.py::TestPositions"),
+    ),
+    undoing(
+        "a schedule that is made of another one",
+        "nobody-misses-a-step",
+        "A sequence reads KV that was never copied for it.",
+        (Edit("sequence_hooks.v1.worker.injection:Injector._check", "", "pass"),),
+        surgical("mytests/v1/test_injector.py::TestWay", "mytests/v1/test_injector.py::TestSteps"),
+    ),
+    undoing(
         "part of a prompt may be scheduled",
         "glue-does-not-wait-for-glue",
         "What comes after a run of glue is computed before all of the run has KV.",

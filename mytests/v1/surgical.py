@@ -111,8 +111,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
-        overlaps = self.special_kwargs.position_rule == "overlap"
-        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
+        injects, overlaps = self.special_kwargs.injects_kv, self.special_kwargs.position_rule == "overlap"
+        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", injects, overlaps)
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
         self.output_processor = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)

@@ -23,8 +23,8 @@ from sequence_hooks.kv.transfer import Run, SlotCopy, slot_of
 from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.requests import make_glue
-from sequence_hooks.v1.core.sequence import V1Branch
-from sequence_hooks.v1.wire import InjectedStep, attach_step
+from sequence_hooks.v1.core.sequence import V1Branch, params_of
+from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -66,6 +66,15 @@ class Injection:
         self._owners: dict[str, str] = {}
         """The owners of the glue requests of the latest step, by request id."""
 
+        self.step: InjectedStep | None = None
+        """What workers do about injected KV in the latest step; None if nothing."""
+
+        self._num_steps = 0
+        """How many steps workers were told of."""
+
+        self._num_needed = 0
+        """The number of the latest step that a request needs."""
+
         self._shifts_positions = special_kwargs.injects_kv and special_kwargs.position_rule == "overlap"
         """Whether any position may differ from its token's index."""
 
@@ -91,6 +100,10 @@ class Injection:
         # Where requests wait by priority, then by arrival, glue arrives just before its owner, in order.
         times = list(accumulate(runs, lambda time, _: math.nextafter(time, -math.inf), initial=request.arrival_time))
         request.num_computed_tokens = last.start
+        # The next step makes all copies there are.
+        self._num_needed = self._num_steps + 1
+        params = params_of(request)
+        params.extra_args = {**(params.extra_args or {}), INJECTED_BY: self._num_needed}
         return [self._make_glue(request, run, time) for run, time in zip(runs, reversed(times), strict=False)]
 
     def must_wait(self, request: Request, inflight_prefills: Collection[Request]) -> bool:
@@ -107,13 +120,15 @@ class Injection:
         return False
 
     def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
-        """Let copies and positions travel with a step to the workers, and release the sources of the copies."""
+        """Let `step` be what travels with a schedule to the workers, and release the sources of the copies."""
+        self.step = None
         if not output.total_num_scheduled_tokens:
             return
         copies = [copy for each in self.copies.values() for copy in each]
-        step = InjectedStep(copies, dict(self._offsets(requests[name] for name in output.num_scheduled_tokens)))
-        if step:
-            attach_step(output, step)
+        offsets = dict(self._offsets(requests[name] for name in output.num_scheduled_tokens))
+        if copies or offsets or self._num_needed > self._num_steps:
+            self._num_steps += 1
+            self.step = InjectedStep(self._num_steps, copies, offsets)
         # What takes these blocks now writes to them after the copies.
         for request in self.copies:
             self._kept.release_children(request)

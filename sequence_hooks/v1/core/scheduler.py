@@ -33,7 +33,7 @@ from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
-from sequence_hooks.v1.wire import RESUME
+from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -110,7 +110,8 @@ class HookScheduler(ReleaseScheduler):
         scheduled = super().schedule(*args, **kwargs)
         if self._recorder.is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
-        return scheduled
+        step = self._injection.step if self.branches else None
+        return scheduled if step is None else HookSchedulerOutput.of(scheduled, step)
 
     def _allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
         """Upstream's `allocate_slots`; before it fails, others that do not run give up their KV."""
