@@ -164,8 +164,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
 
     def abort(self, request_ids: str | list[str]) -> None:
         ids = [request_ids] if isinstance(request_ids, str) else request_ids
-        self.output_processor.abort_requests(ids, internal=False)
-        self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+        aborted = self.output_processor.abort_requests(ids, internal=False)
+        self.scheduler.finish_requests(aborted, RequestStatus.FINISHED_ABORTED)
 
     def resume(self, request_id: str, given: Any) -> None:
         new = resumption(self.output_processor, request_id, given, self.max_model_len, self.vocab_size)
