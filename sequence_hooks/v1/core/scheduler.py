@@ -73,7 +73,7 @@ class HookScheduler(ReleaseScheduler):
         self._events = EventLog()
         self._forks = ForkedBlocks(manager)
         self._kept = KeptKV(manager)
-        self._injection = Injection(manager, self._kept, self.branches, hooks)
+        self._injection = Injection(manager, self._kept, self.branches, hooks, self.scheduler_config)
         self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
         self._stats = CoreStats(self.blocked, manager, self.evictor)
         self.triggers = Triggers.of(hooks, children.tokenizer)
@@ -107,7 +107,15 @@ class HookScheduler(ReleaseScheduler):
         allocate = self._allocate_slots if self.branches else self._allocate_upstream
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
         start = self._recorder.now()
+        # Upstream admits nobody after a request that has to wait.
+        skipped = self._injection.after_parts() if self._injection.glue else ()
+        if skipped:
+            self.waiting_with_kv.remove_requests(skipped)
         scheduled = super().schedule(*args, **kwargs)
+        for request in reversed(skipped):
+            # Glue whose owner has given up its KV meanwhile is gone.
+            if request.request_id in self.requests:
+                self.waiting_with_kv.prepend_request(request)
         if self._recorder.is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
         step = self._injection.step if self.branches else None
