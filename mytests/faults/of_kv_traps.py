@@ -54,11 +54,37 @@ KV_TRAPS = (
         surgical("mytests/rules/test_injection.py::TestPrefixCache::test_an_injected_block_is_not_in_it"),
     ),
     undoing(
+        "the second model runner's sampler reads",
+        "the-sampler-reads-shifted-positions",
+        "Where results overlap, a sequence samples less or more than min_tokens before its end.",
+        (Edit("sequence_hooks.v1.worker.injection:Injector.shift_back", "", "pass"),),
+        surgical("mytests/v1/test_injector.py::TestPositions", "mytests/rules/test_injection.py::TestPositions"),
+    ),
+    undoing(
+        "a schedule that is made of another one",
+        "nobody-misses-a-step",
+        "A sequence reads KV that was never copied for it.",
+        (Edit("sequence_hooks.v1.worker.injection:Injector._check", "", "pass"),),
+        surgical("mytests/v1/test_injector.py::TestWay", "mytests/v1/test_injector.py::TestSteps"),
+    ),
+    undoing(
         "part of a prompt may be scheduled",
         "glue-does-not-wait-for-glue",
         "What comes after a run of glue is computed before all of the run has KV.",
-        (Edit(f"{INJECTION}.must_wait", " or each in inflight_prefills", ""),),
+        (
+            Edit(f"{INJECTION}.must_wait", " or each in inflight_prefills", ""),
+            Edit(f"{INJECTION}.after_parts", "", "return []"),
+        ),
         surgical("mytests/v1/test_injection.py::TestGlueRequests::test_a_run_may_be_longer_than_a_part_of_a_prompt"),
+    ),
+    undoing(
+        "nobody is admitted after a waiting request",
+        "glue-keeps-others-out",
+        "While glue of one sequence is computed in parts, no other request begins.",
+        (Edit(f"{SCHEDULER}.schedule", "self._injection.after_parts() if self._injection.glue else ()", "()"),),
+        surgical(
+            "mytests/v1/test_injection.py::TestGlueRequests::test_others_are_admitted_while_it_is_computed_in_parts"
+        ),
     ),
     undoing(
         "blocks that two requests hold count as shared",

@@ -136,6 +136,14 @@ TRAPS = (
         model(f"{ON_A_MODEL}::test_the_sampler_is_extended"),
     ),
     undoing(
+        "with a new prompt the first model runner keeps",
+        "a-join-keeps-its-generator",
+        "A seeded request is another one beside others than alone.",
+        (Edit("sequence_hooks.v1.worker.seeds:reseed", "", "pass"),),
+        surgical("mytests/v1/test_seeds.py"),
+        model("mytests/v1/test_seeds_on_a_model.py"),
+    ),
+    undoing(
         "prompt logprobs of a resume",
         "prompt-logprobs-are-taken-again",
         "A resume asks for prompt logprobs, which are read from memory that nobody has written.",

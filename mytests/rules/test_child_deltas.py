@@ -28,6 +28,12 @@ class TestDeltas:
             ChildDelta("r_child_0", "r", 0, 2, "", (EOS,), "stop"),
         ]
 
+    def test_they_come_as_they_are_sampled(self) -> None:
+        """Those of several children mixed, also where their results follow each other in their parent's output."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        completed(engine, params={"extra_args": STREAMED}, r="!!.z", r_child_0="ABCD", r_child_1="XY")
+        assert "".join(delta.text for delta in engine.deltas) == "ABXCYD"
+
     def test_the_output_with_a_delta_is_its_requests(self) -> None:
         """It has no completion, and doesn't end the request."""
         engine = SurgicalEngine(HOOKS)

@@ -119,7 +119,8 @@ class TestOutput:
         assert "".join(each.text for each in told) == "ab"
         assert [token_id for each in told for token_id in each.token_ids] == [ord("a"), PROMISE, ord("b"), 1]
         assert told[-1].assembled is not None and told[-1].assembled.text == "axyzb"
-        assert told[-1].tree_tokens is not None and told[-1].tree_tokens.replaced == 0
+        tree_tokens = told[-1].tree_tokens
+        assert tree_tokens is not None and (tree_tokens.merged, tree_tokens.replaced) == (0, 0)
         engine.assert_empty()
 
     def test_without_texts_or_logprobs_there_are_none(self) -> None:

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, completed, ids, plan
+from mytests.rules.engine import (
+    PROMISE,
+    SYNC,
+    SYNC_HOOKS,
+    Prompts,
+    SpecialKwargs,
+    SurgicalEngine,
+    completed,
+    ids,
+    plan,
+)
+from mytests.rules.spoken import engine_with, said
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
@@ -59,6 +70,18 @@ class TestTexts:
         output = completed(SurgicalEngine(hooks_with()), params={"stop": ["o>"]}, r="a<go>z")
         assert output.text == "a<g"
         assert output.children == ()
+
+    def test_the_text_of_a_special_token_is_found(self) -> None:
+        """Whether the request's own text has special tokens or not: here `<promise>` is one token."""
+        engine = engine_with(promise_token_id=None, promise_token="<promise>", trigger_by="text")
+        output = said(engine, r=["a", PROMISE, SYNC, "b"], r_child_0=["x"])
+        assert (output.text, [child.text for child in output.children]) == ("axb", ["x"])
+
+    @pytest.mark.parametrize(("skips", "text"), [(True, "axb"), (False, "a")])
+    def test_a_stop_string_is_looked_for_in_the_requests_own_text(self, skips: bool, text: str) -> None:
+        """Which has special tokens only if the request asks for them."""
+        params = {"stop": ["<promise>"], "skip_special_tokens": skips}
+        assert said(engine_with(), params, r=["a", PROMISE, SYNC, "b"], r_child_0=["x"]).text == text
 
     @pytest.mark.parametrize("hooks", [0, 1])
     def test_a_request_may_switch_them_off(self, hooks: int) -> None:

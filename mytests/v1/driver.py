@@ -88,10 +88,7 @@ class V1Driver(Driver):
 
     def abort(self, sequence_id: str) -> str:
         state = self._output_processor.request_states.get(sequence_id)
-        if state is None:
-            self.engine.engine_core.abort_requests([sequence_id])
-            return sequence_id
-        request_id: str = state.external_req_id
+        request_id: str = _told(sequence_id) if state is None else state.external_req_id
         self.engine.abort_request([request_id])
         return request_id
 

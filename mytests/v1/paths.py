@@ -7,9 +7,10 @@ of the speed. `PATH_UNDER_TEST` names the path that a process and those that it 
 and has upstream call `take` in each, as it calls any general plug-in.
 """
 
-import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -54,39 +55,52 @@ class Stream:
 
 def take() -> None:
     """Let engines of this process take `PATH`; upstream calls this before it makes a configuration or a worker."""
-    if PATH == "first-synchronous" or torch.cuda.Event is Event:
+    if _taken or PATH == "first-synchronous":
         return
+    for each in chain(_of_a_device(), _scheduling() if IS_ASYNC else (), _of_kernels() if IS_SECOND_RUNNER else ()):
+        each.start()
+        _taken.append(each)
+
+
+@contextmanager
+def scheduling_asynchronously() -> Iterator[None]:
+    """Let engines that are made within the block schedule asynchronously, whatever `PATH` is."""
+    with ExitStack() as stack:
+        for each in chain(_of_a_device(), _scheduling()):
+            stack.enter_context(each)
+        yield
+
+
+def _of_a_device() -> Iterator[Any]:
     for owner, name, stub in (
         (torch, "Event", Event),
         (torch.cuda, "Event", Event),
         (torch.cuda, "Stream", Stream),
         (torch.cuda, "current_stream", Stream),
         (torch.cuda, "set_stream", lambda stream: None),
-        (torch.cuda, "stream", contextlib.nullcontext),
+        (torch.cuda, "stream", nullcontext),
     ):
-        patch.object(owner, name, stub).start()
-    if IS_ASYNC:
-        _schedule_asynchronously()
-    if IS_SECOND_RUNNER:
-        _sample_without_kernels()
+        yield patch.object(owner, name, stub)
 
 
-def _schedule_asynchronously() -> None:
+def _scheduling() -> Iterator[Any]:
     from vllm.platforms.cpu import CpuPlatform
 
     check: Callable[..., None] = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
 
-    def asynchronous(cls: type, config: Any) -> None:
-        asked_for = config.scheduler_config.async_scheduling
-        check(cls, config)
-        config.scheduler_config.async_scheduling = asked_for
+    def asynchronous(platform: type, config: Any) -> None:
+        check(platform, config)
+        config.scheduler_config.async_scheduling = True
 
-    patch.object(CpuPlatform, "check_and_update_config", classmethod(asynchronous)).start()
+    yield patch.object(CpuPlatform, "check_and_update_config", classmethod(asynchronous))
 
 
-def _sample_without_kernels() -> None:
+def _of_kernels() -> Iterator[Any]:
     """The interpreter cannot run upstream's kernel for top-k and top-p; upstream has the same without one."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
-    plain = topk_topp_sampler.apply_top_k_top_p_pytorch
-    patch.object(topk_topp_sampler, "apply_top_k_top_p_triton", plain).start()
+    yield patch.object(topk_topp_sampler, "apply_top_k_top_p_triton", topk_topp_sampler.apply_top_k_top_p_pytorch)
+
+
+_taken: list[Any] = []
+"""What is replaced in this process."""

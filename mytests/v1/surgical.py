@@ -111,8 +111,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
-        overlaps = self.special_kwargs.position_rule == "overlap"
-        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", overlaps)
+        injects, overlaps = self.special_kwargs.injects_kv, self.special_kwargs.position_rule == "overlap"
+        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", injects, overlaps)
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
         self.output_processor = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)
@@ -164,8 +164,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
 
     def abort(self, request_ids: str | list[str]) -> None:
         ids = [request_ids] if isinstance(request_ids, str) else request_ids
-        self.output_processor.abort_requests(ids, internal=False)
-        self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+        aborted = self.output_processor.abort_requests(ids, internal=False)
+        self.scheduler.finish_requests(aborted, RequestStatus.FINISHED_ABORTED)
 
     def resume(self, request_id: str, given: Any) -> None:
         new = resumption(self.output_processor, request_id, given, self.max_model_len, self.vocab_size)

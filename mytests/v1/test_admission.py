@@ -13,7 +13,7 @@ from sequence_hooks.v1 import plugin
 from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
 from sequence_hooks.v1.frontend.openai import request_trees
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
-from sequence_hooks.v1.wire import RESUME
+from sequence_hooks.v1.wire import INJECTED_BY, RESUME
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -74,7 +74,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
     HookInputProcessor.assign_request_id(request("r", SamplingParams(extra_args={"hooks": 0}), **fields))
 
 
-@pytest.mark.parametrize("name", [PRIOR_OUTPUT, RESUME])
+@pytest.mark.parametrize("name", [PRIOR_OUTPUT, RESUME, INJECTED_BY])
 def test_what_hooks_tell_the_core_and_the_worker_cannot_come_from_a_user(name: str) -> None:
     """Whatever it is, they would believe it."""
     processor = HookInputProcessor.__new__(HookInputProcessor)

@@ -100,6 +100,31 @@ async def last(outputs: AsyncIterator[Any]) -> Any:
     return found
 
 
+def test_a_child_is_aborted_alone(running: Running) -> None:
+    """Whichever engine has its request; the parent goes on without it."""
+    engine, prompts = running.engine, sure_prompts(4, 13, "promise")
+    params = GREEDY.clone()
+    # No child ends before the abort has come.
+    params.min_tokens, params.extra_args = 30, {"stream_children": True}
+    params.output_kind = RequestOutputKind.DELTA
+
+    async def without_its_first_child(number: int) -> Any:
+        outputs: AsyncIterator[Any] = engine.generate(prompts[number], params, f"a{number}")
+        aborted = ""
+        async for output in outputs:
+            if output.child_deltas and not aborted:
+                aborted = output.child_deltas[0].request_id
+                await engine.abort(aborted)
+        return aborted, output.outputs[0]
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*map(without_its_first_child, range(len(prompts))))
+
+    for aborted, completion in running.run(all_of_them()):
+        assert [child.request_id for child in completion.children if child.failed] == [aborted]
+        assert completion.finish_reason in ("stop", "length")
+
+
 def test_streams_of_trees_beside_aborted_ones(running: Running) -> None:
     """Each tells all its tokens; a caller that goes away ends its whole tree, and nobody else's."""
     engine, prompts = running.engine, sure_prompts(12, 11, "promise")

@@ -2,6 +2,7 @@
 """`kv_inject` on V1's scheduler: glue requests, what is kept of children, and who gives it up."""
 
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -67,6 +68,62 @@ class TestGlueRequests:
         engine.add("s", prompt="other", priority=1)
         engine.run(plan(r="!.zz", s="a" * 30, **CHILDREN))
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("policy", ["fcfs", "priority"])
+    def test_others_are_admitted_while_it_is_computed_in_parts(self, policy: Any) -> None:
+        """What comes after a run waits for it, and nobody else."""
+        engine: Any = engine_with_kv(LONG_GLUE, scheduling_policy=policy)
+        engine.scheduler.scheduler_config.long_prefill_token_threshold = 2
+        engine.add(prompt="pro")
+        script = plan(r="!.zz", s="a" * 9, t="b", **CHILDREN)
+        engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
+        for name in ("s", "t"):
+            engine.add(name, prompt="on")
+            assert name in [each.request_id for each in engine.step(script)]
+            assert "r" in engine.queues()["waiting with KV"]
+        engine.run(script)
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
+        engine.assert_empty()
+
+    def test_what_waits_for_it_gives_up_kv_with_it(self) -> None:
+        """Upstream may preempt a run in the step that leaves what comes after it out."""
+        engine: Any = engine_with_kv(LONG_GLUE, scheduling_policy="priority")
+        scheduler = engine.scheduler
+        scheduler.scheduler_config.long_prefill_token_threshold = 2
+        engine.add("s", prompt="ot")
+        engine.add(prompt="pro", priority=1)
+        script = plan(r="!.zz", s="a" * 30, **CHILDREN)
+        engine.run_until(lambda: bool(scheduler._injection.glue), script)
+        allocate, without_room = scheduler._allocate_upstream, iter(["s"])
+
+        def allocate_or_fail(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if request.request_id == "s" and next(without_room, None):
+                return None
+            return allocate(request, *args, **kwargs)
+
+        engine.step(script)
+        scheduler._allocate_upstream = allocate_or_fail
+        engine.step(script)
+        assert scheduler.evictor.evictions["discard"] == 1 and not scheduler._injection.glue
+        scheduler.check_integrity()
+        engine.run(script)
+        assert finished(engine).text == "ABCDE-----VWXYZzz"
+        engine.assert_empty()
+
+    def test_all_of_a_join_has_one_list_of_tokens(self) -> None:
+        """Also in another process: a context may be long, and its children many."""
+        engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
+        engine.add(prompt="prompt")
+        script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
+        engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
+        glue = [each.request for each in engine.scheduler._injection.glue.values()]
+        owner = engine.scheduler.requests["r"].prompt_token_ids
+        told = [owner, *(each.prompt_token_ids for each in glue), *(each._all_token_ids for each in glue)]
+        for first, *views in (told, pickle.loads(pickle.dumps(told))):
+            assert len(views) == 8 and {id(view._token_ids) for view in views} == {id(first)}
+        assert all(each.num_tokens == len(each.prompt_token_ids) < len(owner) for each in glue)
+        engine.run(script)
         engine.assert_empty()
 
     def test_it_holds_no_references(self) -> None:

@@ -128,7 +128,9 @@ def test_either_runner_is_extended(runner: str) -> None:
     made: Any = SimpleNamespace(device=CPU, sampler=None, vllm_config=base_config())
     if runner == "first":
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
+        made._update_streaming_request = upstreams_own = lambda request_id, new: None
         attach(made)
+        assert made._update_streaming_request is not upstreams_own
         assert [type(each) for each in made.input_batch.logitsprocs.non_argmax_invariant] == [PriorOutputTokens]
     elif runner == "second":
         made.sampler = SimpleNamespace(

@@ -3,17 +3,21 @@
 
 It knows only what upstream's scheduler tells it, in the way of either of upstream's model runners: "v1" keeps what it
 has sampled, and learns tokens from new requests and from resumed ones; "v2" learns all tokens whenever a request gets a
-row.
+row. Copies and positions of injected KV are what the plug-in makes of them beside such a runner.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from mytests.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
-from sequence_hooks.v1.wire import InjectedStep, attached_step
+from sequence_hooks.v1.wire import injected_by
+from sequence_hooks.v1.worker.injection import Injector, install
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
@@ -47,6 +51,9 @@ class SimulatedWorker:
     learns_by_session: bool = False
     """Whether a request that has a row may be given anew, as the "v1" runner learns of a session's next prompt."""
 
+    injects: bool = False
+    """Whether KV of children may be injected."""
+
     overlaps: bool = False
     """Whether a token's position may differ from its index."""
 
@@ -59,11 +66,17 @@ class SimulatedWorker:
 
     asked_for_prompt_logprobs: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.runner = FirstRunner() if self.learns_by_session else SecondRunner()
+        if self.injects:
+            install(Injector(self, torch.device("cpu")), self.runner)
+
     def run(self, output: SchedulerOutput, choose: Choose) -> ModelRunnerOutput:
         """Execute one step.
 
         Raises:
-            AssertionError: a token is computed whose context is not in the slots that its block table names.
+            AssertionError: a token is computed whose context is not in the slots that its block table names, or a
+                sampler reads another position than the index of a request's last token.
         """
         for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
             self.tokens.pop(request_id, None)
@@ -71,12 +84,15 @@ class SimulatedWorker:
         for copy in output.kv_cache_block_copies or ():
             self.kv[copy.dst_block_id] = dict(self.kv.get(copy.src_block_id, {}))
             self.copies.append((copy.src_block_id, copy.dst_block_id))
-        step = attached_step(output) or InjectedStep()
-        self._inject(step.copies)
+        assert self.injects or injected_by(output) is None
+        self.runner.take_in(output)
         starts = self._take(output)
         # A batch is computed layer by layer: all write before any of them reads.
-        for request_id, count in output.num_scheduled_tokens.items():
-            self._write(request_id, starts[request_id], count, step.offsets.get(request_id, 0))
+        positions = self.runner.prepare(output, starts).tolist()
+        ends = list(accumulate(output.num_scheduled_tokens.values()))
+        for (request_id, count), end in zip(output.num_scheduled_tokens.items(), ends, strict=True):
+            self._write(request_id, starts[request_id], positions[end - count : end])
+        self._check_sampled(output, starts, ends)
         ids, sampled = [], []
         for request_id, count in output.num_scheduled_tokens.items():
             ids.append(request_id)
@@ -116,7 +132,9 @@ class SimulatedWorker:
             starts[request_id] = cached.num_computed_tokens[index]
         return starts
 
-    def _inject(self, copies: list[SlotCopy]) -> None:
+    def copy(self, slot_copies: torch.Tensor) -> None:
+        """Copy what slots hold, as a `sequence_hooks.v1.worker.injection.Copier`."""
+        copies = [SlotCopy(*row) for row in slot_copies.tolist()]
         assert len(copies) == len({copy.destination for copy in copies})
         read = [self.kv[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
         for copy, entry in zip(copies, read, strict=True):
@@ -125,13 +143,21 @@ class SimulatedWorker:
             self.kv.setdefault(block, {})[offset] = entry._replace(position=copy.position, is_injected=True)
         self.injected += copies
 
-    def _write(self, request_id: str, start: int, count: int, offset: int) -> None:
+    def _write(self, request_id: str, start: int, positions: list[int]) -> None:
         tokens, table = tuple(self.tokens[request_id]), self.tables[request_id]
-        end = start + count
+        end = start + len(positions)
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
-        for index in range(start, end):
+        for index, position in enumerate(positions, start):
             block, place = divmod(index, self.block_size)
-            self.kv.setdefault(table[block], {})[place] = Entry(tokens[index], hash(tokens[:index]), index + offset)
+            self.kv.setdefault(table[block], {})[place] = Entry(tokens[index], hash(tokens[:index]), position)
+
+    def _check_sampled(self, output: SchedulerOutput, starts: dict[str, int], ends: list[int]) -> None:
+        """`min_tokens` and random numbers depend on the positions that a sampler reads, which know no injected KV."""
+        sampled_at = self.runner.sample()
+        if sampled_at is not None:
+            counts = output.num_scheduled_tokens.items()
+            read = {name: int(sampled_at[end - 1]) for name, end in zip(output.num_scheduled_tokens, ends, strict=True)}
+            assert read == {name: starts[name] + count - 1 for name, count in counts}
 
     def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
         tokens, table = self.tokens[request_id], self.tables[request_id]

@@ -10,6 +10,7 @@ up by name, so that a release without one of them is noticed at once:
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
 | ``AsyncLLM.generate`` | what hooks refuse of a request is refused before a server begins to stream its answer |
+| ``DPLBAsyncMPClient.abort_requests_async`` | an abort of a child goes to the engine that has its request |
 | ``CompletionOutput`` and ``RequestOutput`` of its output processor | outputs have room for a tree |
 | ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
@@ -21,7 +22,7 @@ finds one and has no such list, with hooks or not. The plug-in is of upstream's 
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
@@ -100,11 +101,13 @@ def _with_sampled_tokens(upstream: Callable[..., Any], wrapper: Any, *args: Any,
 def _extend_front_ends() -> None:
     """Let engines with hooks that are made from now on tell their callers of trees."""
     from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import DPLBAsyncMPClient
     from vllm.v1.engine.llm_engine import LLMEngine
 
     for engine in (LLMEngine, AsyncLLM):
         _extend(engine, "__init__", _with_processors)
     _extend(AsyncLLM, "generate", _checked_early)
+    _extend(DPLBAsyncMPClient, "abort_requests_async", _with_children)
 
 
 def _checked_early(
@@ -167,6 +170,17 @@ def _with_processors(upstream: Callable[..., Any], engine: Any, *args: Any, **kw
         # A process that only generates has not imported the server.
         if "vllm.entrypoints.openai" in sys.modules:
             _extend_server()
+
+
+async def _with_children(upstream: Callable[..., Awaitable[None]], client: Any, request_ids: list[str]) -> None:
+    from sequence_hooks.tree.ids import root_id
+
+    await upstream(client, request_ids)
+    # Upstream knows which engine has a request, and nothing of children.
+    for request_id in request_ids:
+        engine = client.reqs_in_flight.get(root_id(request_id))
+        if engine is not None and request_id not in client.reqs_in_flight and not client.resources.engine_dead:
+            await client._abort_requests([request_id], engine)
 
 
 def _extend(owner: type | ModuleType, name: str, extension: Callable[..., Any]) -> None:

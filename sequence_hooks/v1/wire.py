@@ -6,7 +6,7 @@ the order in which they happened, and what only the core knows. A front end that
 `sequence_hooks.v1.frontend.replay`. What workers are told goes beside upstream's schedule.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import msgspec
@@ -99,13 +99,17 @@ def decode(plain: list[Any]) -> list[LoggedEvent]:
     return msgspec.convert(plain, list[LoggedEvent])
 
 
-_INJECTED_STEP = "sequence_hooks_injected"
-"""The attribute of upstream's schedule, which travels to the workers as it is."""
+INJECTED_BY = "sequence_hooks_injected_by"
+"""The extra argument of a request with injected KV: the number of the `InjectedStep` that copies it. No request of a
+user may have it."""
 
 
 @dataclass
 class InjectedStep:
     """What the workers do about injected KV in one step."""
+
+    number: int
+    """How many of these there have been, this one included: a worker notices one that it has not got."""
 
     copies: list[SlotCopy] = field(default_factory=list)
     """Made before the model runs."""
@@ -113,16 +117,19 @@ class InjectedStep:
     offsets: dict[str, int] = field(default_factory=dict)
     """By request, the rotary position minus the index of each token that it computes; 0 for all others."""
 
-    def __bool__(self) -> bool:
-        return bool(self.copies or self.offsets)
+
+@dataclass
+class HookSchedulerOutput(SchedulerOutput):
+    """Upstream's schedule of a step with injected KV."""
+
+    injected: InjectedStep | None = None
+
+    @classmethod
+    def of(cls, output: SchedulerOutput, injected: InjectedStep) -> "HookSchedulerOutput":
+        """The same schedule, with what is injected."""
+        return cls(**{each.name: getattr(output, each.name) for each in fields(output)}, injected=injected)
 
 
-def attach_step(output: SchedulerOutput, step: InjectedStep) -> None:
-    """Let ``step`` travel with a schedule."""
-    setattr(output, _INJECTED_STEP, step)
-
-
-def attached_step(output: SchedulerOutput) -> InjectedStep | None:
-    """What travels with a schedule; None in most steps."""
-    step: InjectedStep | None = getattr(output, _INJECTED_STEP, None)
-    return step
+def injected_by(output: SchedulerOutput) -> InjectedStep | None:
+    """What a schedule says about injected KV; None in most steps."""
+    return output.injected if isinstance(output, HookSchedulerOutput) else None

@@ -23,8 +23,9 @@ from sequence_hooks.kv.transfer import Run, SlotCopy, slot_of
 from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.requests import make_glue
-from sequence_hooks.v1.core.sequence import V1Branch
-from sequence_hooks.v1.wire import InjectedStep, attach_step
+from sequence_hooks.v1.core.sequence import V1Branch, params_of
+from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep
+from vllm.config import SchedulerConfig
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -46,10 +47,16 @@ class Injection:
     Args:
         kept: The KV of finished children.
         branches: Those of the unfinished requests in trees, by request id.
+        scheduler_config: Says how much of a prompt a step computes.
     """
 
     def __init__(
-        self, manager: KVCacheManager, kept: KeptKV, branches: Mapping[str, V1Branch], special_kwargs: SpecialKwargs
+        self,
+        manager: KVCacheManager,
+        kept: KeptKV,
+        branches: Mapping[str, V1Branch],
+        special_kwargs: SpecialKwargs,
+        scheduler_config: SchedulerConfig,
     ) -> None:
         self.glue: dict[str, Glue] = {}
         """By request id."""
@@ -60,11 +67,24 @@ class Injection:
         self._manager = manager
         self._kept = kept
         self._branches = branches
+        self._scheduler_config = scheduler_config
         self._glue_of: dict[Request, list[Request]] = {}
         """By owner, in the order of their tokens."""
 
+        self._in_parts: dict[Request, None] = {}
+        """The owners of glue of which a run may take several steps, in the order of their joins."""
+
         self._owners: dict[str, str] = {}
         """The owners of the glue requests of the latest step, by request id."""
+
+        self.step: InjectedStep | None = None
+        """What workers do about injected KV in the latest step; None if nothing."""
+
+        self._num_steps = 0
+        """How many steps workers were told of."""
+
+        self._num_needed = 0
+        """The number of the latest step that a request needs."""
 
         self._shifts_positions = special_kwargs.injects_kv and special_kwargs.position_rule == "overlap"
         """Whether any position may differ from its token's index."""
@@ -91,7 +111,22 @@ class Injection:
         # Where requests wait by priority, then by arrival, glue arrives just before its owner, in order.
         times = list(accumulate(runs, lambda time, _: math.nextafter(time, -math.inf), initial=request.arrival_time))
         request.num_computed_tokens = last.start
+        # The next step makes all copies there are.
+        self._num_needed = self._num_steps + 1
+        params = params_of(request)
+        params.extra_args = {**(params.extra_args or {}), INJECTED_BY: self._num_needed}
         return [self._make_glue(request, run, time) for run, time in zip(runs, reversed(times), strict=False)]
+
+    def after_parts(self) -> list[Request]:
+        """The waiting requests that the next step cannot compute, because they come after glue that takes longer."""
+        found = []
+        for owner in self._in_parts:
+            is_after_part = False
+            for each in (*self._glue_of[owner], owner):
+                if is_after_part and each.status != RequestStatus.RUNNING:
+                    found.append(each)
+                is_after_part |= self._takes_longer(each)
+        return found
 
     def must_wait(self, request: Request, inflight_prefills: Collection[Request]) -> bool:
         """Whether a waiting request has to wait for glue of a step before.
@@ -107,13 +142,15 @@ class Injection:
         return False
 
     def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
-        """Let copies and positions travel with a step to the workers, and release the sources of the copies."""
+        """Let `step` be what travels with a schedule to the workers, and release the sources of the copies."""
+        self.step = None
         if not output.total_num_scheduled_tokens:
             return
         copies = [copy for each in self.copies.values() for copy in each]
-        step = InjectedStep(copies, dict(self._offsets(requests[name] for name in output.num_scheduled_tokens)))
-        if step:
-            attach_step(output, step)
+        offsets = dict(self._offsets(requests[name] for name in output.num_scheduled_tokens))
+        if copies or offsets or self._num_needed > self._num_steps:
+            self._num_steps += 1
+            self.step = InjectedStep(self._num_steps, copies, offsets)
         # What takes these blocks now writes to them after the copies.
         for request in self.copies:
             self._kept.release_children(request)
@@ -122,8 +159,10 @@ class Injection:
     def take_computed_glue(self, output: SchedulerOutput) -> list[Request]:
         """Forget the glue that a step computes to its end, and return it."""
         scheduled = [name for name in self.glue if name in output.num_scheduled_tokens]
+        parted = [name for name in scheduled if self.glue[name].request.is_prefill_chunk]
+        self._in_parts.update(dict.fromkeys(self.glue[name].owner for name in parted))
         self._owners = {name: self.glue[name].owner.request_id for name in scheduled}
-        return self._forget([name for name in scheduled if not self.glue[name].request.is_prefill_chunk])
+        return self._forget([name for name in scheduled if name not in parted])
 
     def stop(self, request: Request) -> list[Request]:
         """Drop what is still to be copied and computed for a request that loses its KV; return its glue."""
@@ -182,7 +221,14 @@ class Injection:
         manager.req_to_blocks[glue.request_id] = manager.req_to_blocks[owner.request_id][:num_blocks]
         self.glue[glue.request_id] = Glue(glue, owner)
         self._glue_of.setdefault(owner, []).append(glue)
+        if self._takes_longer(glue):
+            self._in_parts[owner] = None
         return glue
+
+    def _takes_longer(self, glue: Request) -> bool:
+        """Whether another step after the next one computes a part of it, as far as is known."""
+        threshold: int = self._scheduler_config.long_prefill_token_threshold
+        return glue.is_prefill_chunk or 0 < threshold < glue.num_tokens - glue.num_computed_tokens
 
     def _owner_of(self, request: Request) -> Request:
         """The owner of a glue request; any other one itself."""
@@ -197,5 +243,6 @@ class Injection:
             others.remove(glue.request)
             if not others:
                 del self._glue_of[glue.owner]
+                self._in_parts.pop(glue.owner, None)
             del manager.req_to_blocks[glue.request.request_id]
         return [glue.request for glue in ended]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What upstream does with requests inside its own modules only: the one place that uses private members of theirs."""
 
+from typing import Any
+
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.v1.core.sequence import num_written
+from sequence_hooks.v1.token_view import TokenView
 from vllm.multimodal.inputs import MultiModalFeatureSpec
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
@@ -66,10 +69,15 @@ def discard_in_flight(request: Request) -> None:
 
 
 def make_glue(owner: Request, run: Run, arrival_time: float) -> Request:
-    """A request that computes a ``run`` of the tokens of ``owner``. What it samples is not wanted."""
+    """A request that computes a ``run`` of the prompt of ``owner``. What it samples is not wanted.
+
+    There may be many of them, and the prompt may be long: all have a view of it.
+    """
+    assert owner.prompt_token_ids is not None
+    prompt: Any = TokenView(owner.prompt_token_ids, 0, run.end)
     glue = Request(
         request_id=f"{owner.request_id}_glue_{run.start}",
-        prompt_token_ids=list(owner.all_token_ids[: run.end]),
+        prompt_token_ids=prompt,
         sampling_params=SamplingParams(temperature=0, max_tokens=1, detokenize=False),
         pooling_params=None,
         client_index=owner.client_index,

@@ -34,7 +34,7 @@ from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
-from sequence_hooks.v1.wire import RESUME
+from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -74,7 +74,7 @@ class HookScheduler(ReleaseScheduler):
         self._events = EventLog()
         self._forks = ForkedBlocks(manager)
         self._kept = KeptKV(manager)
-        self._injection = Injection(manager, self._kept, self.branches, hooks)
+        self._injection = Injection(manager, self._kept, self.branches, hooks, self.scheduler_config)
         self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
         self._stats = CoreStats(self.blocked, manager, self.evictor)
         self._owed_step = OwedStep(self.parallel_config.data_parallel_size > 1)
@@ -114,11 +114,20 @@ class HookScheduler(ReleaseScheduler):
         allocate = self._allocate_slots if self.branches else self._allocate_upstream
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
         start = self._recorder.now()
+        # Upstream admits nobody after a request that has to wait.
+        skipped = self._injection.after_parts() if self._injection.glue else ()
+        if skipped:
+            self.waiting_with_kv.remove_requests(skipped)
         scheduled = super().schedule(*args, **kwargs)
         self._owed_step.note_step(scheduled.total_num_scheduled_tokens)
+        for request in reversed(skipped):
+            # Glue whose owner has given up its KV meanwhile is gone.
+            if request.request_id in self.requests:
+                self.waiting_with_kv.prepend_request(request)
         if self._recorder.is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
-        return scheduled
+        step = self._injection.step if self.branches else None
+        return scheduled if step is None else HookSchedulerOutput.of(scheduled, step)
 
     def _allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
         """Upstream's `allocate_slots`; before it fails, others that do not run give up their KV."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """V1's requests in terms of the rules. A request that no hook has touched has no `V1Sequence`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence
 
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.v1.core.stop_strings import StopStringChecker, StopStringMatch
+from sequence_hooks.v1.token_view import TokenView
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
@@ -21,34 +21,6 @@ _OUTCOMES: dict[RequestStatus, Outcome] = {
     RequestStatus.FINISHED_IGNORED: "failed",
     RequestStatus.FINISHED_ERROR: "failed",
 }
-
-
-class TokenView(Sequence[int]):
-    """The tokens of ``token_ids`` from ``start`` to ``end``, not copied; without an end it grows as they do."""
-
-    def __init__(self, token_ids: Sequence[int], start: int, end: int | None = None) -> None:
-        self._token_ids = token_ids
-        self._start = start
-        self._end = end
-
-    def __len__(self) -> int:
-        return (len(self._token_ids) if self._end is None else self._end) - self._start
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self[:])
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._token_ids[self._start : self._end][index]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"token {index} of {len(self)}")
-        return self._token_ids[self._start + index % len(self)]
 
 
 class V1Sequence:

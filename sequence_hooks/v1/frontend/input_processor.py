@@ -8,13 +8,13 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.tree.ids import check_request_id
 from sequence_hooks.v1.prior_output import PRIOR_OUTPUT
-from sequence_hooks.v1.wire import EVENT_LOG_ID, RESUME
+from sequence_hooks.v1.wire import EVENT_LOG_ID, INJECTED_BY, RESUME
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.input_processor import InputProcessor
 
-_OURS = {PRIOR_OUTPUT, RESUME}
+_OURS = {PRIOR_OUTPUT, RESUME, INJECTED_BY}
 """Extra arguments that the core and the worker believe."""
 
 

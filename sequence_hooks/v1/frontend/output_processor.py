@@ -14,6 +14,7 @@ from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.tree.events import Assembled, Joined, TreeEvent
+from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.transcript import waiting_of
 from sequence_hooks.v1.frontend.final_order import assembled
 from sequence_hooks.v1.frontend.iteration_stats import TreeStats
@@ -147,11 +148,12 @@ class HookOutputProcessor(OutputProcessor):
         return stats
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
-        """As upstream."""
-        aborted: list[str] = super().abort_requests(request_ids, internal)
+        """As upstream. The id of a child is for the engine alone: it tells what became of the child, as in any step."""
+        ids = list(request_ids)
+        aborted: list[str] = super().abort_requests(ids, internal)
         for request_id in aborted:
             self._forget(request_id)
-        return aborted
+        return [*aborted, *self._unfinished_children(ids, internal)]
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, *args: Any) -> None:
         """As upstream, with a span for each sequence of a tree."""
@@ -168,6 +170,14 @@ class HookOutputProcessor(OutputProcessor):
         """What callers learn about the sequences that wait for them, in the order in which they were BLOCKED."""
         waiting = (waiting_of(each, self._states[each.root].request_index) for each in self.trees.awaiting_resume())
         return sorted(waiting, key=lambda each: each.since)
+
+    def _unfinished_children(self, request_ids: Iterable[str], internal: bool) -> list[str]:
+        """The engine's ids of the children that are named, if ``internal`` by these ids, as upstream calls them."""
+        names = {name for name in request_ids if root_id(name) != name}
+        branches = self.trees.branches if names else ()
+        children = (branch for branch in branches if branch.parent is not None and branch.phase != "finished")
+        ids = [(branch.request_id, branch.sequence.engine_id) for branch in children]
+        return [engine_id for name, engine_id in ids if (engine_id if internal else name) in names]
 
     def _begin_step(self, log: EngineCoreOutput) -> None:
         """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""

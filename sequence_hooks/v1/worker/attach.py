@@ -4,7 +4,7 @@
 from typing import Any
 
 from sequence_hooks.v1.settings import special_kwargs_of
-from sequence_hooks.v1.worker import injection
+from sequence_hooks.v1.worker import injection, seeds
 from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
 from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 
@@ -20,6 +20,7 @@ def attach(model_runner: Any) -> None:
         injection.attach(model_runner)
     batch = getattr(model_runner, "input_batch", None)
     if batch is not None:
+        seeds.attach(model_runner)
         batch.logitsprocs.non_argmax_invariant.append(PriorOutputTokens(model_runner.device))
     elif model_runner.sampler is not None:
         # Other ranks of a pipeline have no sampler.

@@ -2,18 +2,22 @@
 """Carries out in upstream's model runners what a schedule says about injected KV.
 
 Both runners take in a schedule first: there, beside upstream's own copies of blocks, slots are copied. Both compute a
-step's slots from its positions: after that, positions may be shifted.
+step's slots from its positions: after that, positions may be shifted. The second runner's sampler reads them, too, for
+`min_tokens` and random numbers, so they are shifted back once the model has run.
 """
 
-import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from sequence_hooks.v1.wire import InjectedStep, attached_step
+from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep, injected_by
+from sequence_hooks.v1.worker.extending import after, before
 from sequence_hooks.v1.worker.kv_copier import KVCopier
+from vllm.sampling_params import SamplingParams
+from vllm.utils.platform_utils import is_pin_memory_available
 from vllm.v1.core.sched.output import SchedulerOutput
 
 
@@ -23,54 +27,103 @@ def attach(model_runner: Any) -> None:
     Raises:
         ValueError: the model's KV cannot be injected.
     """
-    injector = Injector(KVCopier.of(model_runner), model_runner.device)
+    install(Injector(KVCopier.of(model_runner), model_runner.device), model_runner)
+
+
+def install(injector: "Injector", model_runner: Any) -> None:
+    """Let ``injector`` be told of the steps of a model runner."""
     if hasattr(model_runner, "input_batch"):
-        _after(model_runner, "_update_states", injector.copy)
-        _after(model_runner, "_prepare_inputs", functools.partial(injector.shift_batch, model_runner))
+        after(model_runner, "_update_states", injector.copy)
+        after(model_runner, "_prepare_inputs", partial(injector.shift_batch, model_runner))
     else:
-        _after(model_runner, "update_requests", injector.copy)
-        _after(model_runner, "prepare_attn", injector.shift_input)
+        after(model_runner, "update_requests", injector.copy)
+        after(model_runner, "prepare_attn", injector.shift_input)
+        before(model_runner, "sample", injector.shift_back)
+
+
+class Copier(Protocol):
+    """See `KVCopier`."""
+
+    def copy(self, slot_copies: torch.Tensor, /) -> None:
+        """Copy KV from slot to slot."""
 
 
 class Injector:
     """Owns what the step being executed was told."""
 
-    def __init__(self, copier: KVCopier, device: torch.device) -> None:
+    def __init__(self, copier: Copier, device: torch.device) -> None:
         self._copier = copier
         self._device = device
         self._step: InjectedStep | None = None
+        self._num_steps = 0
+        """The number of the latest step with injected KV."""
+
+        self._shifted: tuple[torch.Tensor, torch.Tensor] | None = None
+        """The positions that were shifted in this step, and by how much."""
 
     def copy(self, scheduler_output: SchedulerOutput) -> None:
-        """Make the copies of a step."""
-        self._step = step = attached_step(scheduler_output)
+        """Make the copies of a step.
+
+        Raises:
+            RuntimeError: what this step or an earlier one was to inject has not reached this worker.
+        """
+        self._step = step = injected_by(scheduler_output)
+        self._shifted = None
+        if step is not None:
+            self._check(step.number - 1, f"step {step.number}")
+            self._num_steps = step.number
+        for new in scheduler_output.scheduled_new_reqs:
+            self._check(_number_of(new.sampling_params), f"request {new.req_id}")
         if step is not None and step.copies:
-            self._copier.copy(torch.from_numpy(np.array(step.copies, dtype=np.int64)).to(self._device))
+            self._copier.copy(to_device(np.array(step.copies, dtype=np.int64), self._device))
 
     def shift_batch(self, model_runner: Any, output: SchedulerOutput, num_scheduled: np.ndarray) -> None:
-        """Shift the positions that the first runner has prepared."""
+        """Shift the positions that the first runner has prepared; its sampler does not read them."""
         self._shift(model_runner.positions, model_runner.input_batch.req_ids, num_scheduled)
 
     def shift_input(self, input_batch: Any) -> None:
         """Shift the positions that the second runner has prepared."""
         self._shift(input_batch.positions, input_batch.req_ids, input_batch.num_scheduled_tokens)
 
+    def shift_back(self) -> None:
+        """Let the sampler read the positions that the second runner has prepared."""
+        if self._shifted is not None:
+            positions, shifts = self._shifted
+            positions -= shifts
+            self._shifted = None
+
     def _shift(self, positions: torch.Tensor, request_ids: Iterable[str], num_scheduled: np.ndarray) -> None:
-        """Add each request's offset to ``positions`` in place; ``num_scheduled`` is [num_requests]."""
+        """Add each request's offset to ``positions`` in place; ``num_scheduled`` is [num_requests].
+
+        In place, since a CUDA graph reads them where upstream has put them.
+        """
         if self._step is None or not self._step.offsets:
             return
         offsets = [self._step.offsets.get(name, 0) for name, _ in zip(request_ids, num_scheduled, strict=False)]
-        shifts = np.repeat(np.array(offsets, dtype=np.int64), num_scheduled)
-        positions[: len(shifts)] += torch.from_numpy(shifts).to(positions)
+        shifts = to_device(np.repeat(np.array(offsets, dtype=np.int64), num_scheduled), positions.device)
+        shifted = positions[: len(shifts)]
+        shifted += shifts
+        self._shifted = shifted, shifts
+
+    def _check(self, needed: int, by: str) -> None:
+        if needed > self._num_steps:
+            raise RuntimeError(
+                f"{by} needs what step {needed} of those with injected KV copies, and this worker was told of "
+                f"{self._num_steps} of them: something between the scheduler and its workers has replaced a schedule, "
+                "and left out its field 'injected'. Make schedules from others with dataclasses.replace, or use "
+                "another child_merge_strategy than 'kv_inject'"
+            )
 
 
-def _after(owner: Any, name: str, then: Callable[..., None]) -> None:
-    """Let ``then`` run after a method of ``owner``, with the same arguments."""
-    upstream = getattr(owner, name)
+def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The values as a tensor, on its way to ``device`` if nothing has to wait for it."""
+    tensor = torch.from_numpy(values)
+    if device.type != "cpu" and is_pin_memory_available():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
-    @functools.wraps(upstream)
-    def extended(*args: Any) -> Any:
-        returned = upstream(*args)
-        then(*args)
-        return returned
 
-    setattr(owner, name, extended)
+def _number_of(params: SamplingParams | None) -> int:
+    """The number of the step that injects KV for a request; 0 if none does."""
+    extra_args = None if params is None else params.extra_args
+    return 0 if extra_args is None else extra_args.get(INJECTED_BY, 0)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the worker does about injected KV, beside either of upstream's model runners, and how it learns of it."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import torch
+
+from mytests.rules.injecting import INJECT, OVERLAP, engine_with_kv
+from mytests.v1.runners import FirstRunner, SecondRunner
+from mytests.v1.surgical import finished, plan
+from sequence_hooks.kv.transfer import SlotCopy
+from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep
+from sequence_hooks.v1.worker import injection
+from sequence_hooks.v1.worker.extending import after
+from sequence_hooks.v1.worker.injection import Injector, install, to_device
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+
+CHILDREN = {"r_child_0": "ABCDE", "r_child_1": "VWXYZ"}
+STARTS = {"r": 5, "s": 2}
+
+
+class Copier:
+    """Takes note of what it is to copy."""
+
+    def __init__(self) -> None:
+        self.copied: list[list[int]] = []
+
+    def copy(self, slot_copies: torch.Tensor) -> None:
+        self.copied += slot_copies.tolist()
+
+
+def extended(runner: Any) -> Any:
+    """A model runner that injects KV."""
+    runner.copier = Copier()
+    install(Injector(runner.copier, torch.device("cpu")), runner)
+    return runner
+
+
+def schedule(injected: InjectedStep | None = None, needed_by_r: int = 0) -> SchedulerOutput:
+    """A step of two requests, in which "r" is new, and needs what one of the steps injects."""
+    params = SamplingParams(extra_args={INJECTED_BY: needed_by_r} if needed_by_r else None)
+    output = replace(
+        SchedulerOutput.make_empty(),
+        num_scheduled_tokens={"r": 2, "s": 1},
+        total_num_scheduled_tokens=3,
+        scheduled_new_reqs=[cast(Any, SimpleNamespace(req_id="r", sampling_params=params))],
+    )
+    return output if injected is None else HookSchedulerOutput.of(output, injected)
+
+
+class TestPositions:
+    @pytest.mark.parametrize("runner", [FirstRunner(), SecondRunner()])
+    def test_the_model_reads_what_is_shifted(self, runner: Any) -> None:
+        """Each token of a request by the same, and those of others not; nothing is left of it in the next step."""
+        extended(runner)
+        output = schedule(InjectedStep(1, offsets={"r": -3}))
+        runner.take_in(output)
+        assert runner.prepare(output, STARTS).tolist() == [2, 3, 2]
+        runner.take_in(schedule())
+        assert runner.prepare(output, STARTS).tolist() == [5, 6, 2]
+
+    def test_the_second_runners_sampler_reads_what_is_not(self) -> None:
+        """It compares them with the tokens that `min_tokens` asks for, and draws random numbers by them."""
+        runner, output = extended(SecondRunner()), schedule(InjectedStep(1, offsets={"r": -3}))
+        runner.take_in(output)
+        runner.prepare(output, STARTS)
+        assert runner.sample().tolist() == [5, 6, 2]
+        assert runner.sample().tolist() == [5, 6, 2]
+
+
+class TestSteps:
+    def test_what_it_is_told_is_copied(self) -> None:
+        """Before the model runs."""
+        runner = extended(FirstRunner())
+        runner.take_in(schedule(InjectedStep(1, [SlotCopy(1, 2, 3, 4)]), needed_by_r=1))
+        assert runner.copier.copied == [[1, 2, 3, 4]]
+
+    def test_a_step_that_has_not_come_is_noticed_by_who_needs_it(self) -> None:
+        """Its KV would be whatever the slots have held before."""
+        runner = extended(SecondRunner())
+        with pytest.raises(RuntimeError, match="request r needs what step 1 of those with injected KV copies"):
+            runner.take_in(schedule(needed_by_r=1))
+
+    def test_a_step_that_has_not_come_is_noticed_by_the_next_one(self) -> None:
+        """Whoever needed it."""
+        runner = extended(FirstRunner())
+        runner.take_in(schedule(InjectedStep(1)))
+        with pytest.raises(RuntimeError, match=r"told of 1 of them.* left out its field 'injected'"):
+            runner.take_in(schedule(InjectedStep(3)))
+
+
+def injecting(change: Callable[[SchedulerOutput], SchedulerOutput]) -> Any:
+    """An engine whose schedules are changed on their way to its worker."""
+    engine: Any = engine_with_kv(OVERLAP)
+    run = engine.worker.run
+    engine.worker.run = lambda output, choose: run(change(output), choose)
+    engine.add(prompt="prompt")
+    return engine
+
+
+@pytest.mark.usefixtures("each_mode")
+class TestWay:
+    def test_it_survives_what_schedules_go_through(self) -> None:
+        """To be replaced, and to be pickled for another process."""
+        engine = injecting(lambda output: pickle.loads(pickle.dumps(replace(output, num_spec_tokens_to_schedule=0))))
+        engine.run(plan(r="!.zz", **CHILDREN))
+        assert (finished(engine).text, len(engine.worker.injected)) == ("ABCDE\nVWXYZzz", 9)
+        engine.assert_empty()
+
+    def test_a_schedule_without_it_is_refused(self) -> None:
+        """Its sources are free already."""
+        names = [each.name for each in fields(SchedulerOutput)]
+        engine = injecting(lambda output: SchedulerOutput(**{name: getattr(output, name) for name in names}))
+        with pytest.raises(RuntimeError, match="has replaced a schedule"):
+            engine.run(plan(r="!.zz", **CHILDREN))
+
+    def test_what_is_given_up_before_its_step_is_not_missed(self) -> None:
+        """Its request computes it, and the next join copies again."""
+        engine: Any = engine_with_kv(INJECT)
+        engine.add(prompt="prompt")
+        script = plan(r="!y!zz", **CHILDREN)
+        engine.run_until(lambda: bool(engine.scheduler._injection.copies), script)
+        engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        engine.run(script)
+        assert (finished(engine).text, len(engine.worker.injected)) == ("ABCDEyVWXYZzz", 4)
+        engine.assert_empty()
+
+
+class TestDevice:
+    @pytest.mark.parametrize("is_available", [True, False])
+    def test_nobody_waits_for_what_goes_to_a_device(self, is_available: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It goes from pinned memory, where the platform has any."""
+        tensor, device = MagicMock(), torch.device("cuda")
+        monkeypatch.setattr(torch, "from_numpy", lambda values: tensor)
+        monkeypatch.setattr(injection, "is_pin_memory_available", lambda: is_available)
+        moved = to_device(np.zeros(3), device)
+        source = tensor.pin_memory.return_value if is_available else tensor
+        assert moved is source.to.return_value
+        source.to.assert_called_once_with(device, non_blocking=True)
+
+    def test_on_a_cpu_nothing_goes_anywhere(self) -> None:
+        """Pinned memory would be one copy more."""
+        values = np.zeros(3)
+        assert to_device(values, torch.device("cpu")).data_ptr() == values.ctypes.data
+
+
+def test_arguments_may_be_given_by_name() -> None:
+    """By upstream's names, which need not be ours."""
+    seen: list[Any] = []
+    owner = SimpleNamespace(upstreams=lambda first, second, third=None: [first, second, third])
+    after(owner, "upstreams", lambda *args: seen.append(args))
+    assert owner.upstreams(1, second=2) == [1, 2, None]
+    assert owner.upstreams(1, third=3, second=2) == [1, 2, 3]
+    assert owner.upstreams(1, 2) == [1, 2, None]
+    assert seen == [(1, 2), (1, 2, 3), (1, 2)]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A joined sequence with a seed draws the numbers of its new seed, in both of upstream's model runners."""
+
+from types import MethodType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+import torch
+
+from sequence_hooks.v1.worker import seeds
+from vllm.sampling_params import SamplingParams
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner
+from vllm.v1.worker.gpu.sample.states import SamplingStates
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner as FirstRunner
+
+
+def joined(seed: int | None) -> Any:
+    """What a schedule says of a joined request."""
+    params = SamplingParams(seed=seed)
+    return MagicMock(req_id="r", sampling_params=params, prompt_token_ids=[1, 2, 3], prompt_embeds=None)
+
+
+def generator(seed: int) -> torch.Generator:
+    """A new one."""
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn_from(given: torch.Generator) -> list[float]:
+    """The next numbers that it gives."""
+    return torch.rand(4, generator=given).tolist()
+
+
+def first_runner(own: torch.Generator | None) -> Any:
+    """Upstream's way to give a request its next prompt, extended; the request has had a generator of its ``own``."""
+    state = SimpleNamespace(generator=own, output_token_ids=[5])
+    runner: Any = MagicMock(requests={"r": state}, uses_mrope=False)
+    runner._update_streaming_request = MethodType(FirstRunner._update_streaming_request, runner)
+    seeds.attach(runner)
+    return runner
+
+
+class TestFirstRunner:
+    @pytest.mark.parametrize("num_dropped", [0, 1])
+    def test_a_join_begins_with_its_seed(self, num_dropped: int) -> None:
+        """Whether a step in flight, whose token is dropped, has drawn a number or not."""
+        own = generator(1)
+        runner = first_runner(own)
+        for _ in range(num_dropped):
+            drawn_from(own)
+        state = runner._update_streaming_request("r", joined(seed=7))
+        assert drawn_from(state.generator) == drawn_from(generator(7))
+
+    def test_without_a_seed_there_is_none(self) -> None:
+        """Its rows share the batch's random numbers."""
+        assert first_runner(None)._update_streaming_request("r", joined(seed=None)).generator is None
+
+
+def test_the_second_runner_takes_the_seed_of_whatever_gets_a_slot() -> None:
+    """A joined request comes as a new one; the slot that it had is given up, with its seed."""
+    runner, request = MagicMock(), joined(seed=7)
+    SecondRunner.add_requests(runner, MagicMock(scheduled_new_reqs=[request]))
+    runner._remove_request.assert_called_once_with("r")
+    ((_, params),) = [call.args for call in runner.sampler.add_request.call_args_list]
+    states = MagicMock(vocab_size=8, seeds=SimpleNamespace(np=np.zeros(4, dtype=np.int64)))
+    SamplingStates.add_request(states, 3, params)
+    assert states.seeds.np.tolist() == [0, 0, 0, 7]

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request with a seed gets the same tokens alone and beside others, whatever gives way to whom."""
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+from forkjoin_engine import GREEDY, hooks_for, open_engine
+from forkjoin_task import held_out_prompts
+
+from mytests.v1.paths import scheduling_asynchronously
+from vllm.sampling_params import SamplingParams
+
+pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.paths]
+
+FEW_BLOCKS = {"num_gpu_blocks_override": 10, "block_size": 32, "max_model_len": 256}
+
+
+def seeded(number: int) -> SamplingParams:
+    """Those of a request that takes many other tokens than the likeliest ones, also after its join."""
+    params: SamplingParams = GREEDY.clone()
+    params.temperature, params.seed = 2.0, number
+    return params
+
+
+def tokens_of(engine: Any, prompts: list[str], seeds: list[int]) -> list[list[int]]:
+    """The output of each request, all of which come at once."""
+    outputs = engine.generate(prompts, [seeded(number) for number in seeds], use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def test_alone_and_beside_others_under_pressure() -> None:
+    """With steps in flight, whose tokens a BLOCKED sequence drops, and without."""
+    prompts, seeds = held_out_prompts(16, 5, "sync"), list(range(16))
+    engine: Any = open_engine(hooks_for("sync"))
+    alone = [tokens_of(engine, [prompt], [number])[0] for prompt, number in zip(prompts, seeds, strict=True)]
+    engine.llm_engine.engine_core.shutdown()
+    with scheduling_asynchronously():
+        engine = open_engine(hooks_for("sync"), **FEW_BLOCKS)
+        scheduler = engine.llm_engine.engine_core.engine_core.scheduler
+        assert scheduler.scheduler_config.async_scheduling
+        assert tokens_of(engine, prompts, seeds) == alone
+        assert scheduler.evictor.evictions["discard"]
+        scheduler.check_integrity()
+        engine.llm_engine.engine_core.shutdown()
