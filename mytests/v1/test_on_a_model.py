@@ -62,6 +62,7 @@ def test_the_model_joins_what_its_children_return(engine: Any) -> None:
 def test_the_sampler_is_extended(engine: Any) -> None:
     """Once; `test_prior_output.py` says what for."""
     worker = engine.llm_engine.model_executor.driver_worker.worker
+    ours: type
     if IS_SECOND_RUNNER:
         ours, processors = PriorOutputCounts, worker.model_runner.sampler.logits_processors
     else:
