@@ -21,7 +21,7 @@ def check_stock() -> None:
     for folder in folders:
         if (folder / "_overlay.py").exists():
             raise ImportError(
-                f"vllm would be imported from {folder.absolute()}, the fork of this repository, and the plug-in needs a stock "
-                "one: start Python in another folder, such as examples/, or with PYTHONSAFEPATH=1; on the fork itself, "
-                "vllm.LLM takes special_kwargs"
+                f"vllm would be imported from {folder.absolute()}, the fork of this repository, and the plug-in needs "
+                "a stock one: start Python in another folder, such as examples/, or with PYTHONSAFEPATH=1; on the fork "
+                "itself, vllm.LLM takes special_kwargs"
             )
