@@ -195,5 +195,5 @@ def test_the_root_package_passes_on_upstreams_names() -> None:
 
 def test_the_plug_in_notices_the_fork() -> None:
     """It needs a stock vLLM, and says so before it fails for another reason."""
-    with pytest.raises(ImportError, match=r"the fork of this repository, .* vllm\.LLM takes special_kwargs"):
+    with pytest.raises(ImportError, match=r"the fork of this repository, .*, vllm\.LLM takes special_kwargs"):
         check_stock()
