@@ -3,9 +3,9 @@
 
 from typing import Any
 
-from mytests.pretended_kv import PretendedKV
+from mytests.engine.surgical import SurgicalEngine
+from mytests.engine.v0.pretended_kv import PretendedKV
 from mytests.rules.injecting import SYNC_INJECT
-from mytests.surgical import SurgicalEngine
 from sequence_hooks.kv.transfer import Run
 from vllm.config import SpecialKwargs
 from vllm.core.hooked_metadata import HookedMetadata

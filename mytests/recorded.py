@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mytests.core.plain import spec
-from mytests.surgical import HOOKS, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.surgical import HOOKS, SYNC, SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.trace import recorder
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.events import TreeChanged

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
+from mytests.engine.v0.pretended_kv import PretendedKV
 from mytests.with_kv import engine_with_kv
 from vllm.core.hooked_sequence import branch_of
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mytests.engine.surgical import finished, plan
 from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import SYNC_INJECT, prefilled
-from mytests.surgical import finished, plan
 from vllm.core.hooked_sequence import injected_into
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import vllm
 import vllm._overlay
-from mytests.surgical import HOOKS
+from mytests.engine.surgical import HOOKS
 from vllm._overlay import UPSTREAM_ROOT, extend_package
 from vllm._upstream import sequence as upstream_sequence
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
+from mytests.engine.v0.pretended_kv import PretendedKV
 
 
 def engine_with_kv(hooks: Any = SYNC_HOOKS, block_size: int = 8, **sizes: Any) -> SurgicalEngine:

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from hypothesis.stateful import invariant
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import SurgicalEngine
+from mytests.engine.surgical import SurgicalEngine
+from mytests.engine.v0.pretended_kv import PretendedKV
 from mytests.tiers import sizes
 from mytests.walks import Draw, Walks, walk
 from vllm.config import SpecialKwargs

@@ -4,8 +4,8 @@
 import dataclasses
 from typing import Any, get_args
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine
+from mytests.engine.v0.pretended_kv import PretendedKV
 from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.config import SpecialKwargs
 

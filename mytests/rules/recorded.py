@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mytests.rules.engine import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan
+from mytests.engine.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan
 from sequence_hooks.trace import events, recorder
 from sequence_hooks.trace.reader import Recording, read
 

@@ -8,16 +8,15 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import cached, cached_entries, completed, finished, plan
+from mytests.engine import HASHES_FULL_BLOCKS
+from mytests.engine.surgical import completed, finished, plan
 from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
-from mytests.which import IS_V1
 
 ENDS = {"at-the-end": ("y", True), "at-a-sync": (".y", True)}
 """What the parent samples after its joins, and whether it has ended then."""
 
-if IS_V1:
-    # On V0 blocks of a sequence that runs have hashes, which no other sequence has.
+if HASHES_FULL_BLOCKS:
     ENDS["while-it-runs"] = ("y" + "z" * 30, False)
 
 
@@ -159,7 +158,7 @@ class TestPrefixCache:
         children = {"r_child_0": "ABCDEFGH", "r_child_1": "STUVWXYZ", "r_child_2": "IJKLMNOPQ"}
         script = plan(r=f"!!.zzzz!{end}", **children)
         engine.run_until(engine.is_idle if is_finished else lambda: engine.num_sampled("r") > 25, script)
-        entries = cached_entries(engine)
+        entries = engine.cached_entries()
         # The prompt and the first two children; the third one comes after the join.
         assert entries and not any(entry.is_injected or entry.position >= 12 + 2 + 8 for entry in entries)
         engine.run(script)
@@ -176,7 +175,7 @@ class TestPrefixCache:
         if is_finished:
             engine.run(script)
         request = engine.add("s", prompt="promptprompt" + text)
-        assert cached(engine, request) == 12
+        assert engine.num_cached(request) == 12
         engine.run(script)
         engine.assert_empty()
 
@@ -187,6 +186,6 @@ class TestPrefixCache:
         engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
         text = "".join(map(chr, finished(engine).token_ids))
         request = engine.add("s", prompt="promptpr" + text)
-        assert cached(engine, request) == 8
+        assert engine.num_cached(request) == 8
         engine.run(plan(s="a"))
         engine.assert_empty()

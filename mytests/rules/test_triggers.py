@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, completed, ids, plan
+from mytests.engine.surgical import SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, completed, ids, plan
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 
-from mytests.characters import PROMISE
+from mytests.engine.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.v1.releases import RELEASE, since
-from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.children import ChildRequests

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import EOS
+from mytests.engine.surgical import EOS, SurgicalEngine, finished, plan
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
-from mytests.v1.surgical import SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from vllm.v1.request import RequestStatus
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import SYNC
+from mytests.engine.surgical import SYNC, SYNC_HOOKS, plan
 from mytests.rules.recorded import engine_recorded_to, only, told_by
-from mytests.v1.surgical import SYNC_HOOKS, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
 from sequence_hooks.tree.events import Blocked
