@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from typing_extensions import Self
-
 from mytests.engine import MODES
 from mytests.engine.hooks import HOOKS, SpecialKwargs
+from mytests.engine.kv import Entry, PretendedKV
 from mytests.stepped import Output, SteppedEngine, Tokens
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
@@ -34,17 +33,10 @@ class BaseEngine(SteppedEngine[Output]):
     """How engines run that are made without saying so; the tests of the rules run in all modes."""
 
     tokenizer: Any = None
+    """Tokens of one character each, unless upstream's detokenizer is to have this one; none if None."""
+
     scheduler: Any = field(init=False, repr=False)
-
-    @classmethod
-    @abstractmethod
-    def speaking(cls, special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> Self:
-        """An engine with upstream's own detokenizer."""
-
-    @classmethod
-    @abstractmethod
-    def checking_reads(cls, special_kwargs: SpecialKwargs, **fields: Any) -> Self:
-        """An engine that checks that every token reads its own context, or what was injected for it."""
+    worker: Any = field(init=False, repr=False)
 
     @property
     def driver(self) -> ForkJoinDriver[Any]:
@@ -57,13 +49,23 @@ class BaseEngine(SteppedEngine[Output]):
     def num_injected(self) -> int:
         return len(self.injected())
 
-    @abstractmethod
     def injected(self) -> Sequence[SlotCopy]:
-        """All that was injected so far, on an engine that checks reads."""
+        """All that was injected so far."""
+        return self.kv.injected
+
+    def cached_entries(self) -> list[Entry]:
+        """What the slots of all blocks in the prefix cache hold."""
+        return [entry for block in self.cached_blocks() for entry in self.kv.blocks[block].values()]
+
+    @property
+    def kv(self) -> PretendedKV:
+        """What its worker's cache holds; all that a step reads is checked."""
+        kv: PretendedKV = self.worker.kv
+        return kv
 
     @abstractmethod
-    def cached_entries(self) -> list[Any]:
-        """What the slots of all blocks in the prefix cache hold, on an engine that checks reads."""
+    def cached_blocks(self) -> list[int]:
+        """All blocks in the prefix cache."""
 
     @abstractmethod
     def num_cached(self, request: Any) -> int:

@@ -31,7 +31,7 @@ def engine_with(detokenizer: Any = None, **hooks: Any) -> SurgicalEngine:
     """An engine that decodes bytes and blocks at the sync token."""
     special_kwargs = dataclasses.replace(SYNC_HOOKS, **{"merge_separator": "", **hooks})
     fields = {} if detokenizer is None else {"detokenizer": detokenizer}
-    return SurgicalEngine.speaking(special_kwargs, TOKENIZER, **fields)
+    return SurgicalEngine(special_kwargs, tokenizer=TOKENIZER, vocab_size=len(TOKENIZER), **fields)
 
 
 def spoken(**pieces: list[int | str | bytes]) -> Callable[[Any], int]:

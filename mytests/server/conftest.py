@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.engine.serving import SERVING
-from mytests.server.served import FRONT_ENDS, Server, fields_for, hook_server
+from mytests.engine.serving import FRONT_ENDS, IDLE_METRICS
+from mytests.server.served import Server, fields_for, hook_server
 from mytests.servers import until
 from mytests.tiers import names
 
@@ -25,5 +25,5 @@ def nothing_is_left(served: Server) -> Iterator[None]:
     """After each test no request runs or waits, and no KV is in use."""
     yield
     assert served.waiting() == []
-    for name in SERVING.idle_metrics:
+    for name in IDLE_METRICS:
         until(lambda: served.metric(name) == 0)  # noqa: B023

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mytests.engine.dialect import DIALECT
-from mytests.engine.serving import SERVING
+from mytests.engine.serving import guided
 from mytests.rules import notations
 from mytests.rules.tagged import Notation
 
@@ -44,7 +44,7 @@ class Play:
 
     def request(self, text: str) -> dict[str, Any]:
         """The arguments of a completion that samples ``text``."""
-        body = {"skip_special_tokens": False, "add_special_tokens": False, **SERVING.guided(grammar_of(text))}
+        body = {"skip_special_tokens": False, "add_special_tokens": False, **guided(grammar_of(text))}
         return {"prompt": "so", "temperature": 0, "max_tokens": 400, "logit_bias": self._bias, "extra_body": body}
 
     @property

@@ -14,7 +14,7 @@ from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import Mode, held_out_prompts
 from openai import OpenAI
 
-from mytests.engine.serving import SERVING
+from mytests.engine.serving import COMMAND, THREADS_BIND, USE_V1
 from mytests.server.collector import Collector, collecting
 from mytests.servers import server
 
@@ -26,13 +26,12 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 KEY = "a secret"
 
 ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": SERVING.threads_bind,
+    "VLLM_CPU_OMP_THREADS_BIND": THREADS_BIND,
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOG_STATS_INTERVAL": "1",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     "OTEL_BSP_SCHEDULE_DELAY": "100",
 }
-FRONT_ENDS = SERVING.front_ends
 
 
 @dataclass(frozen=True)
@@ -97,13 +96,13 @@ def hook_server(
     """
     (folder / "template.jinja").write_text(TEMPLATE)
     log, recording = folder / "log", folder / "run.jsonl"
-    command = [*SERVING.command, model]
+    command = [*COMMAND, model]
     given = json.dumps({**fields, "record_to": str(recording)})
     command += ["--special-kwargs", given, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
     with collecting() as spans:
         command += ["--otlp-traces-endpoint", spans.endpoint, *options]
         settings: dict[str, Any] = {"log": log, "max_model_len": max_model_len, **ENVIRONMENT}
-        with server(*command, use_v1=SERVING.use_v1, **settings) as address:
+        with server(*command, use_v1=USE_V1, **settings) as address:
             yield Server(address, log, recording, spans, model)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from mytests.engine.serving import FRONT_ENDS
 from mytests.server.published import PLAYS, Play, save_model
-from mytests.server.served import FRONT_ENDS, Server, hook_server
+from mytests.server.served import Server, hook_server
 from mytests.tiers import names, short
 from sequence_hooks.config.presets import PROTOCOLS
 

@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
-from mytests.engine.serving import SERVING
+from mytests.engine.serving import ENDS_AT_BODIES
 from mytests.refusals import Post, Refusals
 from mytests.server.served import Server
 
 pytestmark = [
     pytest.mark.model,
-    pytest.mark.skipif(not SERVING.ends_at_bodies, reason="test_hostile_clients.py is for both engines"),
+    pytest.mark.skipif(not ENDS_AT_BODIES, reason="test_hostile_clients.py is for both engines"),
 ]
 
 

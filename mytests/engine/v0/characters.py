@@ -6,6 +6,7 @@ from typing import Any
 from mytests.characters import CHILD, CharTokenizer
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence
+from vllm.transformers_utils.detokenizer import Detokenizer
 
 
 class CharDetokenizer:
@@ -30,3 +31,9 @@ class TokenizerGroup:
 
     def get_lora_tokenizer(self, lora_request: object = None) -> Any:
         return self.tokenizer
+
+
+def detokenizer_of(tokenizer: Any) -> Any:
+    """The simple one for a `CharTokenizer`, and for an engine without a tokenizer; upstream's for all others."""
+    is_plain = tokenizer is None or isinstance(tokenizer, CharTokenizer)
+    return CharDetokenizer() if is_plain else Detokenizer(TokenizerGroup(tokenizer))

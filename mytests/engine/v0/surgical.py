@@ -10,24 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from typing_extensions import Self
-
 from mytests.characters import EOS, CharTokenizer, ids
 from mytests.engine.base import BaseEngine, Scheduled
-from mytests.engine.v0.characters import CharDetokenizer, TokenizerGroup
+from mytests.engine.v0.characters import detokenizer_of
 from mytests.engine.v0.groups import cached_blocks, sampling_of, trace_span
 from mytests.engine.v0.leftovers import assert_no_group_left
-from mytests.engine.v0.pretended_kv import Entry, PretendedKV
+from mytests.engine.v0.worker import PretendedWorker
 from mytests.stepped import Tokens, chooser
 from sequence_hooks.kv.step_costs import StepCosts
-from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.tree.transcript import waiting_of
-from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
+from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach
-from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine import live
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
@@ -42,10 +38,8 @@ from vllm.sequence import (
     Sequence,
     SequenceGroup,
     SequenceGroupBase,
-    SequenceGroupMetadata,
     SequenceOutput,
 )
-from vllm.transformers_utils.detokenizer import Detokenizer
 from vllm.utils import Counter
 
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
@@ -63,11 +57,14 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     """See the module's docstring."""
 
     scheduler: HookScheduler = field(init=False, repr=False)
+    worker: PretendedWorker = field(init=False, repr=False)
     prefix_caching: bool = False
     tokenizer: Any = field(default_factory=CharTokenizer)
-    detokenizer: Any = field(default_factory=CharDetokenizer)
+    detokenizer: Any = None
+    """If None, that of the tokenizer."""
+
     facts: EngineFacts | None = None
-    """Instead of a `CharTokenizer` and ``vocab_size``."""
+    """Instead of the tokenizer and ``vocab_size``."""
 
     output_proc_callback: Callable[..., None] | None = None
     """Processes a group's pending output before it is preempted; makes the scheduler an asynchronous one."""
@@ -75,10 +72,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     num_cpu_blocks: int = 0
     """Swap space; if there is any, preemption swaps out instead of recomputing."""
 
-    model: Callable[[list[SequenceGroupMetadata], SchedulerOutputs], None] | None = None
-    """Called where the model would run, with what is scheduled."""
-
     scheduler_cls: type[HookScheduler] = HookScheduler
+    worker_cls: type[PretendedWorker] = PretendedWorker
     samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
     """The groups of requests with n > 1, by the ids of their samples."""
 
@@ -87,6 +82,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     """The requests that the worker was to compute prompt logprobs for, in order."""
 
     def __post_init__(self) -> None:
+        self.detokenizer = self.detokenizer or detokenizer_of(self.tokenizer)
+        self.worker = self.worker_cls(self.block_size)
         scheduler_config = SchedulerConfig(
             runner_type="generate",
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -118,19 +115,10 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             stop_checker.get_tokenizer_for_seq,
             stop_checker,
             special_kwargs=self.special_kwargs,
-            facts=self.facts or EngineFacts(CharTokenizer(), self.vocab_size),
+            facts=self.facts or EngineFacts(self.tokenizer or CharTokenizer(), self.vocab_size),
         )
         # All steps take equally long: what a test does must not depend on how fast it runs.
         self.scheduler.evictor.costs = StepCosts(clock=itertools.count().__next__)
-
-    @classmethod
-    def speaking(cls, special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> Self:
-        own = {"detokenizer": Detokenizer(TokenizerGroup(tokenizer)), "facts": EngineFacts(tokenizer, len(tokenizer))}
-        return cls(special_kwargs, tokenizer=tokenizer, **own | fields)
-
-    @classmethod
-    def checking_reads(cls, special_kwargs: SpecialKwargs, **fields: Any) -> Self:
-        return cls(special_kwargs, **{"model": PretendedKV(4)} | fields)
 
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
@@ -162,8 +150,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         adapters = {entry.seq_group.lora_int_id for entry in outputs.scheduled_seq_groups} - {0}
         # A worker checks this too.
         assert len(adapters) <= (self.max_loras or 0), f"{adapters} run at once, and there are {self.max_loras} slots"
-        if self.model is not None:
-            self.model(metadata, outputs)
+        self.worker(metadata, outputs)
         scheduled = []
         for meta, entry in zip(metadata, outputs.scheduled_seq_groups, strict=True):
             group = entry.seq_group
@@ -240,13 +227,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         """The physical blocks of the group's sequence."""
         return list(self.scheduler.block_manager.get_block_table(group.first_seq))
 
-    def injected(self) -> list[SlotCopy]:
-        return self.model.copies if isinstance(self.model, PretendedKV) else []
-
-    def cached_entries(self) -> list[Entry]:
-        assert isinstance(self.model, PretendedKV)
-        blocks = [self.model.blocks[("gpu", block)] for block in cached_blocks(self.scheduler)]
-        return [entry for block in blocks for entry in block.values()]
+    def cached_blocks(self) -> list[int]:
+        return cached_blocks(self.scheduler)
 
     def num_cached(self, request: SequenceGroup) -> int:
         return self.scheduler.block_manager.get_num_cached_tokens(request.first_seq)

@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from typing_extensions import Self
 
 from mytests.characters import EOS, ids
 from mytests.engine.base import BaseEngine, Scheduled
@@ -19,10 +18,8 @@ from mytests.engine.v1.characters import Detokenizable
 from mytests.engine.v1.configuration import surgical_config
 from mytests.engine.v1.counting import check_counts
 from mytests.engine.v1.leftovers import assert_no_request_left
-from mytests.engine.v1.worker import Entry, SimulatedWorker
+from mytests.engine.v1.worker import SimulatedWorker
 from mytests.stepped import Sampling, Tokens, chooser
-from sequence_hooks import SpecialKwargs
-from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.v1.core.children import ChildRequests
@@ -50,6 +47,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     """See the module's docstring."""
 
     scheduler: HookScheduler = field(init=False, repr=False)
+    worker: SimulatedWorker = field(init=False, repr=False)
     tokenizer: Any = field(default_factory=Detokenizable)
     prefix_caching: bool = True
     """Here for V0's sake: on V1 hooks need it."""
@@ -93,16 +91,6 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         self._hasher = get_request_block_hasher(self.block_size, sha256)
         self._in_flight: deque[tuple[Any, Any]] = deque()
         self._num_preemptions: dict[str, int] = {}
-
-    @classmethod
-    def speaking(cls, special_kwargs: SpecialKwargs, tokenizer: Any, **fields: Any) -> Self:
-        """See `BaseEngine.speaking`; all have this detokenizer."""
-        return cls(special_kwargs, tokenizer=tokenizer, **{"vocab_size": len(tokenizer)} | fields)
-
-    @classmethod
-    def checking_reads(cls, special_kwargs: SpecialKwargs, **fields: Any) -> Self:
-        """See `BaseEngine.checking_reads`; all do."""
-        return cls(special_kwargs, **fields)
 
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
@@ -212,12 +200,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     def num_free_blocks(self) -> int:
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
-    def injected(self) -> list[SlotCopy]:
-        return self.worker.injected
-
-    def cached_entries(self) -> list[Entry]:
-        blocks = [each for each in self.scheduler.kv_cache_manager.block_pool.blocks if each.block_hash is not None]
-        return [entry for block in blocks for entry in self.worker.kv[block.block_id].values()]
+    def cached_blocks(self) -> list[int]:
+        blocks = self.scheduler.kv_cache_manager.block_pool.blocks
+        return [block.block_id for block in blocks if block.block_hash is not None]
 
     def num_cached(self, request: Request) -> int:
         found: int = self.scheduler._get_local_prefix_cache_hit(request)[1]

@@ -8,11 +8,10 @@ row.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from sequence_hooks.kv.transfer import SlotCopy
+from mytests.engine.kv import PretendedKV
 from sequence_hooks.v1.wire import InjectedStep, attached_step
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
@@ -21,21 +20,11 @@ Choose = Callable[[str, list[int]], int]
 """The token that a request samples after its context."""
 
 
-class Entry(NamedTuple):
-    """What a slot holds: the KV of a token behind a context, of which only the hash is kept, at a position."""
-
-    token: int
-    context: int
-    position: int
-    is_injected: bool = False
-
-
 @dataclass
 class SimulatedWorker:
     """See the module's docstring.
 
     Attributes:
-        kv: What each slot holds, by block and offset.
         tokens: The context of each request that has a row.
         tables: The block table of each such request.
     """
@@ -50,14 +39,13 @@ class SimulatedWorker:
     overlaps: bool = False
     """Whether a token's position may differ from its index."""
 
-    kv: dict[int, dict[int, Entry]] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[int]] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
-    injected: list[SlotCopy] = field(default_factory=list)
-    """All that was injected so far."""
-
     asked_for_prompt_logprobs: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kv = PretendedKV(self.block_size)
 
     def run(self, output: SchedulerOutput, choose: Choose) -> ModelRunnerOutput:
         """Execute one step.
@@ -69,10 +57,10 @@ class SimulatedWorker:
             self.tokens.pop(request_id, None)
             self.tables.pop(request_id, None)
         for copy in output.kv_cache_block_copies or ():
-            self.kv[copy.dst_block_id] = dict(self.kv.get(copy.src_block_id, {}))
+            self.kv.blocks[copy.dst_block_id] = dict(self.kv.blocks.get(copy.src_block_id, {}))
             self.copies.append((copy.src_block_id, copy.dst_block_id))
         step = attached_step(output) or InjectedStep()
-        self._inject(step.copies)
+        self.kv.inject(step.copies)
         starts = self._take(output)
         # A batch is computed layer by layer: all write before any of them reads.
         for request_id, count in output.num_scheduled_tokens.items():
@@ -116,33 +104,14 @@ class SimulatedWorker:
             starts[request_id] = cached.num_computed_tokens[index]
         return starts
 
-    def _inject(self, copies: list[SlotCopy]) -> None:
-        assert len(copies) == len({copy.destination for copy in copies})
-        read = [self.kv[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
-        for copy, entry in zip(copies, read, strict=True):
-            assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
-            block, offset = divmod(copy.destination, self.block_size)
-            self.kv.setdefault(block, {})[offset] = entry._replace(position=copy.position, is_injected=True)
-        self.injected += copies
-
     def _write(self, request_id: str, start: int, count: int, offset: int) -> None:
-        tokens, table = tuple(self.tokens[request_id]), self.tables[request_id]
-        end = start + count
+        tokens, end = self.tokens[request_id], start + count
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
-        for index in range(start, end):
-            block, place = divmod(index, self.block_size)
-            self.kv.setdefault(table[block], {})[place] = Entry(tokens[index], hash(tokens[:index]), index + offset)
+        self.kv.compute(tokens, self.tables[request_id], start, end, offset)
 
     def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
-        tokens, table = self.tokens[request_id], self.tables[request_id]
-        context = tuple(tokens)
-        for index in range(end):
-            block, offset = divmod(index, self.block_size)
-            held = self.kv[table[block]].get(offset)
-            assert held is not None and held.token == context[index], f"{request_id} reads {held} at {index}"
-            is_behind_context = held.context == hash(context[:index])
-            assert held.is_injected or is_behind_context, f"{request_id} reads {held} behind {context[:index]}"
-            assert self.overlaps or held.position == index, f"{request_id} reads {held} at {index}"
+        tokens = self.tokens[request_id]
+        self.kv.check(request_id, tokens[:end], self.tables[request_id], self.overlaps)
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

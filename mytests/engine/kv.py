@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KV cache without a model: it knows what each slot holds, and checks all that attention would read."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from sequence_hooks.kv.transfer import SlotCopy, slot_of
+
+
+class Entry(NamedTuple):
+    """What a slot holds: the KV of a token after a context, of which only the hash is kept, at a position."""
+
+    token: int
+    context: int
+    position: int
+    is_injected: bool = False
+
+
+class PretendedKV:
+    """What the slots of all blocks hold. A batch is computed layer by layer: let all write before any of them reads."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.blocks: dict[int, dict[int, Entry]] = {}
+        """By block and offset."""
+
+        self.injected: list[SlotCopy] = []
+        """All that was injected so far."""
+
+    def inject(self, copies: Sequence[SlotCopy]) -> None:
+        """Copy from slot to slot; all are read before any is written."""
+        assert len(copies) == len({copy.destination for copy in copies})
+        read = [self.blocks[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
+        for copy, entry in zip(copies, read, strict=True):
+            assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
+            self._write(copy.destination, entry._replace(position=copy.position, is_injected=True))
+        self.injected += copies
+
+    def compute(self, tokens: Sequence[int], table: Sequence[int], start: int, end: int, offset: int = 0) -> None:
+        """Write the KV of some tokens of a context; ``offset`` is what their positions are beyond their indices."""
+        contexts = _hashes(tokens)
+        for index in range(start, end):
+            entry = Entry(tokens[index], contexts[index], index + offset)
+            self._write(slot_of(table, self.block_size, index), entry)
+
+    def check(self, name: str, tokens: Sequence[int], table: Sequence[int], overlaps: bool) -> None:
+        """Raise an `AssertionError` unless each token's slot has its KV, after the same context or injected.
+
+        Args:
+            overlaps: Whether a token's position may differ from its index.
+        """
+        contexts = _hashes(tokens)
+        for index, token in enumerate(tokens):
+            held = self.blocks[table[index // self.block_size]].get(index % self.block_size)
+            assert held is not None and held.token == token, f"{name} reads {held} at {index}"
+            is_own = held.is_injected or held.context == contexts[index]
+            assert is_own, f"{name} reads {held} behind {tokens[:index]}"
+            assert overlaps or held.position == index, f"{name} reads {held} at {index}"
+
+    def _write(self, slot: int, entry: Entry) -> None:
+        self.blocks.setdefault(slot // self.block_size, {})[slot % self.block_size] = entry
+
+
+def _hashes(tokens: Sequence[int]) -> list[int]:
+    """That of the tokens before each one."""
+    return list(accumulate(tokens, lambda before, token: hash((before, token)), initial=0))
