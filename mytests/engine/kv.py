@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from sequence_hooks.kv.transfer import SlotCopy, slot_of
+from sequence_hooks.kv.transfer import SlotCopy
 
 
 class Entry(NamedTuple):
@@ -23,7 +23,7 @@ class PretendedKV:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.blocks: dict[int, dict[int, Entry]] = {}
-        """By block and offset."""
+        """By block and place in it."""
 
         self.injected: list[SlotCopy] = []
         """All that was injected so far."""
@@ -34,15 +34,16 @@ class PretendedKV:
         read = [self.blocks[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
         for copy, entry in zip(copies, read, strict=True):
             assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
-            self._write(copy.destination, entry._replace(position=copy.position, is_injected=True))
+            entry = entry._replace(position=copy.position, is_injected=True)
+            self._write(copy.destination // self.block_size, copy.destination % self.block_size, entry)
         self.injected += copies
 
     def compute(self, tokens: Sequence[int], table: Sequence[int], start: int, end: int, offset: int = 0) -> None:
         """Write the KV of some tokens of a context; ``offset`` is what their positions are beyond their indices."""
         contexts = _hashes(tokens)
         for index in range(start, end):
-            entry = Entry(tokens[index], contexts[index], index + offset)
-            self._write(slot_of(table, self.block_size, index), entry)
+            block, place = divmod(index, self.block_size)
+            self._write(table[block], place, Entry(tokens[index], contexts[index], index + offset))
 
     def check(self, name: str, tokens: Sequence[int], table: Sequence[int], overlaps: bool) -> None:
         """Raise an `AssertionError` unless each token's slot has its KV, after the same context or injected.
@@ -58,8 +59,8 @@ class PretendedKV:
             assert is_own, f"{name} reads {held} behind {tokens[:index]}"
             assert overlaps or held.position == index, f"{name} reads {held} at {index}"
 
-    def _write(self, slot: int, entry: Entry) -> None:
-        self.blocks.setdefault(slot // self.block_size, {})[slot % self.block_size] = entry
+    def _write(self, block: int, place: int, entry: Entry) -> None:
+        self.blocks.setdefault(block, {})[place] = entry
 
 
 def _hashes(tokens: Sequence[int]) -> list[int]:
