@@ -42,7 +42,7 @@ FORK = (
         "kv-not-copied",
         (Edit("vllm.core.shared_blocks:last_copy_into_each", "", "return []"),),
         "A child reads a last block that holds nothing.",
-        surgical("mytests/test_shared_blocks.py")
+        surgical("mytests/test_shared_blocks.py", "mytests/rules/test_forks.py")
         + model("mytests/test_end_to_end.py::test_every_sampled_token_is_the_oracles")
         + fuzzed("kv-not-copied"),
         ONLY,

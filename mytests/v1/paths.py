@@ -54,7 +54,7 @@ class Stream:
 
 def take() -> None:
     """Let engines of this process take `PATH`; upstream calls this before it makes a configuration or a worker."""
-    if PATH == "first-synchronous" or torch.cuda.Event is Event:
+    if PATH == "first-synchronous" or issubclass(torch.cuda.Event, Event):
         return
     for owner, name, stub in (
         (torch, "Event", Event),
