@@ -117,7 +117,7 @@ lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(IN_PLUGIN) MYPYPATH=examples $(CURDIR)/$(BIN)/mypy --config-file sequence_hooks/pyproject.toml --python-executable $(CURDIR)/$(PLUGIN)/bin/python -p sequence_hooks.v1 -p mytests.v1
+	@$(IN_PLUGIN) MYPYPATH=examples $(CURDIR)/$(BIN)/mypy --config-file sequence_hooks/pyproject.toml --python-executable $(CURDIR)/$(PLUGIN)/bin/python -p sequence_hooks.v1 -p mytests.v1 -p mytests.engine.v1
 
 check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tests in an environment without torch and vLLM
 	@$(BIN)/mypy --strict sequence_hooks

@@ -23,6 +23,7 @@ ON_BOTH = (
         "mytests/models/*",
         "mytests/server/*",
         "mytests/training/*",
+        "mytests/test_fuzz.py",
         "mytests/test_hostile_clients.py",
     ),
     *("mytests/test_injection_engine.py", "mytests/test_injection_sharing.py", "mytests/test_injection_fuzz.py"),
@@ -96,12 +97,7 @@ GROUPS = (
     Rest("faults", "make faults", 480, ("mytests/faults/*",)),
     Rest("dist", "make dist", 180, _OF_SET_UP),
     Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, _OF_FUZZERS),
-    Rest(
-        "fuzz-plugin",
-        "make fuzz-plugin FUZZ_SECONDS=100",
-        120,
-        (*_OF_FUZZERS, "mytests/v1/fuzz*.py", "mytests/v1/driver.py"),
-    ),
+    Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, _OF_FUZZERS),
     Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/injection_*.py",)),
 )
 

@@ -13,8 +13,8 @@ OTHERS = $(addprefix --ignore ,$(ALONE) $(APART))
 FORK_PARTS = $(if $(filter-out 0,$(COVERAGE)),fork-surgical fork-model,fork-tests)
 EITHER := fork-apart fork-alone
 CHAINS = --chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --either $(EITHER)
-ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_hostile_clients.py mytests/test_injection_engine.py \
-  mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
+ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_fuzz.py mytests/test_hostile_clients.py \
+  mytests/test_injection_engine.py mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
 TURNS_SECONDS ?= 480
 DEVICE_PYTHON ?= python3

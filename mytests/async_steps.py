@@ -8,9 +8,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from mytests.scripts import sampling_of
-from mytests.stepped import Sampling
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, plan
+from mytests.engine.v0.groups import sampling_of
 from vllm.config import SpecialKwargs
 from vllm.engine.llm_engine import LLMEngine, SchedulerContext
 from vllm.outputs import RequestOutput

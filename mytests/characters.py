@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens of the surgical tests: one per character, and the special tokens that hooks read and write."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vllm.sampling_params import SamplingParams
-    from vllm.sequence import Sequence
-
 EOS, PROMISE, SYNC, CHILD, BEGIN = 1, 2, 3, 4, 5
 
 
@@ -33,17 +27,3 @@ class CharTokenizer:
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
         return "".join(chr(each) for each in token_ids if not (skip_special_tokens and each <= CHILD))
-
-
-class CharDetokenizer:
-    """Decodes the last token, as upstream's `Detokenizer` does; hook tokens have no text."""
-
-    def get_tokenizer_for_seq(self, seq: "Sequence") -> CharTokenizer:
-        return CharTokenizer()
-
-    def decode_sequence_inplace(self, seq: "Sequence", params: "SamplingParams") -> int:
-        token_id = seq.get_last_token_id()
-        text = chr(token_id) if token_id > CHILD else ""
-        seq.output_logprobs[-1][token_id].decoded_token = text
-        seq.output_text += text
-        return len(text)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 import mytests.drawing
 import mytests.environment  # noqa: F401
-from mytests.which import IS_V1
+from mytests.engine import IS_V1
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,7 +36,7 @@ settings.load_profile("at any speed")
 def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """It gets what vLLM logs, too, whose records go to a handler of its own once its loggers are configured."""
     if IS_V1:
-        from mytests.v1.configuration import base_config
+        from mytests.engine.v1.configuration import base_config
 
         base_config()
     else:

@@ -29,9 +29,9 @@ from mytests.demo_input import (
     words_of,
 )
 from mytests.demo_view import Seen, copies, one_line, readable, seen_in, table_of
-from mytests.scripts import sampling_of
-from mytests.stepped import Sampling, chooser
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine
+from mytests.engine.surgical import SYNC_HOOKS, Sampling, SurgicalEngine
+from mytests.engine.v0.groups import sampling_of
+from mytests.stepped import chooser
 from vllm.core.hooked_sequence import branch_of
 from vllm.sequence import SequenceGroup
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mytests.surgical import EOS, PROMISE, SYNC, SurgicalEngine
+from mytests.engine.surgical import EOS, PROMISE, SYNC, SurgicalEngine
 from vllm.config import SpecialKwargs
 
 TOKENS = {"!": PROMISE, ".": SYNC, "$": EOS}

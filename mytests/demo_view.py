@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
-from mytests.characters import CHILD
 from mytests.demo_input import TOKENS, CommandError
-from mytests.surgical import SurgicalEngine
+from mytests.engine.surgical import CHILD, SurgicalEngine
 from sequence_hooks.results import Segment
 from vllm.core.hooked_sequence import branch_of
 from vllm.core.sequence_data import ReleasedTokens

@@ -8,8 +8,8 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_adapters import NUM_ADAPTERS
-from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import grammars
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, History, Request, Setup
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_compact import Compact
-from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_model import CLOSE_JSON, EOS, OPEN_JSON, PROMISE, SYNC, word
 
 Words = tuple[int, ...]

@@ -9,8 +9,8 @@ from random import Random
 from typing import Any, Literal, get_args
 
 from benchmarks.check_upstream.workload import VOCABULARY
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_compact import Compact
-from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan

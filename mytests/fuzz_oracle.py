@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mytests.fuzz_dialect import DIALECT
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_model import EOS
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, piece

@@ -4,8 +4,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_compact import Compact, named
-from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import Grammar, Words
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from vllm.sampling_params import RequestOutputKind

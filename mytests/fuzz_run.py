@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from mytests.engine import open_engine
+from mytests.engine.histories import EngineDriver
 from mytests.fuzz_deltas import Stream
 from mytests.fuzz_history import History, Request
 from vllm import RequestOutput
@@ -19,7 +19,7 @@ class Run:
 
     def __init__(self, history: History, random_seed: int = 0) -> None:
         self.history = history
-        self.driver = open_engine(history.setup)
+        self.driver = EngineDriver(history.setup)
         self.engine = self.driver.engine
         self.streams = {name: Stream(name, request.params.stream) for name, request in self.requests.items()}
         self.aborted: list[str] = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mytests.fuzz_dialect import DIALECT
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_grammars import Words
 from mytests.fuzz_model import EOS
 from mytests.fuzz_params import Params

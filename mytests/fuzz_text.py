@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of the fuzzer's tokens, and where a stop string ends it."""
 
-from mytests.fuzz_dialect import DIALECT
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_grammars import Words
 from mytests.fuzz_model import EOS, word
 from mytests.fuzz_params import Params

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_adapters import with_adapter
-from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_grammars import Words
 from mytests.fuzz_oracle import Node
 from mytests.fuzz_params import Params

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mytests.fuzz_dialect import DIALECT
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, piece
 from sequence_hooks.results import ChildOutput, Segment

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from random import Random
 
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz import Abort, History, Request
-from mytests.fuzz_dialect import DIALECT
 from mytests.fuzz_history import POLICIES
 from mytests.injection_runs import Injecting, run_and_check
 

@@ -3,9 +3,9 @@
 
 from typing import Any
 
-from mytests.pretended_kv import PretendedKV
+from mytests.engine.surgical import SurgicalEngine
+from mytests.engine.v0.worker import PretendedWorker
 from mytests.rules.injecting import SYNC_INJECT
-from mytests.surgical import SurgicalEngine
 from sequence_hooks.kv.transfer import Run
 from vllm.config import SpecialKwargs
 from vllm.core.hooked_metadata import HookedMetadata
@@ -13,7 +13,7 @@ from vllm.core.scheduler import SchedulerOutputs
 from vllm.sequence import SequenceGroupMetadata
 
 
-class Recorder(PretendedKV):
+class Recorder(PretendedWorker):
     """Records what the worker is told about injected KV."""
 
     def __init__(self, block_size: int) -> None:
@@ -30,11 +30,10 @@ class Recorder(PretendedKV):
 
 
 def engine_with_kv(hooks: SpecialKwargs = SYNC_INJECT, **sizes: Any) -> SurgicalEngine:
-    fields: dict[str, Any] = {"block_size": 4, "model": Recorder(4)} | sizes
-    return SurgicalEngine(hooks, **fields)
+    return SurgicalEngine(hooks, worker_cls=Recorder, **sizes)
 
 
 def recorded(engine: SurgicalEngine) -> Recorder:
     """What the engine's worker was told."""
-    assert isinstance(engine.model, Recorder)
-    return engine.model
+    assert isinstance(engine.worker, Recorder)
+    return engine.worker

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded runs of a surgical engine, and their traces. A tick of the clock is a second."""
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
 
 from mytests.core.plain import spec
-from mytests.surgical import HOOKS, SYNC, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.rules import recorded
 from sequence_hooks.trace import recorder
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.events import TreeChanged
@@ -28,9 +28,7 @@ class TickingScheduler(HookScheduler):
 
 def engine_recorded_to(path: Path, hooks: SpecialKwargs = HOOKS, **fields: Any) -> SurgicalEngine:
     """An engine whose run is recorded to a new file at ``path``."""
-    hooks = dataclasses.replace(hooks, record_to=str(path))
-    recorder.begin(str(path), "a model", hooks)
-    return SurgicalEngine(hooks, scheduler_cls=TickingScheduler, **fields)
+    return recorded.engine_recorded_to(path, hooks, scheduler_cls=TickingScheduler, **fields)
 
 
 def fork_and_join(path: Path) -> Recording:
@@ -43,18 +41,8 @@ def fork_and_join(path: Path) -> Recording:
 
 
 def under_pressure(path: Path, policy: Any = "discard", num_cpu_blocks: int = 0) -> Recording:
-    """``r`` is BLOCKED with two of eight blocks, two others need more than the rest, and ``r`` is resumed."""
-    hooks = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", blocked_kv_policy=policy)
-    engine = engine_recorded_to(path, hooks, num_blocks=8, max_model_len=32, num_cpu_blocks=num_cpu_blocks)
-    engine.add("r", prompt="p" * 8)
-    engine.step({"r": SYNC})
-    engine.add("s", prompt="s" * 8)
-    engine.add("t", prompt="t" * 8)
-    engine.run_until(engine.scheduler.is_waiting_for_callers, plan(s="a" * 6, t="b" * 6))
-    engine.processor.resume("r", "tool")
-    engine.run(plan(r=".z"))
-    engine.assert_empty()
-    return read(path)
+    """The same of either engine, with swap space."""
+    return recorded.under_pressure(path, policy, scheduler_cls=TickingScheduler, num_cpu_blocks=num_cpu_blocks)
 
 
 def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
@@ -77,6 +65,6 @@ def lane_of(picture: Picture, request_id: str = "r") -> Lane:
     return lane
 
 
-def bars_of(recorded: Recording, request_id: str = "r") -> list[tuple[str, int]]:
+def bars_of(recording: Recording, request_id: str = "r") -> list[tuple[str, int]]:
     """The bars of a sequence in order: state and number of tokens."""
-    return [(bar.state, bar.num_tokens) for bar in lane_of(picture_of(recorded), request_id).bars]
+    return [(bar.state, bar.num_tokens) for bar in lane_of(picture_of(recording), request_id).bars]

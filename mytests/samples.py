@@ -3,7 +3,7 @@
 
 from types import SimpleNamespace
 
-from mytests.surgical import SurgicalEngine
+from mytests.engine.surgical import SurgicalEngine
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import ParallelSampleSequenceGroup, SequenceGroup
 

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz import History, Request
 from mytests.injection_oracle import Layout
 from mytests.injection_runs import Injecting
-from mytests.which import IS_V1
 
 AMPLE = Injecting(spare_blocks=100, max_num_batched_tokens=128, prefixes=((5,), (9, 6)), separator="w007")
 TIGHT = replace(AMPLE, block_on="sync", max_model_len=160, max_num_seqs=32, max_child_depth=2, spare_blocks=6)
-if IS_V1:
-    # A BLOCKED parent gives up all its KV at once, and blocks are larger.
+if DIALECT.gives_up_all_kv:
+    # Blocks are larger, too.
     TIGHT = replace(TIGHT, block_on="promise", max_model_len=256, max_children=3, spare_blocks=24)
 
 

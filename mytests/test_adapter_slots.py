@@ -6,7 +6,7 @@
 
 import dataclasses
 
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from mytests.async_steps import AsyncEngine, script
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, Sampling, ids
 from mytests.samples import SAMPLES, add_samples
-from mytests.stepped import Sampling
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, ids
 from vllm.config import SpecialKwargs
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind

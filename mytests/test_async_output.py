@@ -8,7 +8,7 @@ from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import Mode
 
 from mytests.async_output import allowed, call_back
-from mytests.leftovers import assert_empty
+from mytests.engine.v0.leftovers import assert_empty
 from mytests.sure import sure_prompts
 from mytests.tiers import pairs
 from vllm import LLM

@@ -7,9 +7,9 @@
 import pytest
 
 from mytests.async_steps import AsyncEngine, script
+from mytests.engine.surgical import PROMISE
 from mytests.rules.handlers import FORK, Seeing, own
 from mytests.samples import SAMPLES, add_samples
-from mytests.surgical import PROMISE
 from sequence_hooks.handlers import TokenEvent
 from vllm.config import SpecialKwargs
 from vllm.outputs import RequestOutput

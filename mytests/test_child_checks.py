@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.configuration import config_of
+from mytests.engine.v0.configuration import config_of
 from vllm.config import SpecialKwargs
 from vllm.engine import child_checks, compatibility
 from vllm.sampling_params import SamplingParams

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mytests.surgical import SYNC_HOOKS
+from mytests.engine.surgical import SYNC_HOOKS
 from vllm.engine.child_params import inherit
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, ModelFacts, check_request
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams

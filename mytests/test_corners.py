@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, finished, ids, plan
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")

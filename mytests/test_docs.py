@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
 from build_tools.site import toctrees
-from mytests.surgical import CharTokenizer
+from mytests.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.trace.events import FORMAT_VERSION, Event, Header

@@ -11,7 +11,7 @@ import pytest
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, has_correct_last_line, held_out_prompts, is_correct
 
-from mytests.leftovers import assert_empty
+from mytests.engine.v0.leftovers import assert_empty
 from mytests.sure import sure_prompts
 from mytests.tiers import cases, names, sizes
 from sequence_hooks.results import ChildOutput

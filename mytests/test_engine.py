@@ -11,7 +11,7 @@ from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import held_out_prompts
 from prometheus_client import REGISTRY
 
-from mytests.leftovers import assert_empty
+from mytests.engine.v0.leftovers import assert_empty
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.engine.async_llm_engine import AsyncLLMEngine

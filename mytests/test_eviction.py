@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
 from mytests.with_kv import engine_with_kv
 from vllm.core.hooked_sequence import branch_of
 
@@ -152,12 +152,11 @@ class TestPrefixCaching:
         assert engine.scheduler.evictor.evict_one([group], 99)
         engine.add("s", prompt="s" * 24)
         engine.run_until(lambda: "s" in engine.outputs and engine.outputs["s"].finished, plan(s="a"))
-        assert isinstance(engine.model, PretendedKV)
-        before = engine.model.num_computed
+        before = engine.worker.num_computed
         engine.processor.resume("r", "tool")
         engine.run(plan(r=".z"))
         # Plus the sync token, the four new tokens, and the token sampled after them.
-        assert engine.model.num_computed - before == num_lost + 1 + 4 + 1
+        assert engine.worker.num_computed - before == num_lost + 1 + 4 + 1
         assert finished(engine).text == "toolz"
         engine.assert_empty()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What V0 keeps of a joined child's context; `mytests/rules/test_released.py` has what both engines do."""
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, child_of, plan
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.v0.groups import child_of
 
 
 def test_its_length_stays_and_its_logprobs_do_not() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mytests.surgical import EOS, SurgicalEngine, ids, plan
+from mytests.engine.surgical import EOS, SurgicalEngine, ids, plan
 from vllm.core.group_queue import GroupQueue
 from vllm.inputs import token_inputs
 from vllm.sequence import Sequence, SequenceGroup

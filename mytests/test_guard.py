@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.stepped import Sampling
-from mytests.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import EOS, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 from sequence_hooks.tree.log import OncePerRequest
 from vllm.engine.guard import GuardedProcessor, guard_processors
 from vllm.engine.output_processor.stop_checker import request_of
@@ -134,7 +133,7 @@ def run_with_faults(script: dict[str, str], **params: Any) -> SurgicalEngine:
     def sample(sampling: Sampling) -> int:
         token_id = choose(sampling)
         if token_id == ord("f"):
-            applied(*engine.group(sampling.request_id).sampling_params.logits_processors)
+            applied(*engine.request_of(sampling.request_id).sampling_params.logits_processors)
         return token_id
 
     engine.run(sample)

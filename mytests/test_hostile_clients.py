@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 from forkjoin_task import expected_output, make_prompt
 
+from mytests.engine.serving import FRONT_ENDS, OF_UPSTREAM
 from mytests.hostile_bodies import Body, cases, encoded
-from mytests.server.served import FRONT_ENDS, Server, arguments, fields_for, hook_server
-from mytests.tiers import names
-from mytests.which import IS_V1
+from mytests.server.served import Server, arguments, fields_for, hook_server
+from mytests.tiers import names, short
 
 pytestmark = pytest.mark.model
 
@@ -20,17 +20,8 @@ CANARY = make_prompt(["stone", "apple"], "sync")
 LONGEST_ERROR = 12_000
 """In characters. Several errors may each show the beginning of several inputs, but no long input whole."""
 
-OF_UPSTREAM = {
-    "/invocations: deep lists",
-    "/invocations: deep objects",
-    "completion: stop 3",
-    "completion: stop_token_ids 3",
-    "completion: an unknown model",
-}
-"""Bodies to which a current vLLM without hooks answers with its own fault, or at length."""
 
-
-@pytest.fixture(scope="module", params=names(FRONT_ENDS, FRONT_ENDS if IS_V1 else []))
+@pytest.fixture(scope="module", params=names(FRONT_ENDS, short(fork=[], plugin=FRONT_ENDS)))
 def hooked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with hooks, which runs for the whole module and records all that happens."""
     with hook_server(tmp_path_factory.mktemp("hostile"), FRONT_ENDS[request.param], fields_for("sync")) as found:
@@ -42,6 +33,6 @@ def test_an_odd_body_harms_nobody_else(hooked: Server, name: str, path: str, bod
     """Its client gets an answer: a result, or a brief error of the client's own."""
     answer = hooked.call("POST", path, content=encoded(body), content_type="application/json")
     assert hooked.choice(prompt=CANARY, **arguments()).text == expected_output(CANARY)
-    if not (IS_V1 and name in OF_UPSTREAM):
+    if name not in OF_UPSTREAM:
         assert 200 <= answer.status_code < 500, answer.text[:500]
         assert answer.status_code == 200 or len(answer.content) < LONGEST_ERROR

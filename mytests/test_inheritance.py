@@ -3,8 +3,9 @@
 
 import pytest
 
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
 from mytests.samples import SAMPLES, add_samples
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
 from vllm.config import SpecialKwargs
 from vllm.lora.request import LoRARequest
 from vllm.prompt_adapter.request import PromptAdapterRequest

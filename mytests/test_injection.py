@@ -3,9 +3,9 @@
 
 import dataclasses
 
+from mytests.engine.surgical import finished, plan
 from mytests.noted_injection import engine_with_kv, recorded
 from mytests.rules.injecting import OVERLAP, SYNC_INJECT
-from mytests.surgical import finished, plan
 from sequence_hooks.kv.transfer import Run
 from vllm.core.hooked_sequence import injected_into
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mytests.noted_injection import engine_with_kv, recorded
+from mytests.engine.surgical import finished, plan
+from mytests.noted_injection import engine_with_kv
 from mytests.rules.injecting import SYNC_INJECT, prefilled
-from mytests.surgical import finished, plan
 from vllm.core.hooked_sequence import injected_into
 
 
@@ -21,7 +21,7 @@ def test_a_parent_without_kv_is_recomputed() -> None:
     engine.scheduler.evictor.evict_all(group)
     engine.run(script)
     assert (finished(engine).text, prefilled(engine)) == ("ABCDEz", [6 + 2 + 5])
-    assert recorded(engine).num_injected == 0
+    assert engine.num_injected() == 0
     engine.assert_empty()
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz import Request
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
 from mytests.fuzz_model import EOS, PROMISE, SYNC
@@ -13,7 +14,6 @@ from mytests.injection_oracle import Layout
 from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
 from mytests.shared_injection import AMPLE, TIGHT, everybody, random_requests
 from mytests.tiers import pairs
-from mytests.which import IS_V1
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -63,12 +63,15 @@ def test_under_pressure_what_was_given_up_is_plain_text(policy: BlockedKVPolicy,
     _, layouts = run_and_check(random_requests(setup))
     sequences = everybody(layouts)
     assert sum(layout.num_injected for layout in sequences) > 20
-    # On V1 those that are BLOCKED have given up all of theirs before one that runs is preempted.
-    assert any(layout.has_lost_injected for layout in sequences) or (IS_V1 and policy != "preserve")
+    # Where those that are BLOCKED give up all of theirs, none that runs loses any.
+    assert any(layout.has_lost_injected for layout in sequences) or (DIALECT.gives_up_all_kv and policy != "preserve")
     assert any(layout.num_computed < len(layout.node.prompt) for layout in sequences)
 
 
-@pytest.mark.parametrize("adapters", [(1, 2)] if IS_V1 else [(1, 2), (3, 0)])
+ADAPTERS = [(1, 2), (3, 0)]
+
+
+@pytest.mark.parametrize("adapters", [each for each in ADAPTERS if min(each) >= DIALECT.least_adapter])
 def test_each_request_keeps_its_adapter(adapters: tuple[int, int]) -> None:
     """A resumed parent computes several runs of tokens, all with its own adapter."""
     setup = Injecting(

@@ -5,7 +5,8 @@ import dataclasses
 
 import pytest
 
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
 from mytests.with_kv import POLICIES, engine_with_kv
 
 

@@ -11,9 +11,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from mytests.characters import CharTokenizer
 from mytests.core.living import ROOT
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine
+from mytests.engine.surgical import SYNC_HOOKS, CharTokenizer, SurgicalEngine
 from sequence_hooks.serving.live.trees import LiveRequest, LiveRequests, LiveSequence
 from vllm.config import SpecialKwargs
 from vllm.engine.async_llm_engine import AsyncLLMEngine

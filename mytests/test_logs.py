@@ -3,9 +3,9 @@
 
 import pytest
 
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from mytests.rules.handlers import FORK, hooks_with, own
 from mytests.rules.joins import joined_by
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from vllm.config import SpecialKwargs
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from vllm.engine.hook_metrics import HookStatLogger
 from vllm.engine.llm_engine import LLMEngine
 

@@ -11,7 +11,7 @@ import pytest
 
 import vllm
 import vllm._overlay
-from mytests.surgical import HOOKS
+from mytests.engine.surgical import HOOKS
 from sequence_hooks.v1.stock import check_stock
 from vllm._overlay import UPSTREAM_ROOT, extend_package
 from vllm._upstream import sequence as upstream_sequence

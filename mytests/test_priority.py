@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mytests.async_steps import AsyncEngine, script
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
 from mytests.with_kv import MANUAL, engine_with_kv
 from vllm.sequence import SequenceGroup
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from forkjoin_engine import MODEL_FOLDER
 
-from mytests.configuration import config_of
-from mytests.surgical import HOOKS, CharDetokenizer, CharTokenizer, SurgicalEngine
+from mytests.engine.surgical import HOOKS, CharTokenizer, SurgicalEngine
+from mytests.engine.v0.characters import CharDetokenizer
+from mytests.engine.v0.configuration import config_of
 from sequence_hooks.config.inert import idle_warning
 from vllm.config import SchedulerConfig, SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler

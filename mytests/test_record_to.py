@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from forkjoin_engine import MODEL_FOLDER
 
+from mytests.engine.surgical import HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.recorded import TickingScheduler, fork_and_join
-from mytests.surgical import HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.trace import events, recorder
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.recorder import Recorder

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine
 from mytests.recorded import engine_recorded_to, under_pressure
 from mytests.rules.recorded import ends, only
-from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import Observer
 from sequence_hooks.trace.reader import read

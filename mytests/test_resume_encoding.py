@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mytests.surgical import CharTokenizer
+from mytests.engine.surgical import CharTokenizer
 from sequence_hooks.tree import resume
 from sequence_hooks.tree.resume import ResumeRoom, ids_of
 from vllm.lora.request import LoRARequest

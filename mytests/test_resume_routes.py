@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from mytests.surgical import CharTokenizer
+from mytests.engine.surgical import CharTokenizer
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import ResumeRoom
 from vllm.engine.multiprocessing import MQEngineDeadError, RPCError, RPCLoadAdapterRequest

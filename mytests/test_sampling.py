@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from mytests.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, ids, plan
+from mytests.engine.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.engine.v0.groups import child_of
 from vllm.engine.output_processor.sequence_hook import EngineFacts
 from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
 from vllm.model_executor.layers.sampler import _apply_min_tokens_penalty

@@ -5,7 +5,8 @@ import dataclasses
 
 import pytest
 
-from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.port import SchedulerPort
 from vllm.core.hook_queues import IllegalTransition

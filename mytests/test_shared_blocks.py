@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, child_of, finished, plan
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v0.groups import child_of
 
 
 def engine_with_kv(hooks: Any = SYNC_HOOKS, block_size: int = 8, **sizes: Any) -> SurgicalEngine:
     """An engine whose attention is checked: each sequence must read its own context."""
-    return SurgicalEngine(hooks, block_size=block_size, model=PretendedKV(block_size), **sizes)
+    return SurgicalEngine(hooks, block_size=block_size, **sizes)
 
 
 def test_a_child_shares_its_parents_blocks() -> None:

@@ -74,7 +74,7 @@ class TestSamplingParams:
 
 def test_resolving_asks_the_models_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does so only if a token is given by its text."""
-    from mytests.configuration import config_of
+    from mytests.engine.v0.configuration import config_of
     from vllm.engine import compatibility
 
     tokenizer = SimpleNamespace(get_vocab=lambda: {"<sync>": 7}, unk_token_id=0)

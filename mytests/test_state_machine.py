@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from hypothesis.stateful import invariant
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import SurgicalEngine
+from mytests.engine.surgical import SurgicalEngine
 from mytests.tiers import sizes
 from mytests.walks import Draw, Walks, walk
 from vllm.config import SpecialKwargs
@@ -50,7 +49,6 @@ class V0Walks(Walks):
             scheduling_policy=draw("fcfs", "priority"),
             max_loras=draw(None, 1, 2),
             num_cpu_blocks=num_cpu_blocks,
-            model=PretendedKV(block_size),
         )
 
     @invariant()

@@ -6,10 +6,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mytests.characters import CHILD
+from mytests.engine.surgical import CHILD, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.engine.v0.characters import CharDetokenizer, TokenizerGroup
 from mytests.rules.spoken import TOKENIZER, engine_with, spoken
-from mytests.rules.v0 import TokenizerGroup
-from mytests.surgical import PROMISE, SYNC, SYNC_HOOKS, CharDetokenizer, SurgicalEngine, finished, ids, plan
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence
 from vllm.transformers_utils.detokenizer import Detokenizer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mytests.engine.surgical import SYNC_HOOKS, plan
 from mytests.recorded import bars_of, engine_recorded_to, fork_and_join, lane_of, spawned, under_pressure, written
-from mytests.surgical import SYNC_HOOKS, plan
 from sequence_hooks.trace import events, reader
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.page import to_html

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from setuptools.config.pyprojecttoml import read_configuration
 
+from mytests.engine.surgical import SYNC_HOOKS
 from mytests.recorded import fork_and_join, lane_of, under_pressure
-from mytests.surgical import SYNC_HOOKS
 from mytests.trace_inputs import UNTIL, forest
 from sequence_hooks.trace import recorder
 from sequence_hooks.trace.__main__ import main

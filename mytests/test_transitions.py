@@ -3,7 +3,7 @@
 
 import pytest
 
-from mytests.surgical import PROMISE, SurgicalEngine
+from mytests.engine.surgical import PROMISE, SurgicalEngine
 from vllm.core.hook_queues import IllegalTransition
 from vllm.core.hooked_sequence import branch_of
 from vllm.core.shared_blocks import last_copy_into_each

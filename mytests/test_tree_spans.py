@@ -7,8 +7,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
+from mytests.engine.surgical import SurgicalEngine, plan
 from mytests.rules.traced import NESTED, collected, exporter
-from mytests.surgical import SurgicalEngine, plan
 from vllm._upstream.engine import llm_engine as upstream
 from vllm.engine.llm_engine import LLMEngine
 from vllm.sequence import SequenceGroup

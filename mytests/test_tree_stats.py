@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine, child_of, plan
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.v0.groups import child_of
 from vllm.config import SpecialKwargs
 from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine.tree_stats import (

@@ -11,7 +11,7 @@ import pytest
 from forkjoin_engine import MODEL_FOLDER
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 
-from mytests.surgical import HOOKS, SYNC_HOOKS, CharTokenizer, SurgicalEngine, plan
+from mytests.engine.surgical import HOOKS, SYNC_HOOKS, CharTokenizer, SurgicalEngine, plan
 from sequence_hooks.tree.resume import ResumeRoom
 from vllm.compilation.wrapper import TorchCompileWrapperWithCustomDispatcher
 from vllm.config import SpecialKwargs

@@ -10,10 +10,15 @@ from itertools import cycle, islice
 import pytest
 from _pytest.mark import ParameterSet
 
-from mytests.which import IS_V1
+from mytests.engine import IS_V1
 
 ON_V1_IN_FULL = (pytest.mark.full,) if IS_V1 else ()
 """For what uses no engine: `make test` runs it in the fork's environment alone."""
+
+
+def short(fork: Collection[str], plugin: Collection[str]) -> Collection[str]:
+    """Which cases `make test` has in the environment that this is."""
+    return plugin if IS_V1 else fork
 
 
 def full(*values: object, id: str | None = None) -> ParameterSet:

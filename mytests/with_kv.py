@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Surgical engines on a KV cache that checks what is read."""
+"""Surgical engines whose BLOCKED sequences give up KV by one policy or another."""
 
 import dataclasses
 from typing import Any, get_args
 
-from mytests.pretended_kv import PretendedKV
-from mytests.surgical import SYNC_HOOKS, SurgicalEngine
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine
 from sequence_hooks.config.choices import BlockedKVPolicy
 from vllm.config import SpecialKwargs
 
@@ -15,5 +14,4 @@ POLICIES = get_args(BlockedKVPolicy)
 
 def engine_with_kv(hooks: SpecialKwargs = MANUAL, policy: Any = "auto", **sizes: Any) -> SurgicalEngine:
     hooks = dataclasses.replace(hooks, blocked_kv_policy=policy)
-    fields: dict[str, Any] = {"block_size": 4, "model": PretendedKV(4)} | sizes
-    return SurgicalEngine(hooks, **fields)
+    return SurgicalEngine(hooks, **sizes)

@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines with a model in this process, on either vLLM, which the fuzzers drive and watch."""
+"""The engine under test: V0 in the fork's environment, V1 of a stock vLLM in the plug-in's.
 
-from mytests.engine.driver import Driver
-from mytests.fuzz_history import Setup
-from mytests.which import IS_V1
+Here it is told which one is installed, and how they differ. `v0/` and `v1/` have the same things for each, of which
+`surgical` and `histories` choose. Nothing of an engine is imported here: that takes seconds.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
 
 
-def open_engine(setup: Setup) -> Driver:
-    """A new engine of the vLLM that is installed, whose KV cache is filled with noise that no sequence may read."""
-    if IS_V1:
-        from mytests.v1.driver import V1Driver
+def _is_v1() -> bool:
+    """Whether the installed vLLM is a current one; the fork's overlay and 0.9.2 have no asynchronous scheduler."""
+    spec = find_spec("vllm")
+    assert spec is not None and spec.origin is not None, "vLLM is not installed here; run `make setup` or `make plugin`"
+    return (Path(spec.origin).parent / "v1" / "core" / "sched" / "async_scheduler.py").exists()
 
-        return V1Driver(setup)
-    from mytests.engine.v0 import V0Driver
 
-    return V0Driver(setup)
+IS_V1 = _is_v1()
+"""Type checkers take it for what the environment has: see ``always_true`` in the settings of mypy."""
+
+MODES = ("synchronous-v1", "asynchronous-v1", "asynchronous-v2") if IS_V1 else ("v0",)
+"""How surgical engines run: when steps are scheduled, and which of upstream's model runners the worker is like."""
+
+LARGEST_CHILD = 10_000 if IS_V1 else 8_000
+"""Bytes that a joined child may leave."""
+
+HASHES_FULL_BLOCKS = IS_V1
+"""Whether a block of a running sequence can be found in the prefix cache as soon as it is full.
+
+On V0 it has a hash of its own until the sequence ends.
+"""
+
+SHARES_FILLED_BLOCKS = not IS_V1
+"""Whether, with prefix caching, parent and child share the block that the promise fills."""

@@ -2,16 +2,20 @@
 """What the fuzzers do with an engine, and what they are told of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from mytests.fuzz_adapters import MAX_RANK, lora_request
-from mytests.fuzz_history import Request, Setup
+from mytests.fuzz_history import BLOCK_SIZE, Request, Setup
 from mytests.fuzz_model import model_folder
 from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import KV, Loss
+from sequence_hooks.kv.caches import TokenView
+from sequence_hooks.kv.transfer import slot_of
 from vllm import RequestOutput, SamplingParams
 
 NO_HOOK = ""
@@ -45,6 +49,9 @@ class Driver(ABC):
 
     engine: Any
     """Upstream's `LLMEngine`."""
+
+    scheduler: Any
+    """Ours."""
 
     model_folder: Callable[[], Path] = staticmethod(model_folder)
     """The folder of its model."""
@@ -96,17 +103,22 @@ class Driver(ABC):
     def has_unfinished(self) -> bool:
         """Whether any request has not finished."""
 
-    @abstractmethod
     def check_integrity(self) -> None:
         """Raise an `IntegrityError` unless queues and blocks add up."""
+        self.scheduler.check_integrity()
 
     @abstractmethod
     def assert_empty(self) -> None:
         """Raise an `AssertionError` unless nothing is left in any queue or map, and every block is free."""
 
-    @abstractmethod
     def counts(self) -> Counts:
         """What it has done so far."""
+        evictor = self.scheduler.evictor
+        return Counts(self.num_preemptions(), evictor.evictions["discard"], evictor.num_recomputed)
+
+    @abstractmethod
+    def num_preemptions(self) -> int:
+        """How often a sequence was preempted."""
 
     @abstractmethod
     def watch(self, watcher: Watcher) -> None:
@@ -119,3 +131,10 @@ class Driver(ABC):
     @abstractmethod
     def watch_cache_hits(self) -> list[int]:
         """A list that gets the number of tokens that each request finds in the prefix cache from now on."""
+
+
+def read_kv(caches: Sequence[tuple[TokenView, TokenView]], table: Sequence[int], num_tokens: int) -> list[KV]:
+    """The KV of the first ``num_tokens`` of a block table, layer by layer; ``caches`` are their keys and values."""
+    places = [slot_of(table, BLOCK_SIZE, index) for index in range(num_tokens)]
+    slots = torch.tensor(places, dtype=torch.int64)
+    return [KV(keys.read(slots), values.read(slots)) for keys, values in caches]

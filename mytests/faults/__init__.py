@@ -14,8 +14,7 @@ To add one: name the function and what is replaced in it (`Edit`), and find a ne
 a fault, or a reason in `NOT_PLANTED`. The fuzzers' tests and those of the self-check plant theirs from this list.
 """
 
-from mytests.faults.fault import Engine, Fault
-from mytests.faults.here import engine_here
+from mytests.faults.fault import HERE, Engine, Fault
 from mytests.faults.of_checks import CHECKS
 from mytests.faults.of_fork import FORK
 from mytests.faults.of_kv_traps import KV_TRAPS
@@ -34,8 +33,7 @@ def faults_of(engine: Engine) -> tuple[Fault, ...]:
 
 def fault_named(name: str) -> Fault:
     """The fault with this id, of the engine that this environment has; raises a `LookupError` if there is none."""
-    engine = engine_here()
-    for fault in faults_of(engine):
+    for fault in faults_of(HERE):
         if fault.id == name:
             return fault
-    raise LookupError(f"the {engine} has no fault {name!r}")
+    raise LookupError(f"the {HERE} has no fault {name!r}")

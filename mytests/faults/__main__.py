@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from mytests.faults import NOT_PLANTED, fault_named, faults_of
-from mytests.faults.here import engine_here
+from mytests.faults.fault import HERE
 from mytests.faults.report import SURVIVES, merged, summary, write
 from mytests.faults.running import Broken, load_engine, run_planted, run_sound
 
@@ -19,24 +19,23 @@ def main() -> int:
     parser.add_argument("--engine", choices=("fork", "plugin"), help="fail unless this environment has it")
     parser.add_argument("--output", type=Path, default=Path("build/faults"), help="the folder of the matrix")
     arguments = parser.parse_args()
-    engine = engine_here()
-    if arguments.engine not in (None, engine):
-        parser.error(f"this environment has the {engine}; run it with the interpreter of the {arguments.engine}'s")
-    faults = [fault_named(name) for name in arguments.only] if arguments.only else list(faults_of(engine))
+    if arguments.engine not in (None, HERE):
+        parser.error(f"this environment has the {HERE}; run it with the interpreter of the {arguments.engine}'s")
+    faults = [fault_named(name) for name in arguments.only] if arguments.only else list(faults_of(HERE))
     start = time.perf_counter()
     load_engine()
     try:
-        rows = run_sound(faults, engine)
+        rows = run_sound(faults, HERE)
     except Broken as broken:
         print(f"error: {broken}", file=sys.stderr)
         return 1
     for fault in faults:
-        rows += run_planted(fault, engine)
+        rows += run_planted(fault, HERE)
         survived = [row.net for row in rows if row.fault == fault.id and row.caught_by is None]
         print(f"{fault.id:40} {f'{SURVIVES}: ' + ', '.join(survived) if survived else 'caught'}", flush=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     write(arguments.output, merged(arguments.output / "faults.json", rows), NOT_PLANTED)
-    print(f"{engine}: {summary(rows)} {time.perf_counter() - start:.0f} s. {arguments.output / 'faults.md'}")
+    print(f"{HERE}: {summary(rows)} {time.perf_counter() - start:.0f} s. {arguments.output / 'faults.md'}")
     return int(any(row.caught_by is None for row in rows))
 
 

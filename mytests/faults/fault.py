@@ -4,7 +4,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from mytests.engine import IS_V1
+
 Engine = Literal["fork", "plugin"]
+HERE: Engine = "plugin" if IS_V1 else "fork"
+"""The engine that this environment has."""
+
 Tier = Literal["surgical", "model", "fuzz"]
 TIERS: tuple[Tier, ...] = ("surgical", "model", "fuzz")
 """Tests without a model, tests with one, and random histories; the cheapest first."""
@@ -35,7 +40,7 @@ class Net:
     @property
     def engines(self) -> tuple[Engine, ...]:
         """The engines in whose environment the tests can be imported."""
-        if self.node.startswith("mytests/rules/"):
+        if self.node.startswith(("mytests/rules/", "mytests/test_fuzz.py")):
             return "fork", "plugin"
         return ("plugin",) if self.node.startswith("mytests/v1/") else ("fork",)
 

@@ -6,17 +6,11 @@ from mytests.faults.fault import Edit, Engine, Fault, Net, by_itself, model, sur
 ONLY: tuple[Engine, ...] = ("fork",)
 BOTH: tuple[Engine, ...] = ("fork", "plugin")
 FUZZ = "mytests/test_fuzz.py::test_a_planted_fault_is_found"
-FUZZ_ON_V1 = "mytests/v1/test_fuzz.py::test_a_planted_fault_is_found"
 
 
 def fuzzed(name: str) -> tuple[Net, ...]:
-    """The fuzzer of the fork."""
+    """The fuzzer, on the engines of the fault."""
     return by_itself("fuzz", f"{FUZZ}[{name}]")
-
-
-def fuzzed_on_both(name: str) -> tuple[Net, ...]:
-    """The fuzzers of both engines; each runs where its file is."""
-    return by_itself("fuzz", f"{FUZZ}[{name}]", f"{FUZZ_ON_V1}[{name}]")
 
 
 FORK = (
@@ -34,21 +28,21 @@ FORK = (
             "mytests/rules/test_contexts.py::TestContexts::test_each_child_of_a_handler_has_its_own",
             "mytests/core/test_rules.py::TestJoin::test_results_stand_in_spawn_order",
         )
-        + fuzzed_on_both("merged-backwards"),
+        + fuzzed("merged-backwards"),
         BOTH,
     ),
     Fault(
         "seeds-at-random",
         (Edit("sequence_hooks.tree.child_params:derive_seed", "", "import secrets\nreturn secrets.randbits(62)"),),
         "A seeded request gets another tree each time.",
-        surgical("mytests/rules/test_params.py::TestSeeds") + fuzzed_on_both("seeds-at-random"),
+        surgical("mytests/rules/test_params.py::TestSeeds") + fuzzed("seeds-at-random"),
         BOTH,
     ),
     Fault(
         "kv-not-copied",
         (Edit("vllm.core.shared_blocks:last_copy_into_each", "", "return []"),),
         "A child reads a last block that holds nothing.",
-        surgical("mytests/test_shared_blocks.py")
+        surgical("mytests/test_shared_blocks.py", "mytests/rules/test_forks.py")
         + model("mytests/test_end_to_end.py::test_every_sampled_token_is_the_oracles")
         + fuzzed("kv-not-copied"),
         ONLY,

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the plug-in; the first ones are also planted by the fuzzer's tests, the next by those of the self-check."""
 
-from mytests.faults.fault import Edit, Fault, Net, by_itself, model, surgical
-from mytests.faults.of_fork import FUZZ_ON_V1
+from mytests.faults.fault import Edit, Fault, by_itself, model, surgical
+from mytests.faults.of_fork import fuzzed
 
 CORE = "sequence_hooks.v1.core"
 SELFCHECK = "mytests/v1/test_selfcheck.py::test_a_planted_fault_is_reported"
 KEPT = "mytests/v1/test_injection.py::TestKept"
-
-
-def fuzzed(name: str) -> tuple[Net, ...]:
-    """The fuzzer on V1."""
-    return by_itself("fuzz", f"{FUZZ_ON_V1}[{name}]")
-
 
 FUZZED = (
     Fault(

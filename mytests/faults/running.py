@@ -50,7 +50,7 @@ class Row:
 def load_engine() -> None:
     """Import what the tests import anyway, once for all processes that `run_tests` forks."""
     importlib.import_module("mytests.environment")
-    importlib.import_module("mytests.rules.engine")
+    importlib.import_module("mytests.engine.surgical")
 
 
 def run_tests(nodes: Iterable[str], fault: str | None = None) -> Mapping[str, Mapping[str, Any]]:

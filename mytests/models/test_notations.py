@@ -16,8 +16,7 @@ from forkjoin_task import sort_letters
 from notations import NOTATIONS, Notation
 from transformers import AutoTokenizer
 
-from mytests.tiers import names, sizes
-from mytests.which import IS_V1
+from mytests.tiers import names, short, sizes
 from sequence_hooks.training import encoded, lay_out, token_trees
 from vllm import SamplingParams
 
@@ -28,7 +27,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=200, skip_special_tokens=Fal
 """200 is more than any sequence of the task samples itself."""
 
 
-@pytest.fixture(scope="module", params=names(NOTATIONS, NOTATIONS if IS_V1 else ["hpd"]))
+@pytest.fixture(scope="module", params=names(NOTATIONS, short(fork=["hpd"], plugin=NOTATIONS)))
 def notation(request: pytest.FixtureRequest) -> Notation:
     """Both notations."""
     return NOTATIONS[request.param]

@@ -5,16 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.which import IS_V1
-
-MODES = ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"] if IS_V1 else ["v0"]
+from mytests.engine import MODES
+from mytests.engine.base import BaseEngine
 
 
 @pytest.fixture(autouse=True, params=MODES)
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """How the engines of a test run."""
-    if IS_V1:
-        from mytests.v1.rules import run_in
-
-        run_in(request.param, monkeypatch)
+    monkeypatch.setattr(BaseEngine, "mode", request.param)
     yield request.param

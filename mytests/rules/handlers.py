@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from mytests.rules.engine import SYNC_HOOKS, CharTokenizer, SpecialKwargs
+from mytests.engine.surgical import SYNC_HOOKS, CharTokenizer, SpecialKwargs
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 

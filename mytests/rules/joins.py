@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mytests.rules.engine import SpecialKwargs
+from mytests.engine.surgical import SpecialKwargs
 from mytests.rules.handlers import hooks_with
 from sequence_hooks.handlers import Merged
 from sequence_hooks.results import ChildOutput

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mytests.rules.engine import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan
+from mytests.engine.surgical import SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan
 from sequence_hooks.trace import events, recorder
 from sequence_hooks.trace.reader import Recording, read
 
@@ -22,6 +22,21 @@ def recorded(path: Path, hooks: SpecialKwargs = SYNC_HOOKS, prompt: str = "promp
     engine = engine_recorded_to(path, hooks)
     engine.add(prompt=prompt)
     engine.run(plan(**texts))
+    engine.assert_empty()
+    return read(path)
+
+
+def under_pressure(path: Path, policy: Any = "discard", **fields: Any) -> Recording:
+    """``r`` is BLOCKED with two of eight blocks, two others need more than the rest, and ``r`` is resumed."""
+    hooks = dataclasses.replace(SYNC_HOOKS, sync_resume="manual", blocked_kv_policy=policy)
+    engine = engine_recorded_to(path, hooks, num_blocks=8, max_model_len=32, **fields)
+    engine.add("r", prompt="p" * 8)
+    engine.step({"r": SYNC})
+    engine.add("s", prompt="s" * 8)
+    engine.add("t", prompt="t" * 8)
+    engine.run_until(engine.is_waiting_for_callers, plan(s="a" * 6, t="b" * 6))
+    engine.resume("r", "tool")
+    engine.run(plan(r=".z"))
     engine.assert_empty()
     return read(path)
 

@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, SYNC_HOOKS, SurgicalEngine, finished, speaking
+from mytests.engine.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished
 
 SPECIAL = ["<pad>", "<eos>", "<promise>", "<sync>", "<child>"]
 
@@ -30,7 +30,8 @@ TOKENIZER = _byte_tokenizer()
 def engine_with(detokenizer: Any = None, **hooks: Any) -> SurgicalEngine:
     """An engine that decodes bytes and blocks at the sync token."""
     special_kwargs = dataclasses.replace(SYNC_HOOKS, **{"merge_separator": "", **hooks})
-    return speaking(special_kwargs, TOKENIZER, **{} if detokenizer is None else {"detokenizer": detokenizer})
+    fields = {} if detokenizer is None else {"detokenizer": detokenizer}
+    return SurgicalEngine(special_kwargs, tokenizer=TOKENIZER, vocab_size=len(TOKENIZER), **fields)
 
 
 def spoken(**pieces: list[int | str | bytes]) -> Callable[[Any], int]:

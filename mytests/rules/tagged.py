@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mytests.rules.engine import EOS, Prompts, SpecialKwargs, SurgicalEngine, speaking
+from mytests.engine.surgical import EOS, Prompts, SpecialKwargs, SurgicalEngine
 from mytests.rules.spoken import TOKENIZER
 from sequence_hooks.config.tokens import with_token_ids
 
@@ -36,7 +36,7 @@ class Notation:
         special_kwargs = with_token_ids(SpecialKwargs(**self._fields), self.tokenizer)
         sizes: dict[str, Any] = {"max_model_len": 2048, "num_blocks": 1024, "max_num_batched_tokens": 4096}
         sizes["prompts"] = prompts
-        engine = speaking(special_kwargs, self.tokenizer, **sizes)
+        engine = SurgicalEngine(special_kwargs, tokenizer=self.tokenizer, vocab_size=len(self.tokenizer), **sizes)
         engine.add(**{"max_tokens": 1500, **params})
         return engine
 

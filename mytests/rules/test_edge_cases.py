@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, plan
-from mytests.which import IS_V1
+from mytests.engine import SHARES_FILLED_BLOCKS
+from mytests.engine.surgical import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, plan
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
@@ -123,7 +123,7 @@ class TestMemory:
         engine.add(prompt="p" * prompt_length)
         script = plan(r="!abcdef.z", r_child_0="ABCDEF")
         engine.step(script)
-        full_blocks = (prompt_length + (prefix_caching and not IS_V1)) // 4
+        full_blocks = (prompt_length + (prefix_caching and SHARES_FILLED_BLOCKS)) // 4
         for _ in range(3):
             engine.step(script)
         ours, its = engine.blocks_of("r"), engine.blocks_of("r_child_0")

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import HOOKS, PROMISE, Prompts, SpecialKwargs, SurgicalEngine, completed, finished, ids, plan
+from mytests.engine.surgical import (
+    HOOKS,
+    PROMISE,
+    Prompts,
+    SpecialKwargs,
+    SurgicalEngine,
+    completed,
+    finished,
+    ids,
+    plan,
+)
 from mytests.rules.handlers import FORK, Prefixed, Seeing, hooks_with, own
 from sequence_hooks.handlers import TokenEvent, TokenHandler
 from sequence_hooks.handlers.builtin import PromiseHandler, SyncHandler

@@ -4,20 +4,26 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mytests.rules.engine import EOS, CharTokenizer, Prompts, SpecialKwargs, SurgicalEngine, completed, finished, plan
+from mytests.engine.surgical import (
+    EOS,
+    CharTokenizer,
+    Children,
+    Prompts,
+    SpecialKwargs,
+    SurgicalEngine,
+    completed,
+    finished,
+    plan,
+)
 from mytests.rules.handlers import FORK, hooks_with
-from mytests.which import IS_V1
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 from vllm.sampling_params import SamplingParams
-
-MAKES_CHILDREN = "sequence_hooks.v1.core.children:ChildRequests" if IS_V1 else "vllm.engine.children:ChildSequences"
 
 
 def owned(name: str) -> str:
@@ -164,16 +170,15 @@ class TestFaults:
 
     def test_if_one_child_cannot_be_made_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Memory may run out at the second child."""
-        owner = resolve_name(MAKES_CHILDREN)
-        upstream, made = owner.make_child, list[object]()
+        make_child, made = Children.make_child, list[object]()
 
         def make(*given: Any) -> Any:
             if made:
                 raise MemoryError
-            made.append(upstream(*given))
+            made.append(make_child(*given))
             return made[0]
 
-        monkeypatch.setattr(owner, "make_child", make)
+        monkeypatch.setattr(Children, "make_child", make)
         output = completed(SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise")), r="!z")
         assert len(made) == 1
         assert (output.text, output.children) == ("z", ())

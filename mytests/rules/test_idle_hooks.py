@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, completed
+from mytests.engine.surgical import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, completed
 from sequence_hooks.config.inert import idle_warning
 
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}

@@ -1,57 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kv_inject` without a model: which tokens are copied to which positions, how many are prefilled, and nothing is left.
 
-A pretended KV cache checks at each step that every token reads its own context, or what was injected for it.
+`mytests/engine/kv.py` checks in each step that every token reads its own context, or what was injected for it.
 """
 
 import dataclasses
 
 import pytest
 
-from mytests.rules.engine import cached, cached_entries, completed, finished, plan
+from mytests.engine import HASHES_FULL_BLOCKS
+from mytests.engine.surgical import SurgicalEngine, completed, finished, plan
 from mytests.rules.handlers import FORK, own
-from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
-from mytests.which import IS_V1
+from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, moves, prefilled
 
 ENDS = {"at-the-end": ("y", True), "at-a-sync": (".y", True)}
 """What the parent samples after its joins, and whether it has ended then."""
 
-if IS_V1:
-    # On V0 blocks of a sequence that runs have hashes, which no other sequence has.
+if HASHES_FULL_BLOCKS:
     ENDS["while-it-runs"] = ("y" + "z" * 30, False)
 
 
 class TestGlue:
     def test_with_sync_it_is_that_token_the_separators_and_the_last_one(self) -> None:
         """Only these are prefilled: nine of the children's ten tokens are copied."""
-        engine = engine_with_kv()
+        engine = SurgicalEngine(SYNC_INJECT)
         output = completed(engine, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
         assert (output.text, prefilled(engine)) == ("ABCDE\nVWXYZz", [3])
         assert len(moves(engine)) == 9
 
     def test_with_promise_it_is_that_token_and_the_last_one(self) -> None:
         """Only these are prefilled when a child returns like a call."""
-        engine = engine_with_kv(INJECT)
+        engine = SurgicalEngine(INJECT)
         output = completed(engine, r="!y!z", r_child_0="ABCDE", r_child_1="VWXYZ")
         assert (output.text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
 
     def test_the_last_token_of_a_child_that_ended_by_length_has_no_kv(self) -> None:
         """The child ended before computing it, so it is prefilled."""
         hooks = dataclasses.replace(SYNC_INJECT, child_sampling_params={"max_tokens": 3}, merge_separator="")
-        engine = engine_with_kv(hooks)
+        engine = SurgicalEngine(hooks)
         output = completed(engine, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
         assert (output.text, prefilled(engine)) == ("ABCVWXz", [3])
 
     def test_a_result_of_one_token_is_glue(self) -> None:
         """There is nothing to copy."""
-        engine = engine_with_kv()
+        engine = SurgicalEngine(SYNC_INJECT)
         output = completed(engine, r="!.z", r_child_0="A")
         assert (output.text, prefilled(engine), moves(engine)) == ("Az", [2], [])
 
     def test_it_is_prefilled_in_chunks_where_the_budget_is_small(self) -> None:
         """It takes several steps then, and the result is the same."""
         hooks = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
-        engine = engine_with_kv(hooks, max_num_batched_tokens=4, max_num_seqs=4)
+        engine = SurgicalEngine(hooks, max_num_batched_tokens=4, max_num_seqs=4)
         output = completed(engine, prompt="pro", r="!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
         assert (output.text, prefilled(engine), len(moves(engine))) == ("ABCDE-----VWXYZz", [7], 9)
 
@@ -59,7 +58,7 @@ class TestGlue:
 class TestNesting:
     def test_a_child_hands_on_what_it_was_given(self) -> None:
         """Its KV includes the KV of its own child."""
-        engine = engine_with_kv(dataclasses.replace(INJECT, max_child_depth=2))
+        engine = SurgicalEngine(dataclasses.replace(INJECT, max_child_depth=2))
         output = completed(engine, r="a!z", r_child_0="b!y", r_child_0_child_0="CDEFG")
         (child,) = output.children
         assert [join.num_prefill for join in child.joins] == [2]
@@ -67,14 +66,14 @@ class TestNesting:
 
     def test_what_a_child_got_at_its_end_has_no_kv(self) -> None:
         """The child ended before computing it; what it sampled itself is copied."""
-        engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, max_child_depth=2))
+        engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, max_child_depth=2))
         output = completed(engine, r="!.z", r_child_0="a!b", r_child_0_child_0="CDE")
         assert output.text == "abCDEz"
         assert (prefilled(engine), len(moves(engine))) == ([4], 3)
 
     def test_a_spawn_behind_a_join_shares_what_was_injected(self) -> None:
         """The second child shares the injected KV of the first join."""
-        engine = engine_with_kv()
+        engine = SurgicalEngine(SYNC_INJECT)
         output = completed(engine, r="!.y!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
         assert (output.text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
 
@@ -82,19 +81,19 @@ class TestNesting:
 class TestPositions:
     def test_sequential_positions_are_indices(self) -> None:
         """The second child's tokens move by the length of the first result and the separator."""
-        engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=2))
+        engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=2))
         completed(engine, r="!.z", r_child_0="ABC", r_child_1="XYZ")
         assert moves(engine) == [(7, 8), (8, 9), (9, 10), (7, 12), (8, 13)]
 
     def test_overlapping_results_keep_theirs(self) -> None:
         """No key is moved."""
-        engine = engine_with_kv(OVERLAP)
+        engine = SurgicalEngine(OVERLAP)
         completed(engine, r="!.z", r_child_0="ABCDEF", r_child_1="XYZ")
         assert moves(engine) == [(p, p) for p in (7, 8, 9, 10, 11, 12, 7, 8)]
 
     def test_a_child_of_an_overlapped_parent_goes_on_from_it(self) -> None:
         """The parent goes on behind the longest result, its next children behind that, and so does what they return."""
-        engine = engine_with_kv(OVERLAP)
+        engine = SurgicalEngine(OVERLAP)
         output = completed(engine, r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
         assert output.text == "ABCDEF\nXYZGHI\nJKz"
         # "Z" has position 9, and the separator before it 13. The second promise comes behind it.
@@ -104,14 +103,14 @@ class TestPositions:
 class TestEnds:
     def test_a_parent_that_ends_at_its_join_needs_no_kv(self) -> None:
         """Nothing is injected, and nothing is kept once it has ended."""
-        engine = engine_with_kv()
+        engine = SurgicalEngine(SYNC_INJECT)
         output = completed(engine, r="!!aaaa", r_child_0="AB", r_child_1="C" * 9)
         assert (output.text, moves(engine)) == ("aaaaAB\n" + "C" * 9, [])
 
     @pytest.mark.parametrize("aborted", ["r", "r_child_1"])
     def test_an_abort_gives_back_what_was_kept(self, aborted: str) -> None:
         """An aborted request's is freed at once, that of an aborted child's sibling when their parent is joined."""
-        engine = engine_with_kv()
+        engine = SurgicalEngine(SYNC_INJECT)
         engine.add(prompt="prompt")
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
         engine.run_until(lambda: bool(engine.scheduler._kept), script)
@@ -122,7 +121,7 @@ class TestEnds:
     def test_nothing_is_kept_of_a_detached_child(self) -> None:
         """No context ever gets its result."""
         handlers: dict[int | str, str] = {FORK: own("Apart")}
-        engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, handlers=handlers))
+        engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, handlers=handlers))
         engine.add(prompt="prompt")
         script = plan(r="*" + "a" * 20, r_child_0="ABCDE")
         engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
@@ -133,7 +132,7 @@ class TestEnds:
 
     def test_nothing_is_kept_of_an_aborted_child(self) -> None:
         """Its parent gets nothing of it."""
-        engine = engine_with_kv()
+        engine = SurgicalEngine(SYNC_INJECT)
         engine.add(prompt="prompt")
         script = plan(r="!!.z", r_child_0="ABC" * 5, r_child_1="D" * 20)
         engine.run_until(lambda: "r_child_1" in engine.statuses() and engine.num_sampled("r_child_0") == 4, script)
@@ -146,7 +145,7 @@ class TestEnds:
 
     def test_a_merge_is_cut_to_the_models_length(self) -> None:
         """Only what fits is copied."""
-        output = completed(engine_with_kv(max_model_len=16), r="!!.z", r_child_0="ABC", r_child_1="DEFGH")
+        output = completed(SurgicalEngine(SYNC_INJECT, max_model_len=16), r="!!.z", r_child_0="ABC", r_child_1="DEFGH")
         assert (output.text, output.finish_reason) == ("ABC\nDEF", "length")
 
 
@@ -154,12 +153,12 @@ class TestPrefixCache:
     @pytest.mark.parametrize(("end", "is_finished"), ENDS.values(), ids=ENDS)
     def test_an_injected_block_is_not_in_it(self, end: str, is_finished: bool) -> None:
         """Nor is one that was computed after it, by the sequence itself or by a child."""
-        engine = engine_with_kv(prefix_caching=True)
+        engine = SurgicalEngine(SYNC_INJECT, prefix_caching=True)
         engine.add(prompt="promptprompt")
         children = {"r_child_0": "ABCDEFGH", "r_child_1": "STUVWXYZ", "r_child_2": "IJKLMNOPQ"}
         script = plan(r=f"!!.zzzz!{end}", **children)
         engine.run_until(engine.is_idle if is_finished else lambda: engine.num_sampled("r") > 25, script)
-        entries = cached_entries(engine)
+        entries = engine.cached_entries()
         # The prompt and the first two children; the third one comes after the join.
         assert entries and not any(entry.is_injected or entry.position >= 12 + 2 + 8 for entry in entries)
         engine.run(script)
@@ -168,7 +167,7 @@ class TestPrefixCache:
     @pytest.mark.parametrize("is_finished", [False, True])
     def test_an_injected_block_is_found_by_nobody(self, is_finished: bool) -> None:
         """A request with the same tokens finds only the blocks before the injection."""
-        engine = engine_with_kv(prefix_caching=True)
+        engine = SurgicalEngine(SYNC_INJECT, prefix_caching=True)
         engine.add(prompt="promptprompt")
         script = plan(r="!!.zzzz!y" + "z" * 30, r_child_0="ABCDEFGH", r_child_1="STUVWXYZ", r_child_2="I" * 9, s="a")
         engine.run_until(lambda: engine.num_sampled("r") > 25, script)
@@ -176,17 +175,17 @@ class TestPrefixCache:
         if is_finished:
             engine.run(script)
         request = engine.add("s", prompt="promptprompt" + text)
-        assert cached(engine, request) == 12
+        assert engine.num_cached(request) == 12
         engine.run(script)
         engine.assert_empty()
 
     def test_nor_is_one_that_begins_with_the_injection(self) -> None:
         """Here the promise is the first token of a new block, which no request finds."""
-        engine = engine_with_kv(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
+        engine = SurgicalEngine(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
         engine.add(prompt="promptpr")
         engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
         text = "".join(map(chr, finished(engine).token_ids))
         request = engine.add("s", prompt="promptpr" + text)
-        assert cached(engine, request) == 8
+        assert engine.num_cached(request) == 8
         engine.run(plan(s="a"))
         engine.assert_empty()

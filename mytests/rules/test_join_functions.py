@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.rules.engine import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
+from mytests.engine.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
 from mytests.rules.joins import joined_by
 from sequence_hooks.results import Segment
 

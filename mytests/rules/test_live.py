@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
+from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)

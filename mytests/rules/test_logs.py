@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
+from mytests.engine.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
 from mytests.rules.handlers import FORK, hooks_with, own
 from mytests.rules.joins import joined_by
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import SYNC_HOOKS, SurgicalEngine, finished, inherit, plan, request_of
-from mytests.which import IS_V1
+from mytests.engine.dialect import DIALECT
+from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, finished, inherit, plan
 from sequence_hooks.tree.child_params import derive_seed
 from vllm.sampling_params import SamplingParams
 
-GRAMMAR = {"structured_outputs" if IS_V1 else "guided_decoding": {"choice": ["a"]}}
-BEST_OF = {} if IS_V1 else {"best_of": 4}
+GRAMMAR = {DIALECT.grammar_field: {"choice": ["a"]}}
+BEST_OF = {"best_of": 4} if "best_of" in SamplingParams.__struct_fields__ else {}
 SEED_OF_123 = 3751671686878481423
 
 
@@ -21,7 +21,7 @@ def child_params(overrides: Any = None, index: int = 0, **params: Any) -> Sampli
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_sampling_params=overrides, children_per_promise=2))
     engine.add(**params)
     engine.run_until(lambda: f"r_child_{index}" in engine.statuses(), plan(r="!bcd"))
-    found: SamplingParams = request_of(engine, f"r_child_{index}").sampling_params
+    found: SamplingParams = engine.request_of(f"r_child_{index}").sampling_params
     return found
 
 
@@ -32,7 +32,7 @@ class TestInherited:
         parent: Any = engine.add(adapter=1, priority=7)
         parent.trace_headers = {"traceparent": "0"}
         engine.run_until(lambda: "r_child_0" in engine.statuses(), plan(r="!bcd"))
-        child = request_of(engine, "r_child_0")
+        child = engine.request_of("r_child_0")
         assert child.lora_request is not None and child.trace_headers
         for name in ("lora_request", "priority", "trace_headers", "arrival_time"):
             assert getattr(child, name) == getattr(parent, name)
@@ -115,7 +115,7 @@ class TestSeeds:
             engine.add(name, seed=seed)
         script = plan(**dict.fromkeys(["r", "s", *children], "!" + "a" * 30), **dict.fromkeys(below, "b" * 30))
         engine.run_until(lambda: {*children, *below} <= set(engine.statuses()), script)
-        seeds = {request_of(engine, name).sampling_params.seed for name in [*children, *below]}
+        seeds = {engine.request_of(name).sampling_params.seed for name in [*children, *below]}
         assert len(seeds) == 4 + 8 and None not in seeds
 
     @pytest.mark.parametrize(("seed", "after"), [(5, derive_seed(5, "join", 0)), (None, None)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import Prompts, SurgicalEngine, finished
+from mytests.engine.surgical import Prompts, SurgicalEngine, finished
 from mytests.rules.notations import (
     ALL,
     APR,

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mytests.rules.engine import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.rules.recorded import ends, engine_recorded_to, only, recorded, told_by
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of

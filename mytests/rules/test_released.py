@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
 from mytests.rules.injecting import INJECT, SYNC_INJECT
 
 SCRIPT = {"r": "!.z", "r_child_0": "A!.B", "r_child_0_child_0": "CDEFGH"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import (
+from mytests.engine.surgical import (
     EOS,
     PROMISE,
     SYNC,

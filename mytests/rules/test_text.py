@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import PROMISE, SYNC
+from mytests.engine.surgical import PROMISE, SYNC
 from mytests.rules.spoken import PROMPT, TOKENIZER, byte_ids, engine_with, said, spoken
 from vllm.sampling_params import RequestOutputKind
 

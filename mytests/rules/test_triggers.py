@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.rules.engine import (
+from mytests.engine.surgical import (
     PROMISE,
     SYNC,
     SYNC_HOOKS,

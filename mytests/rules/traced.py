@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mytests.rules.engine import HOOKS, SurgicalEngine, plan
-from mytests.which import IS_V1
+from mytests.engine.surgical import HOOKS, SurgicalEngine, plan
 from vllm.tracing import SpanAttributes
 
 NESTED = dataclasses.replace(HOOKS, max_child_depth=2)
@@ -41,23 +40,9 @@ def traced_run(headers: dict[str, str] | None = None, **texts: str) -> dict[str,
         texts: See `plan`.
     """
     exporter().clear()
-    engine: Any = SurgicalEngine(NESTED)
-    if IS_V1:
-        engine.output_processor.tracing_enabled = True
+    engine = SurgicalEngine(NESTED)
     request: Any = engine.add()
     request.trace_headers = headers
-    engine.run(plan(**texts))
+    engine.run_traced(request, plan(**texts))
     engine.assert_empty()
-    if not IS_V1:
-        _trace_on_v0(request)
     return collected()
-
-
-def _trace_on_v0(group: Any) -> None:
-    """Upstream's engine traces the groups that its scheduler returns; a surgical one has no such engine."""
-    from vllm.engine.llm_engine import LLMEngine
-
-    group.metrics.first_token_time = group.metrics.finished_time = 5.0
-    engine = LLMEngine.__new__(LLMEngine)
-    engine.tracer, engine.model_config = trace.get_tracer("test"), type("Config", (), {"model": "tiny"})
-    engine.create_trace_span(group)

@@ -5,13 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.server.served import FRONT_ENDS, Server, fields_for, hook_server
+from mytests.engine.serving import FRONT_ENDS, IDLE_METRICS
+from mytests.server.served import Server, fields_for, hook_server
 from mytests.servers import until
 from mytests.tiers import names
-from mytests.which import IS_V1
-
-IDLE = ("num_requests_running", "num_requests_blocked", "kv_cache_usage_perc") if IS_V1 else ()
-"""Metrics that are 0 when nothing is left. V0 sets them too seldom to wait for them."""
 
 
 @pytest.fixture(scope="package", params=names(FRONT_ENDS, [*FRONT_ENDS][:1]))
@@ -28,5 +25,5 @@ def nothing_is_left(served: Server) -> Iterator[None]:
     """After each test no request runs or waits, and no KV is in use."""
     yield
     assert served.waiting() == []
-    for name in IDLE:
+    for name in IDLE_METRICS:
         until(lambda: served.metric(name) == 0)  # noqa: B023

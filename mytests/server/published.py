@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mytests.engine.dialect import DIALECT
+from mytests.engine.serving import guided
 from mytests.rules import notations
 from mytests.rules.tagged import Notation
-from mytests.which import IS_V1
-
-CHILDREN_GRAMMARS = "structured_outputs" if IS_V1 else "guided_decoding"
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,15 @@ class Play:
 
     def fields(self) -> dict[str, Any]:
         """The fields of `SpecialKwargs`: the notation's name, and what children sample."""
-        # On V1 a stop token can only follow a grammar.
-        follows = IS_V1 and len(self.notation.ids(self.tag)) == 1
+        # Where a grammar has no stop tokens, one can only follow it.
+        follows = not DIALECT.stops_within_grammars and len(self.notation.ids(self.tag)) == 1
         grammar = {"grammar": grammar_of(self.by_children + self.tag * (not follows))}
-        of_children = {CHILDREN_GRAMMARS: grammar, "logit_bias": self._bias}
+        of_children = {DIALECT.grammar_field: grammar, "logit_bias": self._bias}
         return {"protocol": self.notation.name, "child_sampling_params": of_children}
 
     def request(self, text: str) -> dict[str, Any]:
         """The arguments of a completion that samples ``text``."""
-        grammar = grammar_of(text)
-        guided = {"structured_outputs": {"grammar": grammar}} if IS_V1 else {"guided_grammar": grammar}
-        body = {"skip_special_tokens": False, "add_special_tokens": False, **guided}
+        body = {"skip_special_tokens": False, "add_special_tokens": False, **guided(grammar_of(text))}
         return {"prompt": "so", "temperature": 0, "max_tokens": 400, "logit_bias": self._bias, "extra_body": body}
 
     @property

@@ -14,9 +14,9 @@ from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import Mode, held_out_prompts
 from openai import OpenAI
 
+from mytests.engine.serving import COMMAND, THREADS_BIND, USE_V1
 from mytests.server.collector import Collector, collecting
-from mytests.servers import API_SERVER, CLI, server
-from mytests.which import IS_V1
+from mytests.servers import server
 
 MODEL = str(MODEL_FOLDER)
 PROMPT = held_out_prompts(1, 8, "promise")[0]
@@ -26,18 +26,12 @@ TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 KEY = "a secret"
 
 ENVIRONMENT = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind" if IS_V1 else "all",
+    "VLLM_CPU_OMP_THREADS_BIND": THREADS_BIND,
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_LOG_STATS_INTERVAL": "1",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     "OTEL_BSP_SCHEDULE_DELAY": "100",
 }
-FRONT_ENDS = (
-    {"vllm serve": []}
-    if IS_V1
-    else {"engine in a process of its own": [], "all in one process": ["--disable-frontend-multiprocessing"]}
-)
-"""Options of each kind of server that the tests use."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +96,13 @@ def hook_server(
     """
     (folder / "template.jinja").write_text(TEMPLATE)
     log, recording = folder / "log", folder / "run.jsonl"
-    command = [*CLI, "serve", model] if IS_V1 else [*API_SERVER, model]
+    command = [*COMMAND, model]
     given = json.dumps({**fields, "record_to": str(recording)})
     command += ["--special-kwargs", given, "--api-key", KEY, "--chat-template", str(folder / "template.jinja")]
     with collecting() as spans:
         command += ["--otlp-traces-endpoint", spans.endpoint, *options]
         settings: dict[str, Any] = {"log": log, "max_model_len": max_model_len, **ENVIRONMENT}
-        with server(*command, use_v1=str(int(IS_V1)), **settings) as address:
+        with server(*command, use_v1=USE_V1, **settings) as address:
             yield Server(address, log, recording, spans, model)
 
 

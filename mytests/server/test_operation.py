@@ -6,16 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from forkjoin_task import EOS, expected_output
 
+from mytests.engine.serving import ENGINE_LABEL, IDLE_METRICS
 from mytests.server.served import MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
 from mytests.servers import until
-from mytests.which import IS_V1
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 
 pytestmark = pytest.mark.model
-
-ENGINE = {"engine": "0"} if IS_V1 else {}
-"""A label that only V1's metrics have."""
 
 
 def test_no_warning_is_about_routes(served: Server) -> None:
@@ -44,13 +41,13 @@ def test_who_is_blocked_is_shown_and_logged(served: Server) -> None:
     with ThreadPoolExecutor(1) as clients:
         answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
         (request_id,) = until(served.waiting)
-        until(lambda: served.metric("num_requests_blocked", model_name=MODEL, **ENGINE) == 1)
+        until(lambda: served.metric("num_requests_blocked", model_name=MODEL, **ENGINE_LABEL) == 1)
         until(lambda: served.metric("blocked_cache_usage_perc") > 0)
         until(lambda: "Blocked: 1 reqs, KV cache usage of the blocked: " in served.log.read_text())
         served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
         assert answer.result().finish_reason == "length"
-    if IS_V1:
-        until(lambda: served.metric("num_requests_blocked") == served.metric("blocked_cache_usage_perc") == 0)
+    for name in IDLE_METRICS:
+        until(lambda: served.metric(name) == 0)  # noqa: B023
 
 
 def test_the_run_is_recorded(served: Server) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from mytests.engine.serving import FRONT_ENDS
 from mytests.server.published import PLAYS, Play, save_model
-from mytests.server.served import FRONT_ENDS, Server, hook_server
-from mytests.tiers import names
-from mytests.which import IS_V1
+from mytests.server.served import Server, hook_server
+from mytests.tiers import names, short
 from sequence_hooks.config.presets import PROTOCOLS
 
 pytestmark = pytest.mark.model
 
-SHORT = ["multiverse"] if IS_V1 else []
+SHORT = short(fork=[], plugin=["multiverse"])
 """One is enough to show that a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
 
 

@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
+from mytests.engine.serving import ENDS_AT_BODIES
 from mytests.refusals import Post, Refusals
 from mytests.server.served import Server
-from mytests.which import IS_V1
 
 pytestmark = [
     pytest.mark.model,
-    pytest.mark.skipif(IS_V1, reason="V0's upstream has these faults: test_hostile_clients.py is for both"),
+    pytest.mark.skipif(not ENDS_AT_BODIES, reason="test_hostile_clients.py is for both engines"),
 ]
 
 

@@ -3,7 +3,8 @@
 
 import pytest
 
-from mytests.rules.conftest import MODES
+from mytests.engine import MODES
+from mytests.engine.base import BaseEngine
 from vllm import envs
 
 
@@ -16,6 +17,4 @@ def environment_as_it_is() -> None:
 @pytest.fixture(params=MODES)
 def each_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines run with and without asynchronous scheduling, and with both of upstream's model runners."""
-    from mytests.v1.rules import run_in
-
-    run_in(request.param, monkeypatch)
+    monkeypatch.setattr(BaseEngine, "mode", request.param)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mytests.characters import PROMISE, SYNC
-from mytests.v1.configuration import config_with
+from mytests.engine.v1.configuration import config_with
 from mytests.v1.releases import since
 from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.forks import check_kv_groups

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from mytests.characters import PROMISE
+from mytests.engine.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v1.configuration import base_config
 from mytests.v1.releases import RELEASE, since
-from mytests.v1.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.children import ChildRequests
@@ -59,7 +59,7 @@ def test_no_kv_survives_a_reset_of_upstreams_cache() -> None:
     script = plan(r="a!!.b", r_child_0="CC", r_child_1="DD", s="uvwxyzuvwxyz")
     engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
     assert engine.scheduler._forks.children
-    engine.worker.kv.clear()
+    engine.kv.blocks.clear()
     assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert not engine.scheduler._forks.children and engine.num_free_blocks() == engine.num_blocks
     engine.run(script)
@@ -164,8 +164,5 @@ def test_strays_are_found() -> None:
 
 def test_the_scheduler_needs_hooks() -> None:
     """It is for nothing else."""
-    engine = SurgicalEngine()
-    config = engine._config()
-    config.additional_config = {}
     with pytest.raises(ValueError, match="this scheduler is for sequence hooks, and none are configured"):
-        ChildRequests.of(config, StructuredOutputManager(config))
+        ChildRequests.of(base_config(), StructuredOutputManager(base_config()))

@@ -10,7 +10,7 @@ import pytest
 
 import vllm
 from mytests.characters import PROMISE, SYNC
-from mytests.v1.configuration import MODEL
+from mytests.engine.v1.configuration import MODEL
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1 import LLM, AsyncLLM
 from sequence_hooks.v1.settings import KEY, SCHEDULER, special_kwargs_of

@@ -3,7 +3,7 @@
 
 import pytest
 
-from mytests.v1.surgical import HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import HOOKS, SurgicalEngine, finished, plan
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 
@@ -28,7 +28,7 @@ def test_blocked_parents_take_no_slot() -> None:
     for name in "rs":
         engine.add(name)
     script = plan(r="!a", s="!a", r_child_0="BBBB", s_child_0="CCCC")
-    engine.run_until(lambda: list(engine.statuses().values()).count("RUNNING") == 2 == engine.num_blocked(), script)
+    engine.run_until(lambda: sorted(engine.statuses().values()) == ["BLOCKED"] * 2 + ["RUNNING"] * 2, script)
     engine.run(script)
     assert [finished(engine, name).text for name in "rs"] == ["BBBBa", "CCCCa"]
     engine.assert_empty()

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import EOS
-from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, engine_with_kv, moves, prefilled
-from mytests.v1.surgical import SurgicalEngine, finished, plan
+from mytests.engine.surgical import EOS, SurgicalEngine, finished, plan
+from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, moves, prefilled
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from vllm.v1.request import RequestStatus
 
@@ -25,7 +24,7 @@ def scheduler_of(engine: Any) -> HookScheduler:
 
 def with_glue_in_two_steps(**sizes: Any) -> tuple[SurgicalEngine, Any]:
     """An engine after the first of the steps that compute a join's glue, whose budget ends within a run."""
-    engine: Any = engine_with_kv(LONG_GLUE, max_num_batched_tokens=4, max_num_seqs=4, **sizes)
+    engine: Any = SurgicalEngine(LONG_GLUE, max_num_batched_tokens=4, max_num_seqs=4, **sizes)
     engine.add(prompt="pro")
     script = plan(r="!.zzzz", **CHILDREN)
     engine.run_until(
@@ -37,7 +36,7 @@ def with_glue_in_two_steps(**sizes: Any) -> tuple[SurgicalEngine, Any]:
 class TestGlueRequests:
     def test_all_glue_is_computed_in_one_step(self) -> None:
         """A join of four children costs one step, in which their parent samples."""
-        engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
+        engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
         engine.add(prompt="prompt")
         script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
         engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
@@ -52,7 +51,7 @@ class TestGlueRequests:
     @pytest.mark.parametrize("seqs", [1, 2, 3])
     def test_few_rows_make_it_take_more_steps(self, seqs: int) -> None:
         """Each glue request needs a row in the batch for its step."""
-        engine = engine_with_kv(dataclasses.replace(INJECT, children_per_promise=2), max_num_seqs=seqs)
+        engine = SurgicalEngine(dataclasses.replace(INJECT, children_per_promise=2), max_num_seqs=seqs)
         engine.add(prompt="prompt")
         engine.add("s", prompt="other")
         engine.run(plan(r="!zz", s="!y", s_child_0="abcd", s_child_1="efgh", **CHILDREN))
@@ -62,7 +61,7 @@ class TestGlueRequests:
     @pytest.mark.parametrize("policy", ["fcfs", "priority"])
     def test_a_run_may_be_longer_than_a_part_of_a_prompt(self, policy: Any) -> None:
         """What comes behind waits until all of the run is computed."""
-        engine: Any = engine_with_kv(LONG_GLUE, scheduling_policy=policy)
+        engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy=policy)
         engine.scheduler.scheduler_config.long_prefill_token_threshold = 2
         engine.add(prompt="pro")
         engine.add("s", prompt="other", priority=1)
@@ -73,7 +72,7 @@ class TestGlueRequests:
     @pytest.mark.parametrize("policy", ["fcfs", "priority"])
     def test_others_are_admitted_while_it_is_computed_in_parts(self, policy: Any) -> None:
         """What comes after a run waits for it, and nobody else."""
-        engine: Any = engine_with_kv(LONG_GLUE, scheduling_policy=policy)
+        engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy=policy)
         engine.scheduler.scheduler_config.long_prefill_token_threshold = 2
         engine.add(prompt="pro")
         script = plan(r="!.zz", s="a" * 9, t="b", **CHILDREN)
@@ -88,7 +87,7 @@ class TestGlueRequests:
 
     def test_what_waits_for_it_gives_up_kv_with_it(self) -> None:
         """Upstream may preempt a run in the step that leaves what comes after it out."""
-        engine: Any = engine_with_kv(LONG_GLUE, scheduling_policy="priority")
+        engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy="priority")
         scheduler = engine.scheduler
         scheduler.scheduler_config.long_prefill_token_threshold = 2
         engine.add("s", prompt="ot")
@@ -113,7 +112,7 @@ class TestGlueRequests:
 
     def test_all_of_a_join_has_one_list_of_tokens(self) -> None:
         """Also in another process: a context may be long, and its children many."""
-        engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
+        engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
         engine.add(prompt="prompt")
         script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
         engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
@@ -150,7 +149,7 @@ class TestGlueRequests:
         """Glue that is under way is dropped with it."""
         engine, script = with_glue_in_two_steps()
         engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-        engine.worker.kv.clear()
+        engine.kv.blocks.clear()
         engine.scheduler.check_integrity()
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
@@ -186,7 +185,7 @@ class TestGlueRequests:
 class TestKept:
     def test_nothing_is_kept_of_a_child_that_ends_with_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its parent gets nothing of it."""
-        engine: Any = engine_with_kv()
+        engine: Any = SurgicalEngine(SYNC_INJECT)
         engine.add(prompt="prompt")
         monkeypatch.setattr(engine.scheduler, "_append_upstream", failing_at("C", engine.scheduler._append_upstream))
         script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
@@ -198,7 +197,7 @@ class TestKept:
 
     def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self) -> None:
         """Its result has the positions that a prefill gives it, not those of what was injected into the child."""
-        engine: Any = engine_with_kv(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2))
+        engine: Any = SurgicalEngine(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2))
         request = engine.add(prompt="prompt")
         below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
         script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
@@ -225,7 +224,7 @@ def failing_at(token: str, append: Any) -> Any:
 class TestPressure:
     def test_kept_kv_is_given_up_before_a_running_request_is_preempted(self) -> None:
         """Its tokens are prefilled at the join."""
-        engine = engine_with_kv(num_blocks=11, max_model_len=44)
+        engine = SurgicalEngine(SYNC_INJECT, num_blocks=11, max_model_len=44)
         engine.add(prompt="prompt")
         engine.run(plan(r="!" + "a" * 22 + ".z", r_child_0="ABCDEFGHIJ"))
         assert (engine.scheduler.evictor.evictions["discard"], engine.num_preemptions()) == (1, 0)
@@ -234,7 +233,7 @@ class TestPressure:
 
     def test_without_room_for_a_join_nothing_is_injected(self) -> None:
         """What its children have is freed instead, and the merged tokens are prefilled."""
-        engine = engine_with_kv(
+        engine = SurgicalEngine(
             dataclasses.replace(INJECT, blocked_kv_policy="preserve"), num_blocks=8, max_model_len=32
         )
         engine.add(prompt="prompt")
@@ -245,7 +244,7 @@ class TestPressure:
 
     def test_a_child_that_lost_its_fork_is_plain_text(self) -> None:
         """Its context is computed from its tokens, at plain positions, and may be found in the prefix cache."""
-        engine: Any = engine_with_kv(OVERLAP)
+        engine: Any = SurgicalEngine(OVERLAP)
         engine.add(prompt="prompt")
         script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
         engine.run_until(lambda: "r_child_2" in engine.scheduler._forks.children, script)
@@ -261,7 +260,7 @@ class TestPressure:
 class TestPrefixCache:
     def test_a_sequence_without_injected_kv_is_in_it(self) -> None:
         """Here a child ends with its first token, so that there is nothing to inject."""
-        engine: Any = engine_with_kv(dataclasses.replace(SYNC_INJECT, merge_separator=""))
+        engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, merge_separator=""))
         engine.add(prompt="promptprompt")
         engine.run(plan(r="!.zzzzzzzz", r_child_0=chr(EOS)))
         assert sum(block.block_hash is not None for block in pool_of(engine)) == 5
@@ -277,7 +276,7 @@ def pool_of(engine: Any) -> list[Any]:
 def test_a_recording_counts_glue_as_its_owners(tmp_path: Any) -> None:
     """A step's prefill of a request is all that is computed of it."""
     path = tmp_path / "run.jsonl"
-    engine = engine_with_kv(dataclasses.replace(SYNC_INJECT, record_to=str(path)))
+    engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, record_to=str(path)))
     engine.add(prompt="prompt")
     engine.run(plan(r="!!.z", **CHILDREN))
     text = path.read_text()

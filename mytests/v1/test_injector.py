@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from mytests.rules.injecting import INJECT, OVERLAP, engine_with_kv
-from mytests.v1.runners import FirstRunner, SecondRunner
-from mytests.v1.surgical import finished, plan
+from mytests.engine.surgical import SurgicalEngine, finished, plan
+from mytests.engine.v1.runners import FirstRunner, SecondRunner
+from mytests.rules.injecting import INJECT, OVERLAP
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep
 from sequence_hooks.v1.worker import injection
@@ -99,7 +99,7 @@ class TestSteps:
 
 def injecting(change: Callable[[SchedulerOutput], SchedulerOutput]) -> Any:
     """An engine whose schedules are changed on their way to its worker."""
-    engine: Any = engine_with_kv(OVERLAP)
+    engine: Any = SurgicalEngine(OVERLAP)
     run = engine.worker.run
     engine.worker.run = lambda output, choose: run(change(output), choose)
     engine.add(prompt="prompt")
@@ -112,7 +112,7 @@ class TestWay:
         """To be replaced, and to be pickled for another process."""
         engine = injecting(lambda output: pickle.loads(pickle.dumps(replace(output, num_spec_tokens_to_schedule=0))))
         engine.run(plan(r="!.zz", **CHILDREN))
-        assert (finished(engine).text, len(engine.worker.injected)) == ("ABCDE\nVWXYZzz", 9)
+        assert (finished(engine).text, len(engine.worker.kv.injected)) == ("ABCDE\nVWXYZzz", 9)
         engine.assert_empty()
 
     def test_a_schedule_without_it_is_refused(self) -> None:
@@ -124,13 +124,13 @@ class TestWay:
 
     def test_what_is_given_up_before_its_step_is_not_missed(self) -> None:
         """Its request computes it, and the next join copies again."""
-        engine: Any = engine_with_kv(INJECT)
+        engine: Any = SurgicalEngine(INJECT)
         engine.add(prompt="prompt")
         script = plan(r="!y!zz", **CHILDREN)
         engine.run_until(lambda: bool(engine.scheduler._injection.copies), script)
         engine.scheduler.reset_prefix_cache(reset_running_requests=True)
         engine.run(script)
-        assert (finished(engine).text, len(engine.worker.injected)) == ("ABCDEyVWXYZzz", 4)
+        assert (finished(engine).text, len(engine.worker.kv.injected)) == ("ABCDEyVWXYZzz", 4)
         engine.assert_empty()
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from mytests.characters import SYNC
-from mytests.v1.configuration import base_config
-from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v1.configuration import base_config
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.stats import CoreStats
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger

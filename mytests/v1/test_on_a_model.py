@@ -61,12 +61,9 @@ def test_the_model_joins_what_its_children_return(engine: Any) -> None:
 
 def test_the_sampler_is_extended(engine: Any) -> None:
     """Once; `test_prior_output.py` says what for."""
-    worker = engine.llm_engine.model_executor.driver_worker.worker
-    ours: type
-    if IS_SECOND_RUNNER:
-        ours, processors = PriorOutputCounts, worker.model_runner.sampler.logits_processors
-    else:
-        ours, processors = PriorOutputTokens, worker.model_runner.input_batch.logitsprocs.all
+    runner = engine.llm_engine.model_executor.driver_worker.worker.model_runner
+    ours = PriorOutputCounts if IS_SECOND_RUNNER else PriorOutputTokens
+    processors = runner.sampler.logits_processors if IS_SECOND_RUNNER else runner.input_batch.logitsprocs.all
     assert [type(each) for each in processors].count(ours) == 1
 
 

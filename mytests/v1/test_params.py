@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import EOS
-from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.params import inherit
 from sequence_hooks.v1.core.requests import make_like
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams

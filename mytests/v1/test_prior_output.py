@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mytests.characters import PROMISE, SYNC
-from mytests.v1.configuration import base_config
-from mytests.v1.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.v1.configuration import base_config
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.prior_output import prior_output_of, with_earlier
 from sequence_hooks.v1.worker.attach import attach

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from mytests.engine.surgical import SurgicalEngine
 from mytests.tiers import sizes
 from mytests.v1.releases import IS_REFERENCE
-from mytests.v1.surgical import SurgicalEngine
 from mytests.walks import Draw, Walks, walk
 from sequence_hooks import SpecialKwargs
 

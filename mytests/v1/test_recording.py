@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import SYNC
-from mytests.rules.recorded import engine_recorded_to, only, told_by
-from mytests.v1.surgical import SYNC_HOOKS, plan
+from mytests.engine.surgical import SYNC, SYNC_HOOKS, plan
+from mytests.rules.recorded import engine_recorded_to, only, told_by, under_pressure
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
 from sequence_hooks.tree.events import Blocked
@@ -41,17 +40,7 @@ def test_who_waits_for_a_caller_ends_the_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("policy", "kind"), [("discard", events.Evicted), ("preserve", events.Preempted)])
 def test_who_gives_up_kv(policy: Any, kind: type, tmp_path: Path) -> None:
     """A BLOCKED sequence gives up all of its own; with "preserve" a running one is preempted."""
-    hooks = dataclasses.replace(MANUAL, blocked_kv_policy=policy)
-    path = tmp_path / "run.jsonl"
-    engine = engine_recorded_to(path, hooks, num_blocks=8, max_model_len=32)
-    engine.add("r", prompt="p" * 8)
-    engine.step({"r": SYNC})
-    engine.add("s", prompt="s" * 8)
-    engine.add("t", prompt="t" * 8)
-    engine.run_until(engine.is_waiting_for_callers, plan(s="a" * 6, t="b" * 6))
-    engine.resume("r", "tool")
-    engine.run(plan(r=".z"))
-    engine.assert_empty()
-    found = [event for event in read(path).events if isinstance(event, events.Evicted | events.Preempted)]
+    recorded = under_pressure(tmp_path / "run.jsonl", policy)
+    found = [event for event in recorded.events if isinstance(event, events.Evicted | events.Preempted)]
     assert found and all(isinstance(event, kind) and event.means == "discard" for event in found)
     assert all(event.num_recomputed > 0 for event in found)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mytests.characters import PROMISE, SYNC
-from mytests.v1.configuration import MODEL
+from mytests.engine.v1.configuration import MODEL
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.settings import SCHEDULER, plain_fields

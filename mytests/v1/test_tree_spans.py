@@ -3,8 +3,8 @@
 
 import pytest
 
+from mytests.engine.surgical import SurgicalEngine, plan
 from mytests.rules.traced import collected, exporter, traced_run
-from mytests.v1.surgical import SurgicalEngine, plan
 from sequence_hooks.v1.frontend import spans
 from vllm.tracing import SpanAttributes
 

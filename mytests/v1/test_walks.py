@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mytests.characters import CHILD
+from mytests.engine.surgical import CHILD, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 from mytests.v1.releases import IS_REFERENCE
-from mytests.v1.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
 from sequence_hooks import SpecialKwargs
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=2, max_children=3)

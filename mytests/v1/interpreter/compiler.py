@@ -4,7 +4,7 @@
 from triton.backends.compiler import BaseBackend
 
 
-class InterpretingBackend(BaseBackend):  # type: ignore[misc]
+class InterpretingBackend(BaseBackend):
     """It compiles nothing."""
 
 

@@ -4,7 +4,7 @@
 from triton.backends.driver import DriverBase
 
 
-class InterpretingDriver(DriverBase):  # type: ignore[misc]
+class InterpretingDriver(DriverBase):
     """It launches nothing."""
 
     @classmethod

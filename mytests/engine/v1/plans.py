@@ -32,7 +32,7 @@ class PlanProcessor(AdapterLogitsProcessor):
 
 def by_plan(plan: Plan, context: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
     """The ``logits`` of the next token of a ``context``, as the plan has them."""
-    # The oracle asks for the same, see `mytests.fuzz_dialect.Dialect.seen_by_plan`.
+    # The oracle asks for the same, see `mytests.engine.dialect.Dialect.seen_by_plan`.
     forced = plan.forced(context, 0)
     if forced is not None and logits[forced] > -torch.inf:
         only = torch.full_like(logits, -torch.inf)

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from mytests.engine.v1.plans import PLAN, by_plan
 from mytests.fuzz_plan import Plan
-from mytests.v1.fuzz_plans import PLAN, by_plan
 from vllm.sampling_params import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 

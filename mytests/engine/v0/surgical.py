@@ -10,23 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mytests.characters import EOS, PROMISE, SYNC, CharDetokenizer, CharTokenizer, ids
-from mytests.leftovers import assert_no_group_left
-from mytests.pretended_kv import PretendedKV
-from mytests.scripts import child_of as child_of
-from mytests.scripts import sampling_of
-from mytests.stepped import SteppedEngine, Tokens, chooser
-from mytests.stepped import finished as finished
-from mytests.stepped import plan as plan
+from mytests.characters import EOS, CharTokenizer, ids
+from mytests.engine.base import BaseEngine, Scheduled
+from mytests.engine.v0.characters import detokenizer_of
+from mytests.engine.v0.groups import cached_blocks, sampling_of, trace_span
+from mytests.engine.v0.leftovers import assert_no_group_left
+from mytests.engine.v0.worker import PretendedWorker
+from mytests.stepped import Tokens, chooser
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
-from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.transcript import waiting_of
-from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig, SpecialKwargs
+from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach
-from vllm.core.scheduler import SchedulerOutputs
 from vllm.engine import live
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
@@ -41,48 +38,42 @@ from vllm.sequence import (
     Sequence,
     SequenceGroup,
     SequenceGroupBase,
-    SequenceGroupMetadata,
     SequenceOutput,
 )
 from vllm.utils import Counter
 
-HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
-SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
 QUEUES = ("waiting", "running", "swapped", "blocked", "forked")
 
 
 @dataclass
-class Scheduled:
+class ScheduledGroup(Scheduled):
     """One group's part of a step."""
 
-    request_id: str
-    num_tokens: int
     is_prefill: bool
 
 
 @dataclass
-class SurgicalEngine(SteppedEngine[RequestOutput]):
+class SurgicalEngine(BaseEngine[RequestOutput]):
     """See the module's docstring."""
 
-    special_kwargs: SpecialKwargs = HOOKS
+    scheduler: HookScheduler = field(init=False, repr=False)
+    worker: PretendedWorker = field(init=False, repr=False)
     prefix_caching: bool = False
     tokenizer: Any = field(default_factory=CharTokenizer)
-    detokenizer: Any = field(default_factory=CharDetokenizer)
+    detokenizer: Any = None
+    """If None, that of the tokenizer."""
+
     facts: EngineFacts | None = None
-    """Instead of a `CharTokenizer` and ``vocab_size``."""
+    """Instead of the tokenizer and ``vocab_size``."""
 
     output_proc_callback: Callable[..., None] | None = None
     """Processes a group's pending output before it is preempted; makes the scheduler an asynchronous one."""
 
-    scheduling_policy: str = "fcfs"
-
     num_cpu_blocks: int = 0
     """Swap space; if there is any, preemption swaps out instead of recomputing."""
 
-    model: Callable[[list[SequenceGroupMetadata], SchedulerOutputs], None] | None = None
-    """Called where the model would run, with what is scheduled."""
-
     scheduler_cls: type[HookScheduler] = HookScheduler
+    worker_cls: type[PretendedWorker] = PretendedWorker
     samples: dict[str, SequenceGroupBase] = field(default_factory=dict)
     """The groups of requests with n > 1, by the ids of their samples."""
 
@@ -91,6 +82,8 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
     """The requests that the worker was to compute prompt logprobs for, in order."""
 
     def __post_init__(self) -> None:
+        self.detokenizer = self.detokenizer or detokenizer_of(self.tokenizer)
+        self.worker = self.worker_cls(self.block_size)
         scheduler_config = SchedulerConfig(
             runner_type="generate",
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -122,14 +115,10 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             stop_checker.get_tokenizer_for_seq,
             stop_checker,
             special_kwargs=self.special_kwargs,
-            facts=self.facts or EngineFacts(CharTokenizer(), self.vocab_size),
+            facts=self.facts or EngineFacts(self.tokenizer or CharTokenizer(), self.vocab_size),
         )
         # All steps take equally long: what a test does must not depend on how fast it runs.
         self.scheduler.evictor.costs = StepCosts(clock=itertools.count().__next__)
-
-    @property
-    def driver(self) -> ForkJoinDriver[V0Sequence]:
-        return self.scheduler.driver
 
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
@@ -150,7 +139,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         attach(root)
         return root
 
-    def step(self, tokens: Tokens) -> list[Scheduled]:
+    def step(self, tokens: Tokens) -> list[ScheduledGroup]:
         choose = chooser(tokens)
         metadata, outputs, _ = self.scheduler.schedule()
         self.copies += outputs.blocks_to_copy
@@ -161,8 +150,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         adapters = {entry.seq_group.lora_int_id for entry in outputs.scheduled_seq_groups} - {0}
         # A worker checks this too.
         assert len(adapters) <= (self.max_loras or 0), f"{adapters} run at once, and there are {self.max_loras} slots"
-        if self.model is not None:
-            self.model(metadata, outputs)
+        self.worker(metadata, outputs)
         scheduled = []
         for meta, entry in zip(metadata, outputs.scheduled_seq_groups, strict=True):
             group = entry.seq_group
@@ -170,7 +158,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
                 self.prompts.setdefault(group.request_id, list(group.first_seq.data.prompt_token_ids))
             if meta.is_prompt and meta.sampling_params.prompt_logprobs is not None:
                 self.asked_for_prompt_logprobs.append(group.request_id)
-            scheduled.append(Scheduled(group.request_id, meta.token_chunk_size, meta.is_prompt))
+            scheduled.append(ScheduledGroup(group.request_id, meta.token_chunk_size, meta.is_prompt))
             group.update_num_computed_tokens(meta.token_chunk_size)
             if meta.do_sample:
                 self._sample(group, choose(sampling_of(group)))
@@ -194,11 +182,9 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return [waiting_of(branch, index_of(branch, self.samples)) for branch in self.processor.awaiting_resume()]
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        """What the page of running trees is told."""
         return live.live_requests([self.scheduler], limit, num_tokens)
 
     def live_tree(self, request_id: str, num_tokens: int) -> Tree:
-        """What it is told about one of them."""
         return live.live_tree([self.scheduler], request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
@@ -212,15 +198,12 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return unfinished
 
     def blocks_of(self, request_id: str) -> list[int]:
-        """The physical blocks of a sequence."""
-        return self.block_table(self.group(request_id))
+        return self.block_table(self.request_of(request_id))
 
     def num_sampled(self, request_id: str) -> int:
-        """The number of output tokens that a sequence has sampled itself."""
-        return sampling_of(self.group(request_id)).num_sampled
+        return sampling_of(self.request_of(request_id)).num_sampled
 
     def num_preemptions(self) -> int:
-        """How often a group was preempted."""
         count: int = self.scheduler.num_cumulative_preemption
         return count
 
@@ -234,23 +217,25 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         """Every group in a queue."""
         return [group for name in QUEUES for group in getattr(self.scheduler, name)]
 
-    def group(self, request_id: str) -> SequenceGroup:
-        """The group of a sequence in a queue."""
+    def request_of(self, request_id: str) -> SequenceGroup:
         return next(group for group in self.queued() if group.request_id == request_id)
 
     def num_free_blocks(self) -> int:
-        """The number of blocks that no sequence holds."""
         return self.scheduler.block_manager.get_num_free_gpu_blocks()
 
     def block_table(self, group: SequenceGroup) -> list[int]:
         """The physical blocks of the group's sequence."""
         return list(self.scheduler.block_manager.get_block_table(group.first_seq))
 
-    def num_injected(self) -> int:
-        return self.model.num_injected if isinstance(self.model, PretendedKV) else 0
+    def cached_blocks(self) -> list[int]:
+        return cached_blocks(self.scheduler)
 
-    def check_integrity(self) -> None:
-        self.scheduler.check_integrity()
+    def num_cached(self, request: SequenceGroup) -> int:
+        return self.scheduler.block_manager.get_num_cached_tokens(request.first_seq)
+
+    def run_traced(self, request: SequenceGroup, tokens: Tokens) -> None:
+        self.run(tokens)
+        trace_span(request)
 
     def assert_empty(self) -> None:
         assert_no_group_left(self.scheduler)

@@ -5,9 +5,10 @@ from copy import copy
 from functools import cache
 from typing import Any
 
+from mytests.engine.base import BaseEngine
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.settings import engine_args
-from vllm.config import VllmConfig
+from vllm.config import LoRAConfig, VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
 MODEL = "examples/forkjoin-tiny"
@@ -19,14 +20,23 @@ def base_config() -> VllmConfig:
     return EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
 
 
-def surgical_config(special_kwargs: SpecialKwargs, max_model_len: int) -> VllmConfig:
-    """That of an engine with hooks. Its model, scheduler and cache may be changed."""
+def surgical_config(engine: BaseEngine[Any], is_async: bool) -> VllmConfig:
+    """That of a surgical engine."""
     config = copy(base_config())
     config.model_config = copy(config.model_config)
     config.scheduler_config = copy(config.scheduler_config)
     config.cache_config = copy(config.cache_config)
-    config.additional_config = engine_args(special_kwargs)["additional_config"]
-    config.model_config.max_model_len = max_model_len
+    config.additional_config = engine_args(engine.special_kwargs)["additional_config"]
+    config.lora_config = None if engine.max_loras is None else LoRAConfig(max_loras=engine.max_loras)
+    model, scheduler, cache = config.model_config, config.scheduler_config, config.cache_config
+    model.max_model_len = engine.max_model_len
+    if engine.tokenizer is not None:
+        # Upstream checks stop tokens against its model's vocabulary.
+        model.model_arch_config = copy(model.model_arch_config)
+        model.model_arch_config.vocab_size = engine.vocab_size
+    scheduler.async_scheduling, scheduler.policy = is_async, engine.scheduling_policy
+    scheduler.max_num_seqs, scheduler.max_num_batched_tokens = engine.max_num_seqs, engine.max_num_batched_tokens
+    cache.num_gpu_blocks, cache.block_size = engine.num_blocks + 1, engine.block_size
     return config
 
 

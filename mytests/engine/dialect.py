@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the engines differ, as far as the fuzzer's histories and its oracle are concerned."""
+"""How the engines differ, as far as the fuzzers' histories and their oracles are concerned."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mytests.which import IS_V1
+from mytests.engine import IS_V1
 
 Words = tuple[int, ...]
 
@@ -59,6 +59,9 @@ class Dialect:
     has_raw_prompt_logprobs: bool
     """Whether they come from the model's logits as they are, instead of as the sampler would change them."""
 
+    gives_up_all_kv: bool
+    """Whether a BLOCKED sequence gives up all its KV at once, before any that runs is preempted."""
+
     sample_name: Callable[[str, int], str]
     """The id of one of several samples of a request."""
 
@@ -89,6 +92,7 @@ V0 = Dialect(
     cutoffs=("top_k", "top_p", "min_p"),
     least_for_stop_string=0,
     has_raw_prompt_logprobs=False,
+    gives_up_all_kv=False,
     sample_name=lambda request_id, index: f"{request_id}_parallel_sample_{index}",
     rank_of_stop=lambda order, end: order,
     # Merged tokens are hidden from logits processors.
@@ -115,6 +119,7 @@ V1 = Dialect(
     cutoffs=("min_p", "top_k", "top_p"),
     least_for_stop_string=1,
     has_raw_prompt_logprobs=True,
+    gives_up_all_kv=True,
     sample_name=lambda request_id, index: f"{index}_{request_id}",
     rank_of_stop=lambda order, end: end,
     # After a join, everything before it counts as prompt.

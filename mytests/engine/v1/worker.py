@@ -9,12 +9,12 @@ row. Copies and positions of injected KV are what the plug-in makes of them besi
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from mytests.v1.runners import FirstRunner, SecondRunner
+from mytests.engine.kv import PretendedKV
+from mytests.engine.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import injected_by
 from sequence_hooks.v1.worker.injection import Injector, install
@@ -25,21 +25,11 @@ Choose = Callable[[str, list[int]], int]
 """The token that a request samples after its context."""
 
 
-class Entry(NamedTuple):
-    """What a slot holds: the KV of a token behind a context, of which only the hash is kept, at a position."""
-
-    token: int
-    context: int
-    position: int
-    is_injected: bool = False
-
-
 @dataclass
 class SimulatedWorker:
     """See the module's docstring.
 
     Attributes:
-        kv: What each slot holds, by block and offset.
         tokens: The context of each request that has a row.
         tables: The block table of each such request.
     """
@@ -57,16 +47,13 @@ class SimulatedWorker:
     overlaps: bool = False
     """Whether a token's position may differ from its index."""
 
-    kv: dict[int, dict[int, Entry]] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[int]] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
-    injected: list[SlotCopy] = field(default_factory=list)
-    """All that was injected so far."""
-
     asked_for_prompt_logprobs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.kv = PretendedKV(self.block_size)
         self.runner = FirstRunner() if self.learns_by_session else SecondRunner()
         if self.injects:
             install(Injector(self, torch.device("cpu")), self.runner)
@@ -82,7 +69,7 @@ class SimulatedWorker:
             self.tokens.pop(request_id, None)
             self.tables.pop(request_id, None)
         for copy in output.kv_cache_block_copies or ():
-            self.kv[copy.dst_block_id] = dict(self.kv.get(copy.src_block_id, {}))
+            self.kv.blocks[copy.dst_block_id] = dict(self.kv.blocks.get(copy.src_block_id, {}))
             self.copies.append((copy.src_block_id, copy.dst_block_id))
         assert self.injects or injected_by(output) is None
         self.runner.take_in(output)
@@ -134,22 +121,12 @@ class SimulatedWorker:
 
     def copy(self, slot_copies: torch.Tensor) -> None:
         """Copy what slots hold, as a `sequence_hooks.v1.worker.injection.Copier`."""
-        copies = [SlotCopy(*row) for row in slot_copies.tolist()]
-        assert len(copies) == len({copy.destination for copy in copies})
-        read = [self.kv[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
-        for copy, entry in zip(copies, read, strict=True):
-            assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
-            block, offset = divmod(copy.destination, self.block_size)
-            self.kv.setdefault(block, {})[offset] = entry._replace(position=copy.position, is_injected=True)
-        self.injected += copies
+        self.kv.inject([SlotCopy(*row) for row in slot_copies.tolist()])
 
     def _write(self, request_id: str, start: int, positions: list[int]) -> None:
-        tokens, table = tuple(self.tokens[request_id]), self.tables[request_id]
-        end = start + len(positions)
+        tokens, end = self.tokens[request_id], start + len(positions)
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
-        for index, position in enumerate(positions, start):
-            block, place = divmod(index, self.block_size)
-            self.kv.setdefault(table[block], {})[place] = Entry(tokens[index], hash(tokens[:index]), position)
+        self.kv.compute(tokens, self.tables[request_id], start, positions)
 
     def _check_sampled(self, output: SchedulerOutput, starts: dict[str, int], ends: list[int]) -> None:
         """`min_tokens` and random numbers depend on the positions that a sampler reads, which know no injected KV."""
@@ -160,15 +137,8 @@ class SimulatedWorker:
             assert read == {name: starts[name] + count - 1 for name, count in counts}
 
     def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
-        tokens, table = self.tokens[request_id], self.tables[request_id]
-        context = tuple(tokens)
-        for index in range(end):
-            block, offset = divmod(index, self.block_size)
-            held = self.kv[table[block]].get(offset)
-            assert held is not None and held.token == context[index], f"{request_id} reads {held} at {index}"
-            is_behind_context = held.context == hash(context[:index])
-            assert held.is_injected or is_behind_context, f"{request_id} reads {held} behind {context[:index]}"
-            assert self.overlaps or held.position == index, f"{request_id} reads {held} at {index}"
+        tokens = self.tokens[request_id]
+        self.kv.check(request_id, tokens[:end], self.tables[request_id], self.overlaps)
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

@@ -14,19 +14,16 @@ from unittest.mock import patch
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
-import torch
-
-from mytests.engine.driver import NO_HOOK, Counts, Driver, Watcher
-from mytests.fuzz_history import Setup
+from mytests.engine.driver import NO_HOOK, Driver, Watcher, read_kv
+from mytests.engine.v1.leftovers import assert_no_request_left, assert_worker_empty
+from mytests.engine.v1.plans import PLAN, PlanProcessor
+from mytests.fuzz_history import BLOCK_SIZE, Setup
 from mytests.fuzz_model import fill_with_noise
 from mytests.fuzz_plan import Plan
-from mytests.injection_oracle import KV, Loss
-from mytests.v1.fuzz_plans import PLAN, PlanProcessor
-from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
+from mytests.injection_oracle import Loss
 from mytests.v1.paths import IS_SECOND_RUNNER
 from sequence_hooks.kv.caches import TokenView
 from sequence_hooks.kv.eviction import EvictionCandidate
-from sequence_hooks.kv.transfer import slot_of
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
@@ -57,7 +54,7 @@ class V1Driver(Driver):
     def __init__(self, setup: Setup) -> None:
         args = EngineArgs(
             **self.arguments(setup),
-            block_size=32,
+            block_size=BLOCK_SIZE,
             # Upstream keeps one block that no request can have.
             num_gpu_blocks_override=setup.num_blocks + 1,
             logprobs_mode="processed_logprobs",
@@ -116,9 +113,6 @@ class V1Driver(Driver):
     def has_unfinished(self) -> bool:
         return self.engine.has_unfinished_requests() or bool(self.scheduler.requests)
 
-    def check_integrity(self) -> None:
-        self.scheduler.check_integrity()
-
     def assert_empty(self) -> None:
         # The worker learns in the next step who has finished.
         while self.scheduler.has_requests():
@@ -126,16 +120,14 @@ class V1Driver(Driver):
         assert_no_request_left(self.scheduler, self._output_processor)
         assert_worker_empty(self.runner)
 
-    def counts(self) -> Counts:
-        pressure = self.scheduler.evictor
-        preemptions = sum(self._num_preemptions.values())
-        return Counts(preemptions, pressure.evictions["discard"], pressure.num_recomputed)
+    def num_preemptions(self) -> int:
+        return sum(self._num_preemptions.values())
 
     def watch(self, watcher: Watcher) -> None:
         """See `Driver.watch`; here KV is given up as a whole."""
         scheduler: Any = self.scheduler
         scheduler.branches = scheduler._injection._branches = branches = _Branches()
-        views = _views(self.runner)
+        caches = _caches(self.runner)
         evict, find, free = scheduler._evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
         allocate = scheduler.allocate_injected
 
@@ -165,9 +157,7 @@ class V1Driver(Driver):
             (table,) = scheduler.kv_cache_manager.get_block_ids(request.request_id)
             name = _told(request.request_id) if request.request_id in branches.seen else NO_HOOK
             num_tokens = min(num_written(request), len(table) * scheduler.block_size)
-            places = [slot_of(table, scheduler.block_size, index) for index in range(num_tokens)]
-            slots = torch.tensor(places, dtype=torch.int64)
-            watcher.ended(name, table, [KV(keys.read(slots), values.read(slots)) for keys, values in views])
+            watcher.ended(name, table, read_kv(caches, table, num_tokens))
             return free(request, *args, **kwargs)
 
         scheduler._get_local_prefix_cache_hit, scheduler._free_request = note_start, note_end
@@ -195,7 +185,7 @@ def _plan_processor() -> type:
     """That of the model runner under test; not every release has the second one's interface."""
     if not IS_SECOND_RUNNER:
         return PlanProcessor
-    from mytests.v1.fuzz_plans_v2 import SlotPlanProcessor
+    from mytests.engine.v1.plans_v2 import SlotPlanProcessor
 
     return SlotPlanProcessor
 
@@ -217,7 +207,7 @@ def _told(name: str) -> str:
     return re.sub("-[0-9a-f]{8}", "", name, count=1)
 
 
-def _views(runner: Any) -> list[tuple[TokenView, TokenView]]:
+def _caches(runner: Any) -> list[tuple[TokenView, TokenView]]:
     """The keys and values of each layer, by token."""
     layers, caches = runner.compilation_config.static_forward_context, runner.kv_cache_config
     (group,) = caches.kv_cache_groups

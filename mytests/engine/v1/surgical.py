@@ -1,41 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine of V1 without a model: real scheduler, block manager and front end, a simulated worker, scripted tokens.
 
-`SurgicalEngine` has the interface of `mytests.surgical.SurgicalEngine`, so that a test of a rule runs on both engines.
+What it has in common with V0's, so that a test of a rule runs on both, is in `mytests.engine.base`.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.stepped import Sampling as Sampling
-from mytests.stepped import SteppedEngine, Tokens, chooser
-from mytests.stepped import finished as finished
-from mytests.stepped import plan as plan
-from mytests.v1.characters import Detokenizable
-from mytests.v1.configuration import surgical_config
-from mytests.v1.counting import check_counts
-from mytests.v1.leftovers import assert_no_request_left
-from mytests.v1.worker import SimulatedWorker
-from sequence_hooks import SpecialKwargs
+from mytests.characters import EOS, ids
+from mytests.engine.base import BaseEngine, Scheduled
+from mytests.engine.v1.characters import Detokenizable
+from mytests.engine.v1.configuration import surgical_config
+from mytests.engine.v1.counting import check_counts
+from mytests.engine.v1.leftovers import assert_no_request_left
+from mytests.engine.v1.worker import SimulatedWorker
+from mytests.stepped import Sampling, Tokens, chooser
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
-from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.scheduler import HookScheduler
-from sequence_hooks.v1.core.sequence import V1Sequence
 from sequence_hooks.v1.frontend import live
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
 from sequence_hooks.v1.resuming import resumption
-from vllm.config import LoRAConfig, VllmConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -48,42 +41,21 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 from vllm.v1.structured_output import StructuredOutputManager
 
-HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE)
-SYNC_HOOKS = SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE, block_on="sync")
-
 
 @dataclass
-class Scheduled:
-    """One request's part of a step."""
-
-    request_id: str
-    num_tokens: int
-
-
-class Mode:
-    """How engines run that are made without saying so; the tests of the rules run in all modes."""
-
-    is_async = False
-    runner = "v1"
-
-
-@dataclass
-class SurgicalEngine(SteppedEngine[RequestOutput]):
+class SurgicalEngine(BaseEngine[RequestOutput]):
     """See the module's docstring."""
 
-    special_kwargs: SpecialKwargs = HOOKS
+    scheduler: HookScheduler = field(init=False, repr=False)
+    worker: SimulatedWorker = field(init=False, repr=False)
     tokenizer: Any = field(default_factory=Detokenizable)
     prefix_caching: bool = True
     """Here for V0's sake: on V1 hooks need it."""
 
-    max_loras: int | None = None
-    """Here for V0's sake: nothing of it is checked."""
-
-    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    is_async: bool = field(default_factory=lambda: Mode.is_async)
+    is_async: bool = field(default_factory=lambda: BaseEngine.mode.startswith("async"))
     """Whether the next step is scheduled before the last one's tokens are known, as on GPUs."""
 
-    runner: str = field(default_factory=lambda: Mode.runner)
+    runner: str = field(default_factory=lambda: BaseEngine.mode[-2:])
     """Which of upstream's model runners the worker behaves like."""
 
     chunk_size: int = 128
@@ -100,7 +72,7 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
     """Is told of each step, if there is one."""
 
     def __post_init__(self) -> None:
-        config = self._config()
+        config = surgical_config(self, self.is_async)
         spec = FullAttentionSpec(block_size=self.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
         # Upstream keeps one block that no request can have.
         kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
@@ -119,10 +91,6 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         self._hasher = get_request_block_hasher(self.block_size, sha256)
         self._in_flight: deque[tuple[Any, Any]] = deque()
         self._num_preemptions: dict[str, int] = {}
-
-    @property
-    def driver(self) -> ForkJoinDriver[V1Sequence]:
-        return self.scheduler.driver
 
     def add(
         self, request_id: str = "r", prompt: str = "prompt", priority: int = 0, adapter: int = 0, **params: Any
@@ -180,18 +148,15 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return self.output_processor.awaiting_resume()
 
     def live_requests(self, limit: int, num_tokens: int) -> LiveRequests:
-        """What the page of running trees is told."""
         return live.live_requests(self.output_processor, limit, num_tokens)
 
     def live_tree(self, request_id: str, num_tokens: int) -> Tree:
-        """What it is told about one of them."""
         return live.live_tree(self.output_processor, request_id, num_tokens)
 
     def is_waiting_for_callers(self) -> bool:
         return bool(self.awaiting()) and self.is_idle()
 
     def is_idle(self) -> bool:
-        """Whether a step would do nothing: all have finished, or wait for a caller."""
         return not self.scheduler.has_requests() and not self._in_flight
 
     def has_unfinished(self) -> bool:
@@ -204,20 +169,16 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
         return self.worker.asked_for_prompt_logprobs
 
     def blocks_of(self, request_id: str) -> list[int]:
-        """The blocks of a sequence."""
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request_id)
         return blocks
 
     def num_preemptions(self) -> int:
-        """How often a request was preempted."""
         return sum(self._num_preemptions.values())
 
     def num_sampled(self, request_id: str) -> int:
-        """The number of output tokens that a sequence has sampled itself, as the scheduler knows."""
         return self._num_sampled(request_id, len(self.scheduler.requests[request_id].all_token_ids))
 
     def statuses(self) -> dict[str, str]:
-        """The status of every unfinished request."""
         return {
             name: "BLOCKED" if name in self.scheduler.blocked else request.status.name
             for name, request in self.scheduler.requests.items()
@@ -236,19 +197,24 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             name: [each.request_id for each in queue if each.request_id not in glue] for name, queue in queues.items()
         }
 
-    def num_blocked(self) -> int:
-        """The number of requests that are BLOCKED."""
-        return list(self.statuses().values()).count("BLOCKED")
-
     def num_free_blocks(self) -> int:
-        """The number of blocks that no request holds."""
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
-    def num_injected(self) -> int:
-        return len(self.worker.injected)
+    def cached_blocks(self) -> list[int]:
+        blocks = self.scheduler.kv_cache_manager.block_pool.blocks
+        return [block.block_id for block in blocks if block.block_hash is not None]
 
-    def check_integrity(self) -> None:
-        self.scheduler.check_integrity()
+    def num_cached(self, request: Request) -> int:
+        found: int = self.scheduler._get_local_prefix_cache_hit(request)[1]
+        return found
+
+    def request_of(self, request_id: str) -> Request:
+        request: Request = self.scheduler.requests[request_id]
+        return request
+
+    def run_traced(self, request: Request, tokens: Tokens) -> None:
+        self.output_processor.tracing_enabled = True
+        self.run(tokens)
 
     def assert_empty(self) -> None:
         while not self.is_idle():
@@ -286,16 +252,3 @@ class SurgicalEngine(SteppedEngine[RequestOutput]):
             self.scheduler_stats.append(outputs.scheduler_stats)
         if self.stat_logger is not None:
             self.stat_logger.record(outputs.scheduler_stats, stats)
-
-    def _config(self) -> VllmConfig:
-        config = surgical_config(self.special_kwargs, self.max_model_len)
-        scheduler, cache = config.scheduler_config, config.cache_config
-        if self.tokenizer is not None:
-            # Upstream checks stop tokens against its model's vocabulary.
-            config.model_config.model_arch_config = copy(config.model_config.model_arch_config)
-            config.model_config.model_arch_config.vocab_size = self.vocab_size
-        config.lora_config = None if self.max_loras is None else LoRAConfig(max_loras=self.max_loras)
-        scheduler.async_scheduling, scheduler.policy = self.is_async, self.scheduling_policy
-        scheduler.max_num_seqs, scheduler.max_num_batched_tokens = self.max_num_seqs, self.max_num_batched_tokens
-        cache.num_gpu_blocks, cache.block_size = self.num_blocks + 1, self.block_size
-        return config

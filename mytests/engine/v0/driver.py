@@ -4,15 +4,14 @@
 from contextlib import nullcontext
 from typing import Any
 
-import torch
-
 from mytests.async_output import allowed, call_back
-from mytests.engine.driver import NO_HOOK, Counts, Driver, Watcher
+from mytests.engine.driver import NO_HOOK, Driver, Watcher, read_kv
+from mytests.engine.v0.groups import cached_blocks
+from mytests.engine.v0.leftovers import assert_engine_empty
 from mytests.fuzz_history import BLOCK_SIZE, Setup
 from mytests.fuzz_model import fill_with_noise
 from mytests.fuzz_plan import Plan
-from mytests.injection_oracle import KV, Loss
-from mytests.leftovers import assert_engine_empty
+from mytests.injection_oracle import Loss
 from vllm import RequestOutput, SamplingParams
 from vllm.config import SpecialKwargs
 from vllm.engine.arg_utils import EngineArgs
@@ -20,7 +19,6 @@ from vllm.engine.llm_engine import LLMEngine
 from vllm.entrypoints.openai.logits_processors import _get_allowed_token_ids_logits_processor
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.sequence import Sequence, SequenceGroup
-from vllm.utils import Device
 from vllm.worker.kv_slots import open_cache
 
 
@@ -41,7 +39,7 @@ class V0Driver(Driver):
         call_back(self.engine)
         for layer in self.engine.model_executor.driver_worker.worker.cpu_cache[0]:
             fill_with_noise(layer)
-        (self._scheduler,) = self.engine.scheduler
+        (self.scheduler,) = self.engine.scheduler
 
     def sampling_params(self, fields: dict[str, Any], plan: Plan) -> SamplingParams:
         if "guided_decoding" in fields:
@@ -59,7 +57,7 @@ class V0Driver(Driver):
         return self.engine.step()
 
     def lengths(self) -> dict[str, int]:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         queues = scheduler.waiting, scheduler.running, scheduler.swapped, scheduler.blocked, scheduler.forked
         groups: list[SequenceGroup] = [group for queue in queues for group in queue]
         return {group.request_id: group.first_seq.get_len() for group in groups}
@@ -70,18 +68,19 @@ class V0Driver(Driver):
     def check_integrity(self) -> None:
         if not self.engine.scheduler_contexts[0].output_queue:
             # Every sampled token has been processed.
-            self._scheduler.check_integrity()
+            super().check_integrity()
 
     def assert_empty(self) -> None:
         assert_engine_empty(self.engine)
 
-    def counts(self) -> Counts:
-        scheduler = self._scheduler
-        pressure = scheduler.evictor
-        return Counts(scheduler.num_cumulative_preemption, pressure.evictions["discard"], pressure.num_recomputed)
+    def num_preemptions(self) -> int:
+        count: int = self.scheduler.num_cumulative_preemption
+        return count
 
     def watch(self, watcher: Watcher) -> None:
-        scheduler = self._scheduler
+        layers = self.engine.model_executor.driver_worker.worker.compilation_config.static_forward_context.values()
+        caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
+        scheduler = self.scheduler
         recompute_from, free_seq = scheduler.evictor._recompute_from, scheduler.free_seq
 
         def note_loss(group: SequenceGroup, num_kept: int) -> None:
@@ -94,13 +93,13 @@ class V0Driver(Driver):
             table = scheduler.block_manager.block_tables.get(seq.seq_id)
             if table is not None and seq.is_finished():
                 blocks = list(table.physical_block_ids)
-                watcher.ended(_name(seq), blocks, self._read_kv(blocks, seq.get_num_computed_tokens()))
+                watcher.ended(_name(seq), blocks, read_kv(caches, blocks, seq.get_num_computed_tokens()))
             free_seq(seq)
 
         scheduler.evictor._recompute_from, scheduler.free_seq = note_loss, note_end
 
     def cached_blocks(self) -> set[int]:
-        return set(self._scheduler.block_manager.block_allocator._allocators[Device.GPU]._cached_blocks.values())
+        return set(cached_blocks(self.scheduler))
 
     def watch_cache_hits(self) -> list[int]:
         """See `Driver.watch_cache_hits`; one request is run at a time, in one step."""
@@ -114,14 +113,6 @@ class V0Driver(Driver):
 
         executor.execute_model = watched
         return found
-
-    def _read_kv(self, blocks: list[int], num_tokens: int) -> list[KV]:
-        """Each layer's KV of the first ``num_tokens`` of a block table."""
-        indices = torch.arange(num_tokens)
-        slots = torch.tensor(blocks)[indices // BLOCK_SIZE] * BLOCK_SIZE + indices % BLOCK_SIZE
-        layers = self.engine.model_executor.driver_worker.worker.compilation_config.static_forward_context.values()
-        caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
-        return [KV(keys.read(slots), values.read(slots)) for keys, values in caches]
 
 
 def _name(seq: Sequence) -> str:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A KV cache without a model: it knows what each slot holds, and checks all that attention would read."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from sequence_hooks.kv.transfer import SlotCopy
+
+
+class Entry(NamedTuple):
+    """What a slot holds: the KV of a token after a context, of which only the hash is kept, at a position."""
+
+    token: int
+    context: int
+    position: int
+    is_injected: bool = False
+
+
+class PretendedKV:
+    """What the slots of all blocks hold. A batch is computed layer by layer: let all write before any of them reads."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.blocks: dict[int, dict[int, Entry]] = {}
+        """By block and place in it."""
+
+        self.injected: list[SlotCopy] = []
+        """All that was injected so far."""
+
+    def inject(self, copies: Sequence[SlotCopy]) -> None:
+        """Copy from slot to slot; all are read before any is written."""
+        assert len(copies) == len({copy.destination for copy in copies})
+        read = [self.blocks[copy.source // self.block_size][copy.source % self.block_size] for copy in copies]
+        for copy, entry in zip(copies, read, strict=True):
+            assert entry.position == copy.source_position, f"{entry} is to be moved from {copy.source_position}"
+            entry = entry._replace(position=copy.position, is_injected=True)
+            self._write(copy.destination // self.block_size, copy.destination % self.block_size, entry)
+        self.injected += copies
+
+    def compute(self, tokens: Sequence[int], table: Sequence[int], start: int, positions: Iterable[int]) -> None:
+        """Write the KV of the tokens of a context from ``start`` on, one for each of the ``positions``."""
+        contexts = _hashes(tokens)
+        for index, position in enumerate(positions, start):
+            block, place = divmod(index, self.block_size)
+            self._write(table[block], place, Entry(tokens[index], contexts[index], position))
+
+    def check(self, name: str, tokens: Sequence[int], table: Sequence[int], overlaps: bool) -> None:
+        """Raise an `AssertionError` unless each token's slot has its KV, after the same context or injected.
+
+        Args:
+            overlaps: Whether a token's position may differ from its index.
+        """
+        contexts = _hashes(tokens)
+        for index, token in enumerate(tokens):
+            held = self.blocks[table[index // self.block_size]].get(index % self.block_size)
+            assert held is not None and held.token == token, f"{name} reads {held} at {index}"
+            is_own = held.is_injected or held.context == contexts[index]
+            assert is_own, f"{name} reads {held} behind {tokens[:index]}"
+            assert overlaps or held.position == index, f"{name} reads {held} at {index}"
+
+    def _write(self, block: int, place: int, entry: Entry) -> None:
+        self.blocks.setdefault(block, {})[place] = entry
+
+
+def _hashes(tokens: Sequence[int]) -> list[int]:
+    """That of the tokens before each one."""
+    return list(accumulate(tokens, lambda before, token: hash((before, token)), initial=0))
