@@ -30,6 +30,8 @@ class V0Walks(Walks):
         }
     )
     policies = ("swap", "auto", "discard", "preserve")
+    budgets: ClassVar[tuple[int | None, ...]] = (None,)
+    most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     engine: SurgicalEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
@@ -85,6 +87,27 @@ class V0Walks(Walks):
             self.seen["preempted with its prefix"] += before.get(group.request_id) == "RUNNING"
         for means, times in scheduler.evictor.evictions.items():
             self.seen[f"KV to {means}"] += times
+
+
+class BudgetWalks(V0Walks):
+    """Trees may sample few tokens."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset(
+        {
+            *("used up at depth 1", "used up without a token", "too many sequences"),
+            *("RUNNING to FINISHED_LENGTH_CAPPED", "WAITING to FINISHED_LENGTH_CAPPED"),
+            *("SWAPPED to FINISHED_LENGTH_CAPPED", "BLOCKED to FINISHED_LENGTH_CAPPED"),
+        }
+    )
+    budgets = (4, 8, 20, 50)
+    most_sequences = (None, 4)
+
+
+@sizes(200, 1_000)
+def test_random_walks_on_a_budget(size: int) -> None:
+    """The same where all sequences of a tree may end at once, wherever they are."""
+    walk(BudgetWalks, size)
 
 
 @sizes(700, 2_000)

@@ -22,6 +22,7 @@ class PlainWalks(Walks):
             *("injected", "refused slots", "evicted", "resumed", "assembled"),
             *(f"abort {queue} at depth {depth}" for queue in ("running", "blocked") for depth in (0, 1)),
             *("ended as stopped", "ended as length", "ended at a join"),
+            *("used up at depth 0", "used up at depth 2", "used up without a token", "too many sequences"),
         }
     )
     engine: SteppedPlainEngine

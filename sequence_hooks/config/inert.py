@@ -10,9 +10,11 @@ def idle_warning(special_kwargs: SpecialKwargs) -> str | None:
     User-defined handlers are assumed to spawn and block.
     """
     has_sync, has_promise = (_has(special_kwargs, name) for name in ("sync_token", "promise_token"))
-    limits = [name for name in ("max_child_depth", "max_tree_tokens") if getattr(special_kwargs, name) == 0]
-    if limits and has_promise:
-        return f"special_kwargs: {limits[0]} is 0, so the promise token is an ordinary token; raise it"
+    if has_promise and special_kwargs.max_child_depth == 0:
+        return "special_kwargs: max_child_depth is 0, so the promise token is an ordinary token; raise it"
+    most = special_kwargs.max_tree_sequences
+    if has_promise and most is not None and most <= special_kwargs.children_per_promise:
+        return f"special_kwargs: max_tree_sequences is {most}, so the promise token is an ordinary token; raise it"
     if special_kwargs.named_handlers:
         return None
     if not has_promise and special_kwargs.sync_resume == "auto":

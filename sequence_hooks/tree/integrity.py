@@ -77,6 +77,9 @@ def faults_of(branch: "Branch[Any]") -> Iterator[str]:
         yield f"has {branch.num_unfinished_children} unfinished children, and may have {branch.limits.max_children}"
     if branch.depth > branch.limits.max_child_depth:
         yield f"has depth {branch.depth}, and may have {branch.limits.max_child_depth}"
+    most = branch.limits.max_tree_sequences
+    if branch.parent is None and most is not None and branch.num_sequences > most:
+        yield f"has a tree of {branch.num_sequences} sequences, and may have {most}"
     if branch.phase == "finished" and branch.ended_as is None:
         yield "has finished, and it is not known how"
     if branch.awaits_resume and branch.phase != "blocked":

@@ -6,7 +6,6 @@ One method changes a sequence's status together with its queue. An observer is t
 
 from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
 from typing import Any
 
 from sequence_hooks.trace import events
@@ -19,8 +18,14 @@ from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 _LEGAL = {
-    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
+    SequenceStatus.WAITING: {
+        SequenceStatus.RUNNING,
+        SequenceStatus.WAITING,
+        SequenceStatus.BLOCKED,
+        SequenceStatus.FINISHED_ABORTED,
+    },
     SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
+    SequenceStatus.SWAPPED: {SequenceStatus.BLOCKED},
     SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
     SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
     SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
@@ -148,10 +153,11 @@ class HookQueues(Scheduler):
         elif group in self.blocked:
             self.blocked.remove(group)
         else:
-            # Upstream's queues have to be searched; a waiting group was preempted just now, and is the first one.
-            queue = self.running if group in self.running else self.waiting
-            with suppress(ValueError):
-                queue.remove(group)
+            # Upstream's queues have to be searched.
+            queues = self.running, self.swapped, self.waiting
+            found = next((queue for queue in queues if group in queue), None)
+            if found is not None:
+                found.remove(group)
 
     def _has_blocks(self, group: SequenceGroup) -> bool:
         return group.first_seq.seq_id in self.block_manager.block_tables
