@@ -10,9 +10,7 @@ from mytests.fuzz_grammars import Grammar, Words
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from vllm.sampling_params import RequestOutputKind
 
-_OF_HOOKS = (
-    *("hooks", "max_child_depth", "max_children", "max_tree_tokens", "max_tree_sequences", "stream_children"),
-)
+_OF_HOOKS = (*("hooks", "max_child_depth", "max_children", "max_tree_tokens", "max_tree_sequences", "stream_children"),)
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,8 +30,6 @@ class V0Walks(Walks):
         }
     )
     policies = ("swap", "auto", "discard", "preserve")
-    budgets: ClassVar[tuple[int | None, ...]] = (None,)
-    most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     engine: SurgicalEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:

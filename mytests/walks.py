@@ -48,10 +48,10 @@ class Walks(RuleBasedStateMachine):
     policies: ClassVar[tuple[str, ...]] = ("auto", "discard", "preserve")
     """What the engine may do with KV of BLOCKED sequences."""
 
-    budgets: ClassVar[tuple[int | None, ...]] = (None, None, None, None, 8, 20, 50)
+    budgets: ClassVar[tuple[int | None, ...]] = (None,)
     """How many tokens a tree may sample."""
 
-    most_sequences: ClassVar[tuple[int | None, ...]] = (None, None, None, 4, 9)
+    most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     """How many sequences a tree may have."""
 
     engine: SteppedEngine[Any]

@@ -24,8 +24,6 @@ class V1Walks(Walks):
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(MUST_ARISE if IS_REFERENCE else ())
     strategies: ClassVar[tuple[str, ...]] = ("concatenate", "none")
-    budgets: ClassVar[tuple[int | None, ...]] = (None,)
-    most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     engine: SurgicalEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:

@@ -10,11 +10,11 @@ def idle_warning(special_kwargs: SpecialKwargs) -> str | None:
     User-defined handlers are assumed to spawn and block.
     """
     has_sync, has_promise = (_has(special_kwargs, name) for name in ("sync_token", "promise_token"))
-    if has_promise and special_kwargs.max_child_depth == 0:
-        return "special_kwargs: max_child_depth is 0, so the promise token is an ordinary token; raise it"
-    most = special_kwargs.max_tree_sequences
-    if has_promise and most is not None and most <= special_kwargs.children_per_promise:
-        return f"special_kwargs: max_tree_sequences is {most}, so the promise token is an ordinary token; raise it"
+    too_low = {"max_child_depth": 0, "max_tree_sequences": special_kwargs.children_per_promise}
+    limits = {name: getattr(special_kwargs, name) for name in too_low}
+    for field, value in limits.items() if has_promise else ():
+        if value is not None and value <= too_low[field]:
+            return f"special_kwargs: {field} is {value}, so the promise token is an ordinary token; raise it"
     if special_kwargs.named_handlers:
         return None
     if not has_promise and special_kwargs.sync_resume == "auto":

@@ -3,9 +3,10 @@
 
 A choice whose request met a hook has the extra fields ``children``, ``segments`` and ``joins``, as in the engine's
 ``CompletionOutput``; with detached children also ``sampled`` and ``assembled``, and with limits that its tree has met
-``limits_met``. A stream has them in the chunk with the choice's finish reason. If the request asks for ``stream_children``, each `ChildDelta` is a chunk of its own, without
-choices and with the extra field ``child``. When a sequence begins to wait for its caller, a chunk with an empty choice
-says so in the extra field ``waiting``, a `Waiting`.
+``limits_met``. A stream has them in the chunk with the choice's finish reason. If the request asks for
+``stream_children``, each `ChildDelta` is a chunk of its own, without choices and with the extra field ``child``. When a
+sequence begins to wait for its caller, a chunk with an empty choice says so in the extra field ``waiting``, a
+`Waiting`.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 """Checks that trees, queues and blocks add up. Each error lists all the counts, so that the message alone is enough."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,17 @@ def check_queues(queues: Mapping[str, Sequence[str]]) -> None:
 def report_queues(queues: Mapping[str, Sequence[str]]) -> str:
     """One line per queue."""
     return "\n".join(["queues:", *(f"  {name}: {list(queue)}" for name, queue in queues.items())])
+
+
+def report_trees(branches: "Iterable[Branch[Any]]") -> str:
+    """One line per sequence."""
+    lines = [
+        f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
+        f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
+        f"{branch.num_joined} of {len(branch.children)} children joined"
+        for branch in branches
+    ]
+    return "\n".join(["trees:", *lines])
 
 
 def faults_of(branch: "Branch[Any]") -> Iterator[str]:

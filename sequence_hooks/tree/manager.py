@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Generic
 
 from sequence_hooks.config.limits import LimitName, Limits
 from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.results import Join
 from sequence_hooks.tree.branch import Branch, Phase, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import (
@@ -27,7 +26,7 @@ from sequence_hooks.tree.events import (
     TreeEvent,
     TreeObserver,
 )
-from sequence_hooks.tree.integrity import IntegrityError, faults_of
+from sequence_hooks.tree.integrity import IntegrityError, faults_of, report_trees
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import WaitsFor
@@ -255,13 +254,7 @@ class DependencyManager(Generic[S]):
 
     def report(self) -> str:
         """All trees, one line per sequence."""
-        lines = [
-            f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
-            f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
-            f"{branch.num_joined} of {len(branch.children)} children joined"
-            for branch in self.branches
-        ]
-        return "\n".join(["trees:", *lines])
+        return report_trees(self.branches)
 
     def _set_aside(self, branch: Branch[S], waits_for: WaitsFor) -> None:
         branch.phase, branch.blocked_since, branch.blocked_time = "blocked", self._clock(), time.time()
@@ -269,14 +262,7 @@ class DependencyManager(Generic[S]):
         self._tell(branch, Blocked(branch.request_id, waits_for))
 
     def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
-        join = Join(
-            position=merge.position,
-            num_merged=merge.num_merged,
-            num_cut=merge.num_cut,
-            num_context=merge.num_context,
-            num_prefill=num_prefill,
-            error=merge.error,
-        )
+        join = merge.as_join(num_prefill)
         branch.joins.append(join)
         branch.merged += merge.segments
         num_failed = sum(child.has_failed for child in children)

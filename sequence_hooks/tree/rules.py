@@ -35,7 +35,7 @@ from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.handlers.triggers import TriggerMatch
-from sequence_hooks.results import Segment
+from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
@@ -95,6 +95,10 @@ class Merge:
     def num_merged(self) -> int:
         """Tokens appended, including inserted ones."""
         return num_tokens(self.spans)
+
+    def as_join(self, num_prefill: int) -> Join:
+        """What the parent's caller is told of it."""
+        return Join(self.position, self.num_merged, self.num_cut, self.num_context, num_prefill, self.error)
 
 
 def decide(
