@@ -247,6 +247,10 @@ class TestWhoIsTold:
         [
             ({"max_tree_tokens": 5}, "r: max_tree_tokens is used up, and all sequences of its tree end"),
             ({"max_tree_sequences": 2}, "r: max_tree_sequences is reached, and its tree spawns no more children"),
+            (
+                {"max_tree_sequences": 2, "max_tree_tokens": 6},
+                "r: max_tree_sequences is reached, and its tree spawns no more children",
+            ),
         ],
     )
     def test_the_log_names_the_request(

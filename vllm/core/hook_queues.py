@@ -6,6 +6,7 @@ One method changes a sequence's status together with its queue. An observer is t
 
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from sequence_hooks.trace import events
@@ -155,9 +156,8 @@ class HookQueues(Scheduler):
         else:
             # Upstream's queues have to be searched.
             queues = self.running, self.swapped, self.waiting
-            found = next((queue for queue in queues if group in queue), None)
-            if found is not None:
-                found.remove(group)
+            with suppress(ValueError):
+                next((queue for queue in queues if group in queue), self.waiting).remove(group)
 
     def _has_blocks(self, group: SequenceGroup) -> bool:
         return group.first_seq.seq_id in self.block_manager.block_tables
