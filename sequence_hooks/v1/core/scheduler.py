@@ -354,16 +354,16 @@ class HookScheduler(ReleaseScheduler):
         return request.request_id in self.branches or request.request_id in self._injection.glue
 
     def _leave_queue(self, request: Request) -> None:
-        """Take a request out of all queues, wherever it is. What a step in flight samples for it is dropped."""
+        """Take a request out of all queues, wherever it is. It finishes before the next step, as if it was aborted:
+        upstream drops what a step in flight samples for it.
+        """
         if request.status == RequestStatus.RUNNING:
             self.running.remove(request)
-            self.reset_preempted_req_ids.add(request.request_id)
         self._inflight_prefills.discard(request)
         self.deferred.discard(request)
         for queue in (self.waiting_with_kv, self.waiting):
             with suppress(ValueError):
                 queue.remove_request(request)
-        discard_in_flight(request)
 
     def _remove(self, glue: Sequence[Request]) -> None:
         """Take glue out of all queues, each of which is gone through once."""
