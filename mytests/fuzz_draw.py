@@ -76,7 +76,8 @@ _FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "limits": {
         "max_child_depth": st.none() | st.integers(0, 1),
         "max_children": st.none() | st.just(1),
-        "max_tree_tokens": st.none() | st.integers(0, 60),
+        "max_tree_tokens": st.none() | st.integers(1, 60),
+        "max_tree_sequences": st.none() | st.integers(1, 6),
     },
     "stream_children": {"stream_children": st.just(True)},
     "grammar": {"grammar": grammars()},

@@ -33,9 +33,13 @@ class Rules:
 
     def check(self, root: Node) -> None:
         """Check that all spawns, joins, segments, limits and ends are those that the sampled tokens ask for."""
-        num_in_tree = sum(len(node.sampled) for node in root.walk())
-        for node in root.walk():
-            _Replay(node, self, num_in_tree).check()
+        nodes = list(root.walk())
+        num_in_tree = sum(len(node.sampled) for node in nodes)
+        assert len(nodes) <= self.max_tree_sequences, f"{root.name} has a tree of {len(nodes)} sequences"
+        # Each sequence may sample once in the step in which the budget is used up.
+        assert num_in_tree < self.max_tree_tokens + len(nodes), f"{root.name} has a tree of {num_in_tree} tokens"
+        for node in nodes:
+            _Replay(node, self, num_in_tree, len(nodes)).check()
             _check_unfinished_children(node, self.max_children)
 
     @property
@@ -48,9 +52,21 @@ class Rules:
         asked = self.params.max_children
         return self.hooks.max_children if asked is None else min(asked, self.hooks.max_children)
 
-    def max_tokens_of(self, node: Node) -> int:
+    @property
+    def max_tree_sequences(self) -> int:
+        most = (self.params.max_tree_sequences, self.hooks.max_tree_sequences)
+        return min(each for each in most if each is not None)
+
+    @property
+    def max_tree_tokens(self) -> float:
+        asked = self.params.max_tree_tokens
+        return float("inf") if asked is None or not self.params.hooks else asked
+
+    def max_tokens_of(self, node: Node) -> float:
         """The number of tokens that the node may sample."""
-        return self.max_tokens if node.depth == 0 or self.child_max_tokens is None else self.child_max_tokens
+        if node.depth == 0:
+            return min(self.max_tokens, self.max_tree_tokens)
+        return self.max_tokens if self.child_max_tokens is None else self.child_max_tokens
 
 
 @dataclass
@@ -61,6 +77,9 @@ class _Replay:
     rules: Rules
     num_in_tree: int
     """The final number of tokens sampled in the whole tree."""
+
+    num_sequences: int
+    """The final number of sequences in the whole tree."""
 
     position: int = 0
     num_sampled: int = 0
@@ -77,6 +96,9 @@ class _Replay:
         node, ending = self.node, None
         while ending is None and self.position < len(node.tokens):
             ending = self._sample()
+        if not node.tokens and self._may_be_cut():
+            # It was waiting to be admitted.
+            ending = "length"
         name = node.name
         assert node.output.finish_reason == (ending or "abort"), f"{name} ended with {node.output.finish_reason}"
         assert self.position == len(node.tokens), f"{name} has tokens behind its end at {self.position}"
@@ -99,6 +121,8 @@ class _Replay:
         ending = self._ending(token)
         hook, num_tokens = self._fired()
         spawns = self._spawn(num_tokens if hook == "promise" else 0, ending)
+        if ending is None and self._may_be_cut():
+            return self._cut(hook == "sync")
         waits = hook == "sync" or (spawns and self.rules.hooks.block_on == "promise")
         blocks = ending is None and waits
         if ending and self.rules.hooks.detaches and self.num_children and self.node.output.finish_reason == "abort":
@@ -112,6 +136,20 @@ class _Replay:
         is_full = self._join(joins[self.num_joins], ending)
         return ending or ("length" if is_full else None)
 
+    def _may_be_cut(self) -> bool:
+        """Whether its tree may have ended here: it has, and the sequence has sampled no more."""
+        is_used_up = self.num_in_tree >= self.rules.max_tree_tokens
+        is_last = self.num_sampled == len(self.node.sampled)
+        return is_used_up and is_last and self.node.output.finish_reason == "length"
+
+    def _cut(self, waits: bool) -> str:
+        """Check the end of a sequence with its tree, with its last token or after it, before or after its join."""
+        joins = self.node.output.joins
+        if self.unjoined or (waits and self.num_joins < len(joins)):
+            assert self.num_joins < len(joins), f"{self.node.name} ends without its children's results"
+            self._join(joins[self.num_joins], None if joins[self.num_joins].num_prefill else "length")
+        return "length"
+
     def _ending(self, token: int) -> str | None:
         params = self.node.params
         new = piece(token, params)
@@ -119,8 +157,9 @@ class _Replay:
             self.stop_reason = token if token in params.stop_token_ids and not self._is_eos(token) else None
             self.text = self.text[: len(self.text) - len(new) * (not params.include_stop_str_in_output)]
             return "stop"
+        least = min(params.min_tokens, self.rules.max_tree_tokens)
         found = find_stop(self.text[self.merged_text_end :], len(new), params)
-        if found is not None and self.num_sampled >= params.min_tokens + DIALECT.least_for_stop_string:
+        if found is not None and self.num_sampled >= least + DIALECT.least_for_stop_string:
             self.stop_reason, kept = found
             self.text = self.text[: self.merged_text_end + kept]
             return "stop"
@@ -148,11 +187,12 @@ class _Replay:
         shared = num_shared[self.rules.hooks.child_context]
         room = self.rules.max_model_len - shared - max(map(len, prefixes))
         may_spawn = num_trigger_tokens > 0 and self.node.depth < self.rules.max_child_depth and room > 0
-        may_spawn = may_spawn and ending is None and self._num_at_least() < self._most()
+        may_spawn = may_spawn and ending is None and self._num_at_least() < self.rules.max_tree_tokens
         # How many detached ones had ended by then, the tree does not say.
         num_unfinished = self.num_children if self.rules.hooks.detaches else len(self.unjoined)
         must_spawn = may_spawn and num_unfinished + len(prefixes) <= self.rules.max_children
-        must_spawn = must_spawn and self.num_in_tree < self._most()
+        must_spawn = must_spawn and self.num_in_tree < self.rules.max_tree_tokens
+        must_spawn = must_spawn and self.num_sequences + len(prefixes) <= self.rules.max_tree_sequences
         spawned = [child for child in self.node.children if child.output.spawn_position == self.position]
         choices = {len(prefixes)} if must_spawn else {0, len(prefixes)} if may_spawn else {0}
         assert len(spawned) in choices, f"{name} spawns {len(spawned)} at {self.position}, not {choices}"
@@ -165,10 +205,6 @@ class _Replay:
             assert [c.name for c in spawned] == [f"{name}_child_{first + i}" for i in range(len(spawned))]
         self.unjoined += [] if self.rules.hooks.detaches else spawned
         return bool(spawned)
-
-    def _most(self) -> float:
-        limit = self.rules.params.max_tree_tokens
-        return float("inf") if limit is None else limit
 
     def _num_at_least(self) -> int:
         """A lower bound on the tokens sampled in the tree so far: its own, and those of its joined children."""

@@ -10,7 +10,7 @@ from mytests.fuzz_grammars import Grammar, Words
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from vllm.sampling_params import RequestOutputKind
 
-_OF_HOOKS = ("hooks", "max_child_depth", "max_children", "max_tree_tokens", "stream_children")
+_OF_HOOKS = (*("hooks", "max_child_depth", "max_children", "max_tree_tokens", "max_tree_sequences", "stream_children"),)
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +46,7 @@ class Params(Compact):
     max_child_depth: int | None = None
     max_children: int | None = None
     max_tree_tokens: int | None = None
+    max_tree_sequences: int | None = None
     stream_children: bool = False
     has_plan: bool = True
     """False for children whose parameters replace their parent's processors, including the plan."""

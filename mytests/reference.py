@@ -32,7 +32,9 @@ class Reference:
 
     def add(self, request_id: str, num_prompt: int, max_tokens: int) -> None:
         """Note that a request has come."""
-        self._num_prompt[request_id], self._max_tokens[request_id] = num_prompt, max_tokens
+        most = self.hooks.max_tree_tokens
+        self._num_prompt[request_id] = num_prompt
+        self._max_tokens[request_id] = max_tokens if most is None else min(max_tokens, most)
 
     def feed(self, sampling: Sampling, draw: Callable[[], int]) -> int:
         """The token that a sequence samples, which is drawn if it has none for this place."""
@@ -59,6 +61,9 @@ class Reference:
     ) -> list[int]:
         """The tokens of a finished sequence, with or without the EOS that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
+        if branch is not None and branch.has_used_up:
+            # How far each sequence has come by then is a matter of scheduling.
+            fed = fed[: branch.num_sampled]
         out: list[int] = []
         pending: list[Branch[Any]] = []
         children = [] if branch is None else list(branch.children)

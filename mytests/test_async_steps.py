@@ -4,10 +4,12 @@
 `LLMEngine` is upstream's with our overrides, around a surgical engine's scheduler; there is no model.
 """
 
+import dataclasses
+
 import pytest
 
 from mytests.async_steps import AsyncEngine, script
-from mytests.engine.surgical import PROMISE
+from mytests.engine.surgical import PROMISE, SYNC_HOOKS, SurgicalEngine, completed
 from mytests.rules.handlers import FORK, Seeing, own
 from mytests.samples import SAMPLES, add_samples
 from sequence_hooks.handlers import TokenEvent
@@ -75,6 +77,19 @@ def test_a_parent_that_ends_with_children_waits_for_them() -> None:
     engine.surgical.add(max_tokens=3)
     engine.run(script(r="!ab", r_child_0="BC"))
     assert engine.outputs[-1].outputs[0].text == "abBC"
+
+
+@pytest.mark.parametrize("most", range(3, 16))
+def test_a_budget_ends_a_tree_as_without_it(most: int) -> None:
+    """Its tokens are processed at once, so none is sampled after the end."""
+    texts = {"r": "a!!b" + "z" * 9, "r_child_0": "BCDEFGH", "r_child_1": "IJ"}
+    engine = AsyncEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=most))
+    engine.surgical.add()
+    engine.run(script(**texts))
+    expected = completed(SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=most)), **texts)
+    found = engine.outputs[-1].outputs[0]
+    assert (found.text, found.finish_reason) == (expected.text, expected.finish_reason)
+    assert [child.text for child in found.children] == [child.text for child in expected.children]
 
 
 def test_what_was_processed_at_once_is_not_processed_again() -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What children inherit on V0 alone, and samples (n > 1) with trees of their own."""
 
+import dataclasses
+
 import pytest
 
 from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
@@ -43,6 +45,20 @@ class TestInheritance:
         completions = engine.outputs["r"].outputs
         assert [completion.text for completion in completions] == ["Az", "BCDEFGy"]
         assert [len(completion.children) for completion in completions] == [1, 1]
+        assert engine.samples == {}
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("kind", list(RequestOutputKind))
+    def test_each_of_n_samples_has_its_own_budget(self, kind: RequestOutputKind) -> None:
+        """One may end while others go on, and the request ends with the last."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9))
+        add_samples(engine, n=2, output_kind=kind)
+        texts = SAMPLES | {"r_parallel_sample_1_child_0": "B" * 30}
+        engine.run(plan(**texts, r_parallel_sample_0="!.z", r_parallel_sample_1="!.y"))
+        completions = engine.outputs["r"].outputs
+        assert [each.finish_reason for each in completions] == ["stop", "length"]
+        if kind != RequestOutputKind.DELTA:
+            assert [each.text for each in completions] == ["Az", "B" * 7]
         assert engine.samples == {}
         engine.assert_empty()
 

@@ -58,8 +58,22 @@ class TestMetrics:
         log(logger)
         names = ("children_spawned", "children_failed", "merged_tokens", "resume_prefill_tokens", "resume_saved_tokens")
         assert [told(f"{name}_total") for name in names] == [2, 0, 9, 10, 8]
+        assert told("promises_refused_total", limit="max_children") == 0
         assert (told("request_blocked_time_seconds_count"), len(engine.scheduler.trees.stats.blocked_times)) == (1, 0)
         assert told("num_requests_blocked") == 0
+
+    def test_limits_are_counted(self) -> None:
+        """Each promise that is refused, and each tree once, by the limit."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_children=1, max_tree_tokens=9))
+        logger = logger_of(engine)
+        engine.add()
+        engine.run(plan(r="!!!" + "a" * 9, r_child_0="b" * 9))
+        log(logger)
+        log(logger)
+        assert told("promises_refused_total", limit="max_children") == 2
+        assert told("trees_limited_total", limit="max_children") == 1
+        assert told("trees_limited_total", limit="max_tree_tokens") == 1
+        engine.assert_empty()
 
     def test_who_is_blocked_and_what_they_hold(self) -> None:
         """Two sequences are blocked; a block that both share counts once, out of sixteen."""

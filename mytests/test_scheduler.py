@@ -194,7 +194,7 @@ class TestQueues:
         assert engine.statuses() == {}
         engine.assert_empty()
 
-    @pytest.mark.parametrize("status", ["SWAPPED", "FINISHED_ABORTED", "WAITING"])
+    @pytest.mark.parametrize("status", ["BLOCKED", "FINISHED_ABORTED"])
     def test_an_illegal_transition_names_both_states(self, status: str) -> None:
         """This holds for each status that cannot become BLOCKED."""
         engine = SurgicalEngine(SYNC_HOOKS)

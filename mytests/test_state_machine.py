@@ -85,6 +85,27 @@ class V0Walks(Walks):
             self.seen[f"KV to {means}"] += times
 
 
+class BudgetWalks(V0Walks):
+    """Trees may sample few tokens."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset(
+        {
+            *("used up at depth 1", "used up without a token", "too many sequences"),
+            *("RUNNING to FINISHED_LENGTH_CAPPED", "WAITING to FINISHED_LENGTH_CAPPED"),
+            *("SWAPPED to FINISHED_LENGTH_CAPPED", "BLOCKED to FINISHED_LENGTH_CAPPED"),
+        }
+    )
+    budgets = (4, 8, 20, 50)
+    most_sequences = (None, 4)
+
+
+@sizes(200, 1_000)
+def test_random_walks_on_a_budget(size: int) -> None:
+    """The same where all sequences of a tree may end at once, wherever they are."""
+    walk(BudgetWalks, size)
+
+
 @sizes(700, 2_000)
 def test_random_walks(size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""

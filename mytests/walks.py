@@ -48,6 +48,12 @@ class Walks(RuleBasedStateMachine):
     policies: ClassVar[tuple[str, ...]] = ("auto", "discard", "preserve")
     """What the engine may do with KV of BLOCKED sequences."""
 
+    budgets: ClassVar[tuple[int | None, ...]] = (None,)
+    """How many tokens a tree may sample."""
+
+    most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
+    """How many sequences a tree may have."""
+
     engine: SteppedEngine[Any]
 
     @abstractmethod
@@ -139,6 +145,8 @@ class Walks(RuleBasedStateMachine):
                 self._resume(name, "")
             self._step(lambda: EOS)
         self.engine.assert_empty()
+        for tree in self.trees.values():
+            self.check_budget(tree)
         for branch in (branch for root in self.trees.values() for branch in root.subtree()):
             self.seen[f"ended as {branch.ended_as}"] += 1
             self.seen["ended at a join"] += branch.ended_at_join
@@ -154,6 +162,17 @@ class Walks(RuleBasedStateMachine):
         self.seen["assembled"] += completion.sampled is not None
         sampled = completion if completion.sampled is None else completion.sampled
         assert list(sampled.token_ids) == self.reference.output(name, self.trees.get(name))
+
+    def check_budget(self, tree: Branch[Any]) -> None:
+        """A tree has sampled no more than it may, but for the other tokens of the step in which it was used up."""
+        most, num_sampled = tree.limits.max_tree_tokens, tree.num_sampled_below
+        assert most is None or num_sampled < most + self.engine.max_num_seqs
+        assert tree.has_used_up == (most is not None and num_sampled >= most)
+        self.seen["used up"] += tree.has_used_up
+        for branch in tree.subtree() if tree.has_used_up else ():
+            self.seen[f"used up at depth {branch.depth}"] += 1
+            self.seen["used up without a token"] += not branch.sequence.output_token_ids
+        self.seen["too many sequences"] += "max_tree_sequences" in tree.limits_met
 
     def queued(self) -> list[str]:
         """The ids of all sequences in a queue."""
@@ -190,6 +209,8 @@ class Walks(RuleBasedStateMachine):
             "max_child_depth": draw(3, 2, 1, 0),
             "children_per_promise": children,
             "max_children": draw(*range(children, 9)),
+            "max_tree_tokens": draw(*self.budgets),
+            "max_tree_sequences": draw(*self.most_sequences),
             "child_merge_strategy": strategy,
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),

@@ -55,6 +55,9 @@ class Tree:
     assembled: Transcript | None
     """The choice with these results in their places, which a stream tells only here."""
 
+    limits_met: tuple[str, ...] = ()
+    """See `CompletionOutput.limits_met`."""
+
 
 Event = TextDelta | ChildDelta | Waiting | Tree
 
@@ -75,6 +78,7 @@ def tree(choice: Any) -> Tree | None:
         msgspec.convert(choice.joins, tuple[Join, ...]),
         _transcript(getattr(choice, "sampled", None)),
         _transcript(getattr(choice, "assembled", None)),
+        tuple(getattr(choice, "limits_met", None) or ()),
     )
 
 

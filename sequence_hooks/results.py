@@ -189,6 +189,10 @@ class TreeFields:
     """How many tokens its children have sampled, and how many it got from joins. Set in earlier outputs too if the
     request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
 
+    limits_met: tuple[str, ...] = ()
+    """The limits that have refused a promise of its tree, by name, ``max_model_len`` among them; with
+    ``max_tree_tokens``, that limit has ended all sequences of the tree."""
+
     sampled: Transcript | None = None
     """The completion as it was sampled, which is its context; None unless it has detached children."""
 

@@ -88,7 +88,8 @@ class PlainEngine:
         sequence.output_token_ids.append(token_id)
         num_output = len(sequence.output_token_ids)
         is_full = len(sequence.context) == self.length or branch.num_sampled == sequence.sampling_params.max_tokens
-        if token_id == EOS or is_full:
+        may_go_on = branch.count_sampled() and not is_full
+        if token_id == EOS or not may_go_on:
             sequence.outcome = "stopped" if token_id == EOS else "length"
             self.driver.end(branch, range(num_output - 1, num_output) if token_id == EOS else range(0))
             if branch.phase == "finished":

@@ -59,6 +59,13 @@ def test_both_orders_are_told() -> None:
     assert (found.sampled, found.assembled) == (ORDER, ORDER)
 
 
+def test_the_limits_that_were_met_are_told() -> None:
+    """If there are any."""
+    found = tree(ended(limits_met=("max_children",)))
+    assert found is not None
+    assert found.limits_met == ("max_children",)
+
+
 STREAM = [
     chunk(choice(text="a")),
     chunk(choice()),

@@ -59,9 +59,19 @@ class PlainWalks(Walks):
         assert [branch for branch in tree.subtree() if not branch.sequence.is_released] == [tree]
 
 
+class BudgetWalks(PlainWalks):
+    """Trees may sample few tokens, and have few sequences."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset({"used up at depth 2", "used up without a token", "too many sequences", "ended as length"})
+    budgets = (4, 8, 20, 50)
+    most_sequences = (None, 4)
+
+
+@pytest.mark.parametrize("machine", [PlainWalks, BudgetWalks])
 @pytest.mark.parametrize(
     "size", [pytest.param(400, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
 )
-def test_random_walks(size: int) -> None:
+def test_random_walks(size: int, machine: type[PlainWalks]) -> None:
     """All invariants hold, and the walks reach all that they must."""
-    walk(PlainWalks, size)
+    walk(machine, size)

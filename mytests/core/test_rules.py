@@ -2,6 +2,7 @@
 """The rules as functions: what a hook token does, who is ready, and what a join appends."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,7 @@ def specs_of(asks: TokenHandler, branch: Branch[PlainSequence] | None = None, **
 
 
 TWO = Actions((Spawn((5,), {"max_tokens": 3}), Spawn((6, 7))))
+FEW_SEQUENCES = Limits(True, 2, 3, None, max_tree_sequences=5)
 FEW_TOKENS = Limits(True, 2, 3, max_tree_tokens=7)
 
 
@@ -117,16 +119,20 @@ class TestDecide:
         assert seen == [TokenEvent(PROMISE, "r_child_0", (10, 11), (20, 21), 1, 2, 2)]
 
     @pytest.mark.parametrize(
-        "state",
-        [{"depth": 2}, {"num_children": 2}, {"limits": FEW_TOKENS, "num_sampled": 7}],
-        ids=["depth", "children", "tokens-of-the-tree"],
+        ("state", "limit"),
+        [
+            ({"depth": 2}, "max_child_depth"),
+            ({"num_children": 2}, "max_children"),
+            ({"depth": 1, "num_children": 2, "limits": replace(FEW_SEQUENCES, max_children=9)}, "max_tree_sequences"),
+        ],
     )
-    def test_past_a_limit_a_token_is_an_ordinary_one(self, state: dict[str, Any]) -> None:
-        """As configured, so there is nothing to tell."""
-        assert decided(Asks(TWO), branch_with(**state)) == Refusal()
+    def test_past_a_limit_a_token_is_an_ordinary_one(self, state: dict[str, Any], limit: Any) -> None:
+        """And it is known which limit has refused it."""
+        assert decided(Asks(TWO), branch_with(**state)) == Refusal(limit=limit)
 
     @pytest.mark.parametrize(
-        "state", [{"depth": 1}, {"num_children": 1}, {"limits": FEW_TOKENS, "num_sampled": 6}, {"room": 3}]
+        "state",
+        [{"depth": 1}, {"num_children": 1}, {"depth": 1, "num_children": 1, "limits": FEW_SEQUENCES}, {"room": 3}],
     )
     def test_up_to_a_limit_it_is_not(self, state: dict[str, Any]) -> None:
         """The limits themselves are allowed."""
@@ -141,7 +147,7 @@ class TestDecide:
 
     def test_each_child_needs_room_for_a_token(self) -> None:
         """After its prefix."""
-        assert decided(Asks(TWO), room=2) == Refusal(lacks_room=True)
+        assert decided(Asks(TWO), room=2) == Refusal(limit="max_model_len")
 
     @pytest.mark.parametrize(
         ("actions", "error"),
@@ -223,6 +229,15 @@ class TestJoin:
         )
         assert (merge.position, merge.num_merged, merge.num_cut, merge.num_context) == (5, 4, 0, 13)
         assert (merge.ends_at_length, merge.error) == (False, None)
+
+    def test_a_tree_that_has_used_up_its_tokens_goes_on_nowhere(self) -> None:
+        """Whatever room the model's length has; all results are merged."""
+        parent = parent_of(("a", [20, 21], handler()))
+        for branch in parent.subtree():
+            branch.limits = FEW_TOKENS
+        assert [branch.count_sampled() for branch in parent.subtree()] == [True, False]
+        merge = merged(parent)
+        assert (merge.num_merged, merge.num_cut, merge.ends_at_length) == (2, 0, True)
 
     @pytest.mark.parametrize(("room", "kept", "ends"), [(0, 0, True), (2, 2, True), (3, 3, True), (4, 3, False)])
     def test_it_is_cut_to_the_room(self, room: int, kept: int, ends: bool) -> None:

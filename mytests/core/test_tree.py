@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trees: which steps a branch may take, who is ready when, and what is kept."""
 
+import dataclasses
 from itertools import count
 from sys import getrecursionlimit
 from typing import Any
@@ -356,6 +357,17 @@ class TestIntegrity:
         for _ in range(4):
             child_of(trees, root, handler())
         with pytest.raises(IntegrityError, match="has 4 unfinished children, and may have 3"):
+            trees.check_integrity()
+
+    def test_too_many_sequences_are_told(self) -> None:
+        """Of the whole tree, finished or not."""
+        trees = Trees()
+        root = trees.add_root(PlainSequence(), dataclasses.replace(LIMITS, max_tree_sequences=2))
+        only = child_of(trees, root, handler(), [20])
+        trees.check_integrity()
+        end(trees, only)
+        child_of(trees, root, handler())
+        with pytest.raises(IntegrityError, match="r has a tree of 3 sequences, and may have 2"):
             trees.check_integrity()
 
     def test_the_finished_are_not_looked_at(self) -> None:

@@ -192,6 +192,13 @@ TRAPS = (
         surgical("mytests/rules/test_resume.py::TestResume"),
     ),
     undoing(
+        "a request ends with a token of its own",
+        "a-tree-that-ends-stays-queued",
+        "A sequence whose tree has used up its tokens stays in upstream's queue, and samples on.",
+        (Edit(f"{SCHEDULER}.block_sequence", "self._leave_queue(request)", "pass"),),
+        surgical("mytests/rules/test_tree_budget.py::TestWhoEnds"),
+    ),
+    undoing(
         "requests get their EOS, bad words and checks",
         "overridden-children-have-no-eos",
         "A child with parameters of its own never ends at an EOS, and ignores its bad words.",

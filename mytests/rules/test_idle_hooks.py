@@ -22,7 +22,8 @@ HANDLER = {"handlers": {9: "mytests.rules.handlers.Fork"}}
         (NO_SYNC, "block_on is 'sync' without a sync_token, so a parent gets its children's results at its own end"),
         ({"promise_token": "<promise>", "block_on": "sync"}, "block_on is 'sync' without a sync_token"),
         (BOTH | {"max_child_depth": 0}, "max_child_depth is 0, so the promise token is an ordinary token; raise it"),
-        (BOTH | HANDLER | {"max_tree_tokens": 0}, "max_tree_tokens is 0, so the promise token is an ordinary token"),
+        (BOTH | HANDLER | {"max_tree_sequences": 1}, "max_tree_sequences is 1, so the promise token is an ordinary"),
+        (BOTH | {"max_tree_sequences": 3, "children_per_promise": 3}, "max_tree_sequences is 3, so the promise token"),
         (NO_SYNC | {"max_child_depth": 0}, "max_child_depth is 0"),
     ],
 )
@@ -40,6 +41,8 @@ def test_a_hook_that_does_nothing_is_told(fields: dict[str, Any], warning: str) 
         NO_SYNC | HANDLER,
         NO_SYNC | {"block_on": "promise"},
         BOTH,
+        BOTH | {"max_tree_sequences": 2},
+        BOTH | {"max_tree_sequences": None},
         BOTH | {"block_on": "sync"},
         HANDLER,
         HANDLER | {"block_on": "sync"},
@@ -56,7 +59,7 @@ def test_others_are_not(fields: dict[str, Any]) -> None:
         (ONLY_SYNC, {"r": "a.b"}, ("ab", 0)),
         (NO_SYNC, {"r": "a!b", "r_child_0": "AB"}, ("abAB", 1)),
         (BOTH | {"max_child_depth": 0}, {"r": "a!.b"}, ("ab", 0)),
-        (BOTH | {"max_tree_tokens": 0}, {"r": "a!.b"}, ("ab", 0)),
+        (BOTH | {"max_tree_sequences": 1}, {"r": "a!.b"}, ("ab", 0)),
     ],
 )
 def test_it_is_as_the_warning_says(fields: dict[str, Any], script: dict[str, str], output: tuple[str, int]) -> None:

@@ -60,14 +60,21 @@ class TestLimits:
         output = finish(SYNC_HOOKS, {"max_children": 1}, r="!!.z", r_child_0="ABCDEF")
         assert len(output.children) == 1
 
-    @pytest.mark.parametrize(("most", "num_children"), [(0, 0), (1, 0), (2, 1), (5, 1), (6, 2), (100, 3)])
+    @pytest.mark.parametrize(("most", "num_children"), [(1, 0), (2, 1), (3, 2), (4, 3), (None, 3)])
     @pytest.mark.parametrize("is_own", [True, False])
-    def test_the_tokens_of_the_tree(self, most: int, num_children: int, is_own: bool) -> None:
-        """All its sequences count: before the three promises they have sampled one, five and nine tokens."""
-        hooks = HOOKS if is_own else dataclasses.replace(HOOKS, max_tree_tokens=most)
-        texts = {"r": "a!!!z", "r_child_0": "BC", "r_child_1": "DE", "r_child_2": "FG"}
-        output = finish(hooks, {"max_tree_tokens": most} if is_own else None, **texts)
+    def test_the_sequences_of_the_tree(self, most: int | None, num_children: int, is_own: bool) -> None:
+        """All that it ever had count, finished or not, its own among them."""
+        hooks = dataclasses.replace(HOOKS, max_tree_sequences=None if is_own else most)
+        output = finish(
+            hooks,
+            {"max_tree_sequences": most} if is_own and most else None,
+            r="a!!!z",
+            r_child_0="BC",
+            r_child_1="D",
+            r_child_2="E",
+        )
         assert len(output.children) == num_children
+        assert output.limits_met == (("max_tree_sequences",) if num_children < 3 else ())
 
     def test_they_hold_for_each_request_alone(self) -> None:
         """The other request has the engine's limits."""
@@ -86,7 +93,9 @@ class TestLimits:
             ({"max_children": 17}, "extra_args: max_children is 17; the engine allows at most 16"),
             ({"max_child_depth": 4}, "max_child_depth is 4; the engine allows at most 3"),
             ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
-            ({"max_tree_tokens": 1.5}, "max_tree_tokens is 1.5; use an integer of at least 0"),
+            ({"max_tree_tokens": 1.5}, "max_tree_tokens is 1.5; use an integer of at least 1"),
+            ({"max_tree_tokens": 0}, "max_tree_tokens is 0; use an integer of at least 1"),
+            ({"max_tree_sequences": 257}, "max_tree_sequences is 257; the engine allows at most 256"),
             ({"max_tree_tokens": 101}, "max_tree_tokens is 101; the engine allows at most 100"),
         ],
     )
@@ -107,6 +116,7 @@ class TestLimits:
             ("child_depth", "max_child_depth"),
             ("max_children_depth", "max_child_depth"),
             ("max_tree_token", "max_tree_tokens"),
+            ("max_tree_sequence", "max_tree_sequences"),
             ("tree_tokens", "max_tree_tokens"),
             ("hook", "hooks"),
             ("Hooks", "hooks"),
@@ -131,7 +141,7 @@ class TestLimits:
     )
     def test_what_is_plainly_somebody_elses_is_not(self, name: Any) -> None:
         """A foreign name is ignored even if it has a word of ours."""
-        assert limits_of(DEEP, {name: 1}) == Limits(True, 3, 16, None)
+        assert limits_of(DEEP, {name: 1}) == Limits(True, 3, 16, None, 256)
 
     def test_what_a_client_sends_is_compared_for_a_moment_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All other requests wait meanwhile, so the time is short however many and however long the names are."""
@@ -149,5 +159,5 @@ class TestLimits:
 
     def test_the_engines_own_limits_are_as_tight_as_can_be_asked_for(self) -> None:
         """The same value is not looser, and is accepted."""
-        same = {"max_child_depth": 3, "max_children": 16, "max_tree_tokens": 7}
-        assert limits_of(DEEP, same) == Limits(True, 3, 16, 7)
+        same = {"max_child_depth": 3, "max_children": 16, "max_tree_tokens": 7, "max_tree_sequences": 256}
+        assert limits_of(DEEP, same) == Limits(True, 3, 16, 7, 256)

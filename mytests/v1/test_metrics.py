@@ -55,6 +55,17 @@ class TestMetrics:
         assert told("blocked_kv_evictions_total", means="discard") == 0
         engine.assert_empty()
 
+    def test_limits_are_counted(self) -> None:
+        """Each promise that is refused, and each tree once, by the limit."""
+        engine = measured(dataclasses.replace(SYNC_HOOKS, max_children=1, max_tree_tokens=9))
+        engine.add()
+        engine.run(plan(r="!!!" + "a" * 9, r_child_0="b" * 9))
+        assert told("promises_refused_total", limit="max_children") == 2
+        assert told("trees_limited_total", limit="max_children") == 1
+        assert told("trees_limited_total", limit="max_tree_tokens") == 1
+        assert told("trees_limited_total", limit="max_tree_sequences") == 0
+        engine.assert_empty()
+
     def test_who_is_blocked_and_what_they_hold(self) -> None:
         """Two sequences are blocked; a block that both share counts once, out of sixteen."""
         engine = measured(MANUAL, block_size=4, num_blocks=16)

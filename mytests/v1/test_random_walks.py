@@ -59,7 +59,19 @@ class InjectingWalks(V1Walks):
     strategies = ("kv_inject",)
 
 
-@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks])
+class BudgetWalks(V1Walks):
+    """Trees may sample few tokens."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset(
+        {"used up at depth 1", "used up without a token", "too many sequences"} if IS_REFERENCE else ()
+    )
+    strategies = ("concatenate", "kv_inject")
+    budgets = (4, 8, 20, 50)
+    most_sequences = (None, 4)
+
+
+@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks, BudgetWalks])
 @sizes(90 if IS_REFERENCE else 25, 500)
 def test_random_walks(machine: type[V1Walks], size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""

@@ -10,9 +10,11 @@ def idle_warning(special_kwargs: SpecialKwargs) -> str | None:
     User-defined handlers are assumed to spawn and block.
     """
     has_sync, has_promise = (_has(special_kwargs, name) for name in ("sync_token", "promise_token"))
-    limits = [name for name in ("max_child_depth", "max_tree_tokens") if getattr(special_kwargs, name) == 0]
-    if limits and has_promise:
-        return f"special_kwargs: {limits[0]} is 0, so the promise token is an ordinary token; raise it"
+    too_low = {"max_child_depth": 0, "max_tree_sequences": special_kwargs.children_per_promise}
+    limits = {name: getattr(special_kwargs, name) for name in too_low}
+    for field, value in limits.items() if has_promise else ():
+        if value is not None and value <= too_low[field]:
+            return f"special_kwargs: {field} is {value}, so the promise token is an ordinary token; raise it"
     if special_kwargs.named_handlers:
         return None
     if not has_promise and special_kwargs.sync_resume == "auto":

@@ -8,15 +8,18 @@ fields of `Limits`. Other names are ignored, except likely misspellings of ours,
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.special_kwargs import SpecialKwargs
 
-_MIN_VALUES = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
+_MIN_VALUES = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 1, "max_tree_sequences": 1}
 _MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
+
+LimitName = Literal["max_child_depth", "max_children", "max_tree_sequences", "max_tree_tokens", "max_model_len"]
+"""The limits that a tree may meet: those of `Limits`, and the model's length."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,10 @@ class Limits:
     max_child_depth: int
     max_children: int
     max_tree_tokens: int | None
-    """Tokens that the sequences of the tree may sample in total before spawning stops; None for no limit."""
+    """Tokens that the sequences of the tree may sample in total, after which all of them end; None for no limit."""
+
+    max_tree_sequences: int | None = None
+    """Sequences that the tree may ever have, its root included; None for no limit."""
 
     stream_children: bool = False
     """If true, the output of each step carries what the request's children have sampled."""
@@ -44,7 +50,7 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.
     """
-    limits = Limits(True, special_kwargs.max_child_depth, special_kwargs.max_children, special_kwargs.max_tree_tokens)
+    limits = Limits(True, **{name: getattr(special_kwargs, name) for name in _MIN_VALUES})
     given = extra_args or {}
     _check_names(given)
     for name in ("hooks", "stream_children"):
@@ -54,6 +60,17 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
         if name in given:
             limits = replace(limits, **{name: _check_limit(name, given[name], getattr(limits, name))})  # type: ignore[arg-type]
     return limits
+
+
+def max_tokens_alone(special_kwargs: SpecialKwargs, params: Any) -> int | None:
+    """The most tokens that a request may sample before it has a tree; None for no limit.
+
+    Args:
+        params: Its sampling parameters.
+    """
+    limits = limits_of(special_kwargs, params.extra_args)
+    of_tree = limits.max_tree_tokens if limits.hooks else None
+    return min((each for each in (params.max_tokens, of_tree) if each is not None), default=None)
 
 
 def _check_names(given: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "child_stop": "<|im_end|>",
         "child_merge_strategy": "sequence_hooks.protocols.hpd.join",
         "max_children": 64,
+        "max_tree_sequences": 1024,
     },
     "multiverse": {
         "handlers": {"</Goal>": "sequence_hooks.protocols.multiverse.handler"},

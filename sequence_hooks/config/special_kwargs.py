@@ -97,7 +97,11 @@ class SpecialKwargs(metaclass=_WithProtocol):
 
     max_tree_tokens: int | None = None
     """Tokens that the sequences of a tree may sample in total (with n > 1 each sample has its own tree). Once they are
-    used up, a promise is an ordinary token, and running sequences continue."""
+    used up, all of its sequences end with ``length``, are joined with what there is, and the request ends."""
+
+    max_tree_sequences: int | None = 256
+    """The maximum number of sequences that a tree ever has, its request's own included; a promise that would exceed it
+    is an ordinary token."""
 
     blocked_kv_policy: BlockedKVPolicy = "auto"
     """What happens to a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as any

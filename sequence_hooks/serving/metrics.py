@@ -2,8 +2,9 @@
 """Metrics of sequence hooks in upstream's Prometheus registry, whichever engine counts. See docs/metrics.md."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from sequence_hooks.config.limits import LimitName
 from sequence_hooks.tree.stats import HookStats
 
 COUNTERS = {
@@ -17,6 +18,12 @@ COUNTERS = {
     ),
 }
 """Names and descriptions, by the field of `HookStats`."""
+
+LIMIT_COUNTERS = {
+    "num_refused": ("vllm:promises_refused_total", "Number of promises that a limit has made ordinary tokens."),
+    "num_limited": ("vllm:trees_limited_total", "Number of trees that have met a limit, each once per limit."),
+}
+"""The same for those that count by limit."""
 
 _SECONDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]
 
@@ -61,6 +68,8 @@ class HookMetrics:
             buckets=_SECONDS,
         )
         self.counters = {field: Counter(name, text, label_names) for field, (name, text) in COUNTERS.items()}
+        with_limit = [*label_names, "limit"]
+        self.by_limit = {field: Counter(name, text, with_limit) for field, (name, text) in LIMIT_COUNTERS.items()}
         self.evictions = Counter(
             "vllm:blocked_kv_evictions_total",
             "Number of times that a sequence set aside gave up its KV.",
@@ -77,11 +86,19 @@ class EngineMetrics:
         self.held = metrics.held.labels(**labels)
         self._seconds = metrics.seconds.labels(**labels)
         self._counters = {field: counter.labels(**labels) for field, counter in metrics.counters.items()}
+        self._by_limit = {
+            (field, limit): counter.labels(**labels, limit=limit)
+            for field, counter in metrics.by_limit.items()
+            for limit in get_args(LimitName)
+        }
 
     def count(self, delta: CounterDelta, all_stats: Sequence[HookStats]) -> None:
         """Count what trees have done since ``delta`` was looked at last, and take the times that they have measured."""
         for field, counter in self._counters.items():
             counter.inc(delta.of(field, sum(getattr(stats, field) for stats in all_stats)))
+        for (field, limit), counter in self._by_limit.items():
+            total = sum(getattr(stats, field)[limit] for stats in all_stats)
+            counter.inc(delta.of(f"{field} by {limit}", total))
         for stats in all_stats:
             while stats.blocked_times:
                 self._seconds.observe(stats.blocked_times.popleft())

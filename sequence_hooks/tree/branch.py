@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from sequence_hooks.config.limits import Limits
+from sequence_hooks.config.limits import LimitName, Limits
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
@@ -51,6 +51,18 @@ class Branch(Generic[S]):
 
         self.has_detached_below = False
         """Of a root: whether any sequence of its tree has detached children."""
+
+        self.num_sequences = 1
+        """Of a root: how many sequences its tree has had, itself included."""
+
+        self.num_sampled_in_tree = 0
+        """Of a root: how many tokens its tree has sampled, as far as they were counted."""
+
+        self._num_counted = 0
+        """How many of its own tokens were counted."""
+
+        self.limits_met: dict[LimitName, None] = {}
+        """Of a root: the limits that its tree has met, in the order in which it did."""
 
         self.spawn_time = time.time()
         self.finished_time: float | None = None
@@ -146,6 +158,12 @@ class Branch(Generic[S]):
         return len(self.sequence.output_token_ids) - sum(segment.end - segment.start for segment in self.merged)
 
     @property
+    def has_used_up(self) -> bool:
+        """Whether its tree may sample no more tokens, as far as they were counted."""
+        most = self.limits.max_tree_tokens
+        return most is not None and self.limits.hooks and self.root.num_sampled_in_tree >= most
+
+    @property
     def num_sampled_last(self) -> int:
         """Output tokens that it has sampled since its latest join."""
         return len(self.sequence.output_token_ids) - (self.merged[-1].end if self.merged else 0)
@@ -178,9 +196,19 @@ class Branch(Generic[S]):
             yield branch
             left += reversed(branch.children)
 
+    def count_sampled(self) -> bool:
+        """Count the tokens that it has sampled since the last call; return whether its tree may sample more."""
+        # A tree may be large, and this is called for each token: only the limit needs the count.
+        if self.limits.max_tree_tokens is not None:
+            num_sampled = self.num_sampled
+            self.root.num_sampled_in_tree += num_sampled - self._num_counted
+            self._num_counted = num_sampled
+        return not self.has_used_up
+
     def add_child(self, child: "Branch[S]") -> None:
         """Add a child that was spawned just now."""
         self.children.append(child)
+        self.root.num_sequences += 1
         if child.is_detached:
             self.detached.append(child)
             self._detached_unreleased.append(child)

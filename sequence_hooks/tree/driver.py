@@ -12,16 +12,18 @@ where they meet, and the whole story for a parent that samples a promise and a s
     before the next step   5. join_ready       the rules say what to append, the engine appends it, and gives it KV
                            6.                  the engine queues the parent again, or finishes it if it had ended
 
-An engine calls ``decide`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended. Read
+An engine calls ``decide`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended; a
+sequence also ends, with ``length``, with a token after which `Branch.count_sampled` says that its tree may not have
+another. Before the next step, the other sequences of that tree are BLOCKED wherever they are, and end at a join. Read
 `sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.limits import limits_of
+from sequence_hooks.config.limits import limits_of, max_tokens_alone
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.tree import rules
@@ -63,6 +65,10 @@ class ForkJoinDriver(Generic[E]):
         self._log = log
         self._vocab_size = vocab_size
 
+    def max_tokens_alone(self, params: Any) -> int | None:
+        """The most tokens that a request with these sampling parameters may sample before it has a tree."""
+        return max_tokens_alone(self._special_kwargs, params)
+
     def add_root(self, sequence: E) -> Branch[E]:
         """Begin the tree of a request, or of one of its samples, which has met its first hook token."""
         limits = limits_of(self._special_kwargs, sequence.sampling_params.extra_args)
@@ -83,6 +89,8 @@ class ForkJoinDriver(Generic[E]):
         max_len = self._sequences.max_len(branch.sequence)
         decision = rules.decide(branch, token_id, match, output_token_ids, max_len, self._vocab_size)
         if isinstance(decision, Refusal):
+            if decision.limit is not None:
+                self.trees.limit(branch, decision.limit)
             self._log.refused(branch.request_id, token_id, decision)
             return None
         return decision
@@ -113,9 +121,14 @@ class ForkJoinDriver(Generic[E]):
     def end(self, branch: Branch[E], ending: range | None) -> None:
         """4. A sequence has ended by itself. With unjoined children it is BLOCKED until they have finished.
 
+        If its tree may sample no more, all other sequences of the tree end before the next step.
+
         Args:
             ending: See `DependencyManager.end`.
         """
+        if branch.has_used_up and "max_tree_tokens" not in branch.root.limits_met:
+            self.trees.limit(branch, "max_tree_tokens")
+            self._log.used_up(branch.request_id)
         if not self.trees.end(branch, ending):
             self._scheduler.block_sequence(branch)
 
@@ -125,6 +138,7 @@ class ForkJoinDriver(Generic[E]):
         Joining one may finish it, so that its parent is ready, too.
         """
         while self.trees.has_unsettled:
+            self._end_used_up()
             unsettled = self.trees.take_unsettled()
             for branch in rules.ready(unsettled):
                 self._join(branch)
@@ -160,6 +174,12 @@ class ForkJoinDriver(Generic[E]):
         """
         branch = self.trees.waiting_branch(request_id)
         self.trees.resume(branch, checked_ids(token_ids, self.room_to_resume(branch), self._vocab_size))
+
+    def _end_used_up(self) -> None:
+        """Let all sequences of trees that may sample no more wait for their children alone, and end at that join."""
+        for branch in self.unfinished_below(self.trees.take_used_up()):
+            if self.trees.stop_waiting(branch):
+                self._scheduler.block_sequence(branch)
 
     def _join(self, branch: Branch[E]) -> None:
         max_len = self._sequences.max_len(branch.sequence)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from sequence_hooks.config.limits import LimitName
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span, num_tokens
 from sequence_hooks.tree.sequence import Outcome, WaitsFor
@@ -56,6 +57,15 @@ class Aborted(_Event, frozen=True):
     request_id: str
 
 
+class Limited(_Event, frozen=True):
+    """A limit has refused a promise of a sequence; or, if it is ``max_tree_tokens``, ends all sequences of the tree."""
+
+    request_id: str
+    """The sequence that has sampled the token."""
+
+    limit: LimitName
+
+
 class Joined(_Event, frozen=True):
     """A BLOCKED sequence got what it waited for. Counts are tokens, as in `sequence_hooks.results.Join`."""
 
@@ -94,7 +104,7 @@ class Assembled(_Event, frozen=True):
     of its descendants."""
 
 
-TreeEvent = Spawned | Blocked | Ended | Aborted | Joined | Assembled
+TreeEvent = Spawned | Limited | Blocked | Ended | Aborted | Joined | Assembled
 
 
 class TreeObserver(Protocol):

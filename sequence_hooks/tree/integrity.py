@@ -2,7 +2,7 @@
 """Checks that trees, queues and blocks add up. Each error lists all the counts, so that the message alone is enough."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,17 @@ def report_queues(queues: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(["queues:", *(f"  {name}: {list(queue)}" for name, queue in queues.items())])
 
 
+def report_trees(branches: "Iterable[Branch[Any]]") -> str:
+    """One line per sequence."""
+    lines = [
+        f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
+        f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
+        f"{branch.num_joined} of {len(branch.children)} children joined"
+        for branch in branches
+    ]
+    return "\n".join(["trees:", *lines])
+
+
 def faults_of(branch: "Branch[Any]") -> Iterator[str]:
     """The faults of one branch of a tree, each phrased as the predicate of a sentence about it."""
     num_output, end = len(branch.sequence.output_token_ids), 0
@@ -77,6 +88,9 @@ def faults_of(branch: "Branch[Any]") -> Iterator[str]:
         yield f"has {branch.num_unfinished_children} unfinished children, and may have {branch.limits.max_children}"
     if branch.depth > branch.limits.max_child_depth:
         yield f"has depth {branch.depth}, and may have {branch.limits.max_child_depth}"
+    most = branch.limits.max_tree_sequences
+    if branch.parent is None and most is not None and branch.num_sequences > most:
+        yield f"has a tree of {branch.num_sequences} sequences, and may have {most}"
     if branch.phase == "finished" and branch.ended_as is None:
         yield "has finished, and it is not known how"
     if branch.awaits_resume and branch.phase != "blocked":

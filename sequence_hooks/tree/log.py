@@ -57,8 +57,19 @@ class HookLog:
         if refusal.error is not None:
             self.failed(request_id, token_id, refusal.error)
         # The client chose the length of its prompt, so one line is enough.
-        elif refusal.lacks_room and self._logged_requests.is_first(request_id):
+        elif refusal.limit == "max_model_len" and self._logged_requests.is_first(request_id):
             self._logger.warning("%s: no room for a child in the model's length", printable(request_id))
+        elif refusal.limit == "max_tree_sequences" and self._logged_requests.is_first(request_id):
+            self._logger.info(
+                "%s: max_tree_sequences is reached, and its tree spawns no more children", printable(request_id)
+            )
+
+    def used_up(self, request_id: str) -> None:
+        """The tree of a sequence may sample no more tokens."""
+        if self._logged_requests.is_first(request_id):
+            self._logger.info(
+                "%s: max_tree_tokens is used up, and all sequences of its tree end", printable(request_id)
+            )
 
     def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
         """The hook of a token has failed; its traceback is logged the first time that it does."""

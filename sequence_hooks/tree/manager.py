@@ -11,13 +11,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic
 
-from sequence_hooks.config.limits import Limits
+from sequence_hooks.config.limits import LimitName, Limits
 from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.results import Join
 from sequence_hooks.tree.branch import Branch, Phase, S
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent, TreeObserver
-from sequence_hooks.tree.integrity import IntegrityError, faults_of
+from sequence_hooks.tree.events import (
+    Aborted,
+    Assembled,
+    Blocked,
+    Ended,
+    Joined,
+    Limited,
+    Spawned,
+    TreeEvent,
+    TreeObserver,
+)
+from sequence_hooks.tree.integrity import IntegrityError, faults_of, report_trees
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import WaitsFor
@@ -56,6 +65,9 @@ class DependencyManager(Generic[S]):
         self._unsettled: dict[Branch[S], None] = {}
         """Branches to check before the next step, in order."""
 
+        self._used_up: dict[Branch[S], None] = {}
+        """The roots of trees that may sample no more, whose sequences have to end before the next step, in order."""
+
     def add_root(self, sequence: S, limits: Limits) -> Branch[S]:
         """Make a request's own sequence, or that of one of its samples, the root of a tree."""
         root: Branch[S] = Branch(sequence, limits)
@@ -76,6 +88,30 @@ class DependencyManager(Generic[S]):
         self.stats.num_spawned += 1
         self._tell(child, Spawned(spec))
         return child
+
+    def limit(self, branch: Branch[S], name: LimitName) -> None:
+        """Record that a limit has refused a promise, or that the tree of ``branch`` has used up its tokens."""
+        root = branch.root
+        if name == "max_tree_tokens":
+            self._used_up[root] = None
+        else:
+            self.stats.num_refused[name] += 1
+        self.stats.num_limited[name] += name not in root.limits_met
+        root.limits_met[name] = None
+        self._tell(branch, Limited(branch.request_id, name))
+
+    def stop_waiting(self, branch: Branch[S]) -> bool:
+        """Let a sequence of a tree that has used up its tokens wait for nothing but its children.
+
+        Returns:
+            Whether it was live, and is BLOCKED now.
+        """
+        if branch.phase == "live":
+            self.block(branch, "children")
+            return True
+        branch.awaits_resume = False
+        self.recheck(branch)
+        return False
 
     def block(self, branch: Branch[S], waits_for: WaitsFor) -> None:
         """Let a branch wait for its children, and also for a caller if ``waits_for`` says so."""
@@ -135,8 +171,10 @@ class DependencyManager(Generic[S]):
         children, branch.num_joined = branch.unjoined, len(branch.children)
         # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
-        is_merged = branch.ended_as is None or bool(children)
-        branch.phase, branch.resumed_with = "live", ()
+        # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
+        has_asked = branch.ended_as is None and not (merge.ends_at_length and not merge.spans)
+        is_merged = has_asked or bool(children)
+        branch.phase, branch.resumed_with, branch.awaits_resume = "live", (), False
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
@@ -167,6 +205,11 @@ class DependencyManager(Generic[S]):
         """Have `take_unsettled` return ``branch``, once."""
         self._unsettled[branch] = None
 
+    def take_used_up(self) -> list[Branch[S]]:
+        """Remove and return the roots of the trees whose sequences have to end."""
+        taken, self._used_up = list(self._used_up), {}
+        return taken
+
     def take_unsettled(self) -> list[Branch[S]]:
         """Remove and return the branches whose wait may be over. The engine joins those that are ready."""
         taken, self._unsettled = list(self._unsettled), {}
@@ -174,8 +217,8 @@ class DependencyManager(Generic[S]):
 
     @property
     def has_unsettled(self) -> bool:
-        """Whether some branch has to be checked before the next step."""
-        return bool(self._unsettled)
+        """Whether some branch has to be checked, or to end, before the next step."""
+        return bool(self._unsettled or self._used_up)
 
     @property
     def roots(self) -> Iterator[Branch[S]]:
@@ -211,13 +254,7 @@ class DependencyManager(Generic[S]):
 
     def report(self) -> str:
         """All trees, one line per sequence."""
-        lines = [
-            f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
-            f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
-            f"{branch.num_joined} of {len(branch.children)} children joined"
-            for branch in self.branches
-        ]
-        return "\n".join(["trees:", *lines])
+        return report_trees(self.branches)
 
     def _set_aside(self, branch: Branch[S], waits_for: WaitsFor) -> None:
         branch.phase, branch.blocked_since, branch.blocked_time = "blocked", self._clock(), time.time()
@@ -225,14 +262,7 @@ class DependencyManager(Generic[S]):
         self._tell(branch, Blocked(branch.request_id, waits_for))
 
     def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
-        join = Join(
-            position=merge.position,
-            num_merged=merge.num_merged,
-            num_cut=merge.num_cut,
-            num_context=merge.num_context,
-            num_prefill=num_prefill,
-            error=merge.error,
-        )
+        join = merge.as_join(num_prefill)
         branch.joins.append(join)
         branch.merged += merge.segments
         num_failed = sum(child.has_failed for child in children)
@@ -247,6 +277,7 @@ class DependencyManager(Generic[S]):
         self._unsettled.pop(branch, None)
         if branch.parent is None:
             self._roots.pop(branch, None)
+            self._used_up.pop(branch, None)
             self._recent.append(branch)
         elif branch.parent.phase != "finished":
             self.recheck(branch.parent)

@@ -30,11 +30,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sequence_hooks.config.limits import LimitName
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.handlers.triggers import TriggerMatch
-from sequence_hooks.results import Segment
+from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
@@ -65,8 +66,8 @@ class Refusal:
     error: BaseException | None = None
     """What the handler raised, or why its actions are invalid."""
 
-    lacks_room: bool = False
-    """Whether the model's length has no room for a child. If neither is set, a configured limit forbids the spawn."""
+    limit: LimitName | None = None
+    """The limit that forbids the spawn; None if there is an error."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Merge:
     """Tokens in the context after the join, including the prompt."""
 
     ends_at_length: bool
-    """Whether no room is left for another token."""
+    """Whether no room is left for another token, in the model's length or in what the tree may sample."""
 
     error: str | None
     """The first error of a join function."""
@@ -94,6 +95,10 @@ class Merge:
     def num_merged(self) -> int:
         """Tokens appended, including inserted ones."""
         return num_tokens(self.spans)
+
+    def as_join(self, num_prefill: int) -> Join:
+        """What the parent's caller is told of it."""
+        return Join(self.position, self.num_merged, self.num_cut, self.num_context, num_prefill, self.error)
 
 
 def decide(
@@ -125,8 +130,9 @@ def decide(
     )
     try:
         actions = plain_actions(match.handler.on_token(event), branch.limits.max_children, max_len - num_context)
-        if actions.spawn and not _is_within_limits(actions, branch):
-            return Refusal()
+        forbids = _forbidding(actions, branch) if actions.spawn else None
+        if forbids is not None:
+            return Refusal(limit=forbids)
         for spawn in actions.spawn:
             inserted(spawn.prefix_token_ids, vocab_size)
             if spawn.context != "parent" and not spawn.prefix_token_ids:
@@ -136,7 +142,7 @@ def decide(
     specs = [_spec(event, each, spawn, num_context) for each, spawn in enumerate(actions.spawn, number)]
     # Each child needs room for a token of its own.
     if any(spec.num_prompt_tokens >= max_len for spec in specs):
-        return Refusal(lacks_room=True)
+        return Refusal(limit="max_model_len")
     own_params = (spawn.sampling_params for spawn in actions.spawn)
     children = tuple(zip(specs, own_params, strict=True))
     return Decision(token_id, match.handler, children, _waits_for(actions))
@@ -175,7 +181,7 @@ def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None
         segments=tuple(segments(fitting, num_output)),
         num_cut=num_tokens(spans) - num_merged,
         num_context=num_context + num_merged,
-        ends_at_length=num_merged == num_free,
+        ends_at_length=num_merged == num_free or branch.has_used_up,
         error=error,
     )
 
@@ -202,14 +208,19 @@ def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
         start = end
 
 
-def _is_within_limits(actions: Actions, branch: Branch[Any]) -> bool:
-    limits = branch.limits
+def _forbidding(actions: Actions, branch: Branch[Any]) -> LimitName | None:
+    """The first limit that the children would exceed; None if all may be spawned.
+
+    ``max_tree_tokens`` is no such limit: the token with which it is used up ends its sequence.
+    """
+    limits, num_new = branch.limits, len(actions.spawn)
     if branch.depth >= limits.max_child_depth:
-        return False
-    if branch.num_unfinished_children + len(actions.spawn) > limits.max_children:
-        return False
-    # A walk over the whole tree: only where it counts.
-    return limits.max_tree_tokens is None or branch.root.num_sampled_below < limits.max_tree_tokens
+        return "max_child_depth"
+    if branch.num_unfinished_children + num_new > limits.max_children:
+        return "max_children"
+    if limits.max_tree_sequences is not None and branch.root.num_sequences + num_new > limits.max_tree_sequences:
+        return "max_tree_sequences"
+    return None
 
 
 def _spec(event: TokenEvent, number: int, spawn: Spawn, num_context: int) -> ChildSpec:

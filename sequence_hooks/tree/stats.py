@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What hooks have done since the engine started: counters that the trees update and metrics read."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from sequence_hooks.config.limits import LimitName
 from sequence_hooks.results import Join
 
 _MAX_TIMES = 10_000
@@ -18,6 +19,12 @@ class HookStats:
 
     num_failed: int = 0
     """Children that were aborted or could never fit."""
+
+    num_refused: Counter[LimitName] = field(default_factory=Counter)
+    """Promises that limits have refused, by the limit."""
+
+    num_limited: Counter[LimitName] = field(default_factory=Counter)
+    """Trees that have met a limit, by the limit."""
 
     num_merged: int = 0
     """Tokens that joins appended to parents, including inserted ones."""

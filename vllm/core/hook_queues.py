@@ -19,8 +19,14 @@ from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 _LEGAL = {
-    SequenceStatus.WAITING: {SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.FINISHED_ABORTED},
+    SequenceStatus.WAITING: {
+        SequenceStatus.RUNNING,
+        SequenceStatus.WAITING,
+        SequenceStatus.BLOCKED,
+        SequenceStatus.FINISHED_ABORTED,
+    },
     SequenceStatus.RUNNING: {SequenceStatus.BLOCKED, SequenceStatus.WAITING},
+    SequenceStatus.SWAPPED: {SequenceStatus.BLOCKED},
     SequenceStatus.FINISHED_STOPPED: {SequenceStatus.BLOCKED},
     SequenceStatus.FINISHED_LENGTH_CAPPED: {SequenceStatus.BLOCKED},
     SequenceStatus.FINISHED_IGNORED: {SequenceStatus.BLOCKED},
@@ -148,10 +154,10 @@ class HookQueues(Scheduler):
         elif group in self.blocked:
             self.blocked.remove(group)
         else:
-            # Upstream's queues have to be searched; a waiting group was preempted just now, and is the first one.
-            queue = self.running if group in self.running else self.waiting
+            # Upstream's queues have to be searched.
+            queues = self.running, self.swapped, self.waiting
             with suppress(ValueError):
-                queue.remove(group)
+                next((queue for queue in queues if group in queue), self.waiting).remove(group)
 
     def _has_blocks(self, group: SequenceGroup) -> bool:
         return group.first_seq.seq_id in self.block_manager.block_tables

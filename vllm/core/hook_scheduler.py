@@ -14,6 +14,7 @@ blocks unless others need them; once its children have finished it is joined and
     preempted          RUNNING ──► WAITING (forked)  its shared prefix is kept: recomputes what is its own
 """
 
+import copy
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -87,6 +88,16 @@ class HookScheduler(PriorityScheduler):
         self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
         self.trees = self.driver.trees
         self._injects_kv = special_kwargs.injects_kv
+
+    def add_seq_group(self, seq_group: SequenceGroup) -> None:
+        """Upstream's `add_seq_group`; a request samples no more tokens than its tree may, even if it never has one."""
+        params = seq_group.sampling_params
+        most = self.driver.max_tokens_alone(params)
+        if most != params.max_tokens:
+            seq_group.sampling_params = copy.copy(params)
+            seq_group.sampling_params.max_tokens = most
+            seq_group.sampling_params.min_tokens = min(params.min_tokens, most)
+        super().add_seq_group(seq_group)
 
     def enqueue_children(self, parent: V0Branch, children: Collection[V0Branch]) -> None:
         """Queue new children; they run as soon as there is room.

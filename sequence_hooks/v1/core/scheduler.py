@@ -12,6 +12,7 @@ unless others need them. BLOCKED is ours: upstream's status of such a request is
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.lockstep import OwedStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
-from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
+from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
@@ -90,6 +91,7 @@ class HookScheduler(ReleaseScheduler):
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
             self._recorder.arrived(request)
+            limit_tokens(request, self.driver.max_tokens_alone(params_of(request)))
             super().add_request(request)
             return
         self._owed_step.begin()
@@ -193,7 +195,8 @@ class HookScheduler(ReleaseScheduler):
             # Its own handler has aborted it.
             return [], False
         new_token_ids, _ = self._append_upstream(request, new_token_ids, is_stale)
-        ending = sequence.ending(token_id, self.max_model_len)
+        has_room = branch.count_sampled() and request.num_tokens < self.max_model_len
+        ending = sequence.ending(token_id, has_room)
         if ending is not None:
             self.driver.end(branch, ending)
             return new_token_ids, True
@@ -289,6 +292,8 @@ class HookScheduler(ReleaseScheduler):
     def block_sequence(self, branch: V1Branch) -> None:
         """Set a request aside; upstream then asks `_handle_stopped_request` what becomes of it."""
         request = branch.sequence.request
+        if branch.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
+            self._leave_queue(request)
         request.status = RequestStatus.PREEMPTED
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
@@ -364,6 +369,18 @@ class HookScheduler(ReleaseScheduler):
     def _is_of_a_tree(self, request: Request) -> bool:
         """Whether a hook has touched a request, or it is a child, or glue of one of these."""
         return request.request_id in self.branches or request.request_id in self._injection.glue
+
+    def _leave_queue(self, request: Request) -> None:
+        """Take a request out of all queues, wherever it is. It finishes before the next step, as if it was aborted:
+        upstream drops what a step in flight samples for it.
+        """
+        if request.status == RequestStatus.RUNNING:
+            self.running.remove(request)
+        self._inflight_prefills.discard(request)
+        self.deferred.discard(request)
+        for queue in (self.waiting_with_kv, self.waiting):
+            with suppress(ValueError):
+                queue.remove_request(request)
 
     def _remove(self, glue: Sequence[Request]) -> None:
         """Take glue out of all queues, each of which is gone through once."""

@@ -83,14 +83,14 @@ class V1Sequence:
     def finish_reason(self) -> str | None:
         return None if self.ended_with is None else str(RequestStatus.get_finished_reason(self.ended_with))
 
-    def ending(self, token_id: int, max_len: int) -> range | None:
+    def ending(self, token_id: int, has_room: bool) -> range | None:
         """Take note of the token that upstream has just appended. If the sequence has ended with it, return the output
         tokens that ended it and are not part of its result; None if it goes on.
 
         A stop string ends it like a stop token, which wins if both do.
 
         Args:
-            max_len: The most tokens that its context may have.
+            has_room: Whether its context, and its tree, may have another token.
         """
         request, num_output = self.request, len(self.output_token_ids)
         self._sample(token_id)
@@ -102,8 +102,9 @@ class V1Sequence:
             ending = range(num_output - 1, num_output)
         elif request.is_finished():
             ending = range(0)
-        elif request.num_tokens >= max_len:
-            # Some releases let nothing end a request before its min_tokens, and a child may lack the room for them.
+        elif not has_room:
+            # Upstream knows no tree. Some releases let nothing end a request before its min_tokens, and a child may
+            # lack the room for them.
             request.status = RequestStatus.FINISHED_LENGTH_CAPPED
             ending = range(0)
         else:

@@ -13,7 +13,7 @@ from sequence_hooks.config.limits import limits_of
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.tree.events import Assembled, Joined, TreeEvent
+from sequence_hooks.tree.events import Assembled, Joined, Limited, TreeEvent
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.transcript import waiting_of
 from sequence_hooks.v1.frontend.final_order import assembled
@@ -180,7 +180,7 @@ class HookOutputProcessor(OutputProcessor):
         return [engine_id for name, engine_id in ids if (engine_id if internal else name) in names]
 
     def _begin_step(self, log: EngineCoreOutput) -> None:
-        """Begin a step with events: of those with its tokens, only the roots and the ends are needed before them."""
+        """Begin a step with events: of those with its tokens, only roots, ends and limits are needed before."""
         contents = log.kv_transfer_params
         assert contents is not None and self._step is None
         if STATS in contents:
@@ -190,7 +190,11 @@ class HookOutputProcessor(OutputProcessor):
         before, during = events[: contents[NUM_BEFORE]], events[contents[NUM_BEFORE] :]
         self._replay.replay(before)
         self._prepare(during)
-        self._step = _StepEvents(during, contents[NUM_OUTPUTS])
+        # The last output of a request tells which limits its tree has met.
+        limited = [logged for logged in during if isinstance(logged.event, Limited)]
+        self._replay.replay(limited)
+        others = [logged for logged in during if not isinstance(logged.event, Limited)] if limited else during
+        self._step = _StepEvents(others, contents[NUM_OUTPUTS])
 
     def _process(self, outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any) -> OutputProcessorOutput:
         """Give children's outputs to their trees, and the others to upstream."""

@@ -13,7 +13,7 @@ from msgspec import structs
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeObserver
+from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Limited, Spawned, TreeObserver
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Span
@@ -72,6 +72,8 @@ class Replay:
                 # One that has ended is BLOCKED by its end.
                 if branch.ended_as is None:
                     self.trees.block(branch, event.waits_for)
+            case Limited():
+                self.trees.limit(branch, event.limit)
             case Joined():
                 self._join(branch, event)
             case Ended():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM 0.29 and 0.30: no queue for waiting requests that hold KV, and routed experts are a field of the model."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
 from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
@@ -28,9 +28,9 @@ class ReleaseScheduler(AsyncScheduler):
         return False
 
     @property
-    def deferred(self) -> Collection[Request]:
+    def deferred(self) -> set[Request]:
         # Upstream does not count them.
-        return ()
+        return set()
 
     def _enqueue_waiting_request(self, request: Request) -> None:
         if self._holds_kv_blocks(request):

@@ -4,7 +4,7 @@
 0.33 caps prefix hits, but only where it returns routed experts, which are refused: a fork needs no cap.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -27,9 +27,9 @@ class ReleaseScheduler(AsyncScheduler):
         return queue
 
     @property
-    def deferred(self) -> Collection[Request]:
+    def deferred(self) -> set[Request]:
         """The waiting requests that upstream counts as deferred."""
-        requests: Collection[Request] = self.deferred_waiting
+        requests: set[Request] = self.deferred_waiting
         return requests
 
 

@@ -38,7 +38,9 @@ class HookStopChecker(StopChecker):
         """Set the status of ``seq`` if its last token, sampled just now, ends it."""
         self._stop_by_params(seq, new_char_count, sampling_params, lora_req)
         # Upstream checks no limit before min_tokens, and a child or a parent with merged tokens may lack room for them.
-        if not seq.is_finished() and seq.get_len() >= self.max_len(lora_req):
+        branch = branch_of_seq(seq)
+        has_tokens = branch is None or branch.count_sampled()
+        if not seq.is_finished() and not (has_tokens and seq.get_len() < self.max_len(lora_req)):
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
     def _stop_by_params(

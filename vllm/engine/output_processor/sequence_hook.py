@@ -89,9 +89,12 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             self._driver_of(sequence_group).apply(branch, decision)
 
     def must_process_now(self, seq_group: SequenceGroup, token_id: int) -> bool:
-        """Whether a token has to be processed before the next step is scheduled: it may block its sequence."""
+        """Whether a token has to be processed before the next step is scheduled: it may block its sequence, or end its
+        whole tree."""
         branch = branch_of(seq_group)
-        return token_id in self.triggers.candidates or (branch is not None and branch.waits_at_end)
+        if token_id in self.triggers.candidates:
+            return True
+        return branch is not None and (branch.waits_at_end or branch.limits.max_tree_tokens is not None)
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream does, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""

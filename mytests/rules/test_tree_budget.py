@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``max_tree_tokens`` is a budget: once it is used up, all sequences of a tree end, and so does its request."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import pytest
+
+from mytests.characters import token_of
+from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
+from mytests.stepped import Sampling
+from mytests.tiers import pairs
+
+SEQUENCES = 16
+"""The slots of the engines, so that at most so many tokens are sampled in a step."""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "promise": {"block_on": "promise"},
+    "several": {"block_on": "promise", "children_per_promise": 3, "child_prefix_token_ids": (4,)},
+    "sync": {"block_on": "sync"},
+    "detached": {"block_on": "never"},
+    "injected": {"block_on": "sync", "child_merge_strategy": "kv_inject"},
+    "overlapping": {"block_on": "promise", "child_merge_strategy": "kv_inject", "position_rule": "overlap"},
+    "nothing": {"block_on": "sync", "child_merge_strategy": "none"},
+}
+
+
+def hooks_with(**fields: Any) -> SpecialKwargs:
+    """Hooks whose children nest, with ``fields`` replaced."""
+    return dataclasses.replace(HOOKS, max_child_depth=3, **fields)
+
+
+def spawning(sampling: Sampling) -> int:
+    """The tokens of sequences that never end by themselves, and spawn and sync again and again."""
+    return token_of("a!b!c.", sampling.num_sampled % 6)
+
+
+def num_sampled(output: Any) -> int:
+    """The tokens that all sequences of a finished request have sampled."""
+    segments = output.segments if output.sampled is None else output.sampled.segments
+    own = sum(each.end - each.start for each in segments if each.origin == "sampled")
+    return int(own + output.tree_tokens.sampled_below)
+
+
+class TestBound:
+    @pytest.mark.parametrize(("way", "most"), pairs([(way,) for way in WAYS], [40, 13, 8, 5, 3, 2, 1]))
+    def test_it_ends_a_tree_that_would_go_on(self, way: str, most: int) -> None:
+        """Three levels deep, with all that waits; each sequence of the last step keeps its token of it."""
+        engine = SurgicalEngine(hooks_with(max_tree_tokens=most, **WAYS[way]), max_num_seqs=SEQUENCES, num_blocks=256)
+        engine.add()
+        engine.run(spawning)
+        output = finished(engine)
+        assert output.finish_reason == "length"
+        if most > 1:
+            assert most <= num_sampled(output) < most + SEQUENCES
+            assert output.limits_met[-1] == "max_tree_tokens"
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_it_does_not_depend_on_room(self, way: str) -> None:
+        """With one slot, children wait and parents give up their KV."""
+        engine = SurgicalEngine(hooks_with(max_tree_tokens=30, **WAYS[way]), max_num_seqs=1, num_blocks=32)
+        engine.add()
+        engine.run(spawning, max_steps=2000)
+        assert num_sampled(finished(engine)) == 30
+        engine.assert_empty()
+
+    def test_a_request_may_set_its_own(self) -> None:
+        """It holds for this request alone."""
+        engine = SurgicalEngine(HOOKS)
+        engine.add("r", extra_args={"max_tree_tokens": 4})
+        engine.add("s")
+        texts = plan(r="a!zzz", r_child_0="BCDE", s="a!zzz", s_child_0="BCDE")
+        engine.run(texts)
+        assert [finished(engine, name).text for name in "rs"] == ["aBC", "aBCDEzzz"]
+        engine.assert_empty()
+
+    def test_up_to_it_nothing_changes(self) -> None:
+        """The last token of the budget may be the one that ends the request."""
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=7)), r="a!z", r_child_0="BC")
+        assert (output.text, output.finish_reason) == ("aBCz", "stop")
+
+    @pytest.mark.parametrize("min_tokens", [0, 9])
+    def test_a_request_without_a_tree_has_it_too(self, min_tokens: int) -> None:
+        """It would begin a tree that has nothing left."""
+        params = {"min_tokens": min_tokens}
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), params=params, r="a" * 20)
+        assert (output.text, output.finish_reason, output.children) == ("aaaaa", "length", ())
+
+    def test_without_hooks_there_is_no_tree(self) -> None:
+        """A request that has switched them off has its own limits alone."""
+        params = {"extra_args": {"hooks": False}}
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), params=params, r="a!" + "b" * 9)
+        assert (output.text, output.finish_reason) == ("a" + "b" * 9, "stop")
+
+    def test_it_goes_before_min_tokens(self) -> None:
+        """Of a request, and of its children."""
+        params = {"min_tokens": 20}
+        output = completed(
+            SurgicalEngine(hooks_with(max_tree_tokens=6)), params=params, r="a!" + "z" * 30, r_child_0="B" * 30
+        )
+        assert (output.text, output.finish_reason) == ("aBBBB", "length")
+
+
+class TestWhoEnds:
+    def test_a_parent_is_joined_and_gets_no_further_token(self) -> None:
+        """Its child ends with the token that used up the budget, which is part of its result."""
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=4)), r="a!zzz", r_child_0="BCDE")
+        (child,) = output.children
+        assert (child.text, child.finish_reason, child.failed) == ("BC", "length", False)
+        assert (output.text, output.finish_reason, len(output.joins)) == ("aBC", "length", 1)
+
+    def test_a_promise_with_which_it_is_used_up_spawns_nothing(self) -> None:
+        """A stop takes precedence over a hook."""
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=6)), r="a!!z", r_child_0="BC")
+        assert (output.text, output.finish_reason, len(output.children)) == ("aBC", "length", 1)
+        assert output.limits_met == ("max_tree_tokens",)
+
+    def test_a_stop_goes_before_it(self) -> None:
+        """A sequence that its token ends in any case has the reason of that."""
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), r="a!zz", r_child_0="BC")
+        assert ([child.finish_reason for child in output.children], output.text) == (["stop"], "aBC")
+        assert output.finish_reason == "length"
+
+    def test_one_that_had_ended_keeps_its_reason(self) -> None:
+        """It only waits for its child, whose result it gets."""
+        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=6, block_on="sync")), r="!", r_child_0="BCDEFGH")
+        assert (output.text, output.finish_reason) == ("BCDE", "stop")
+        assert [child.finish_reason for child in output.children] == ["length"]
+
+    def test_one_that_waits_to_be_admitted_ends_without_a_token(self) -> None:
+        """There are two slots for three children."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9), max_num_seqs=2)
+        output = completed(engine, r="!!!zzzzzz", r_child_0="B" * 9, r_child_1="C" * 9, r_child_2="D" * 9)
+        assert [child.finish_reason for child in output.children] == ["length"] * 3
+        assert output.children[-1].token_ids == () and output.children[-1].joins == ()
+        assert output.finish_reason == "length"
+        assert 9 <= num_sampled(output) <= 10
+
+    def test_one_that_waits_for_its_caller_ends_too(self) -> None:
+        """Nobody can resume it any longer."""
+        manual = hooks_with(max_tree_tokens=9, block_on="sync", sync_resume="manual")
+        engine = SurgicalEngine(manual)
+        engine.add()
+        tokens = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="BCDEFGH")
+        engine.run_until(lambda: len(engine.awaiting()) == 2, tokens)
+        engine.run(tokens)
+        output = finished(engine)
+        assert (output.text, output.finish_reason) == ("BCDEF", "length")
+        assert engine.awaiting() == []
+        engine.assert_empty()
+
+    def test_what_a_caller_has_given_is_merged(self) -> None:
+        """After the children's results, as in any other join."""
+        engine = SurgicalEngine(hooks_with(max_tree_tokens=8, block_on="sync", sync_resume="manual"))
+        engine.add()
+        tokens = plan(r="!.z", r_child_0="BCDEFGH")
+        engine.run_until(lambda: bool(engine.awaiting()), tokens)
+        engine.resume("r", "tool")
+        engine.run(tokens)
+        assert finished(engine).text == "BCDEFGtool"
+        engine.assert_empty()
+
+    def test_detached_children_end_and_stand_in_the_output(self) -> None:
+        """In the place of their promises."""
+        hooks = hooks_with(max_tree_tokens=8, block_on="never")
+        output = completed(SurgicalEngine(hooks), r="!a!b" + "c" * 9, r_child_0="x" * 9, r_child_1="y" * 9)
+        assert {child.finish_reason for child in output.children} == {"length"}
+        assert output.finish_reason == "length"
+        assert output.text.startswith("x") and output.sampled.text.startswith("ab")
+
+    def test_streams_are_told_of_the_ends(self) -> None:
+        """The last delta of each child has its finish reason."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9), max_num_seqs=2)
+        engine.add(extra_args={"stream_children": True})
+        engine.run(plan(r="!!!zzzzzz", r_child_0="B" * 9, r_child_1="C" * 9, r_child_2="D" * 9))
+        last = {delta.request_id: delta.finish_reason for delta in engine.deltas}
+        assert last == dict.fromkeys(["r_child_0", "r_child_1", "r_child_2"], "length")
+        engine.assert_empty()
+
+    def test_other_requests_go_on(self) -> None:
+        """They have trees of their own."""
+        engine = SurgicalEngine(hooks_with(max_tree_tokens=20))
+        engine.add("r")
+        engine.add("s")
+        engine.run(
+            lambda each: spawning(each) if each.request_id[0] == "r" else plan(s="abcd!e", s_child_0="x" * 9)(each)
+        )
+        assert (finished(engine, "r").finish_reason, finished(engine, "s").text) == ("length", "abcd" + "x" * 9 + "e")
+        engine.assert_empty()
+
+
+class TestAborts:
+    @pytest.mark.parametrize(
+        ("num_steps", "way"), pairs([(num_steps,) for num_steps in range(1, 14)], ["sync", "detached", "injected"])
+    )
+    def test_one_at_any_time_leaves_nothing(self, way: str, num_steps: int) -> None:
+        """Before the budget is used up, in the step after, or when all has ended."""
+        engine = SurgicalEngine(hooks_with(max_tree_tokens=20, **WAYS[way]), max_num_seqs=3)
+        engine.add()
+        for _ in range(num_steps):
+            engine.step(spawning)
+            engine.check_integrity()
+        engine.abort("r")
+        engine.run(spawning)
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("num_steps", range(2, 14))
+    def test_one_of_a_child_leaves_the_others(self, num_steps: int) -> None:
+        """The tokens that it has sampled have been sampled all the same."""
+        engine = SurgicalEngine(hooks_with(max_tree_tokens=20, block_on="sync"), max_num_seqs=3)
+        engine.add()
+        for _ in range(num_steps):
+            engine.step(spawning)
+        if "r_child_0" in engine.statuses():
+            engine.abort("r_child_0")
+        engine.run(spawning)
+        assert 20 <= num_sampled(finished(engine)) <= 22
+        engine.assert_empty()
+
+
+class TestWhoIsTold:
+    def test_the_output_names_the_limits_that_were_met(self) -> None:
+        """In the order in which they were."""
+        hooks = dataclasses.replace(SYNC_HOOKS, max_children=1, max_tree_tokens=12)
+        output = completed(SurgicalEngine(hooks), r="!a!" + "b" * 20, r_child_0="!" + "c" * 20)
+        assert sorted(output.limits_met) == ["max_child_depth", "max_children", "max_tree_tokens"]
+
+    def test_without_any_it_names_none(self) -> None:
+        """As of most trees."""
+        assert completed(SurgicalEngine(SYNC_HOOKS), r="!a.b", r_child_0="c").limits_met == ()
+
+    def test_counts_are_by_limit(self) -> None:
+        """Of promises, and of trees."""
+        engine = SurgicalEngine(hooks_with(max_children=1, max_tree_tokens=30, block_on="sync"))
+        engine.add("r")
+        engine.add("s")
+        engine.run(plan(r="!!!" + "a" * 30, r_child_0="c" * 30, s="!!z", s_child_0="x"))
+        stats = engine.driver.trees.stats
+        assert dict(stats.num_refused) == {"max_children": 3}
+        assert dict(stats.num_limited) == {"max_children": 2, "max_tree_tokens": 1}
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"max_tree_tokens": 5}, "r: max_tree_tokens is used up, and all sequences of its tree end"),
+            ({"max_tree_sequences": 2}, "r: max_tree_sequences is reached, and its tree spawns no more children"),
+            (
+                {"max_tree_sequences": 2, "max_tree_tokens": 6},
+                "r: max_tree_sequences is reached, and its tree spawns no more children",
+            ),
+        ],
+    )
+    def test_the_log_names_the_request(
+        self, fields: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """In one line."""
+        with caplog.at_level(logging.INFO, logger="vllm"):
+            completed(SurgicalEngine(hooks_with(**fields)), r="a!!!!z", r_child_0="b")
+        assert [text for text in caplog.messages if text.startswith("r: ")] == [message]
