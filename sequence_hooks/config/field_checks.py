@@ -47,8 +47,9 @@ def check_fields(given: Any) -> None:
     _check_choices(given)
     for name, least in (("max_child_depth", 0), ("max_children", 1), ("children_per_promise", 1)):
         check_at_least(given, name, least)
-    if given.max_tree_tokens is not None:
-        check_at_least(given, "max_tree_tokens", 0)
+    for name, least in (("max_tree_tokens", 0), ("max_running_children", 1)):
+        if getattr(given, name) is not None:
+            check_at_least(given, name, least)
     check_text(given, "merge_separator")
     check_overrides(given, "child_sampling_params")
     check_record_to(given)

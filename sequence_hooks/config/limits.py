@@ -14,7 +14,7 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.special_kwargs import SpecialKwargs
 
-_MIN_VALUES = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0}
+_MIN_VALUES = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 0, "max_running_children": 1}
 _MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
@@ -31,6 +31,9 @@ class Limits:
     max_tree_tokens: int | None
     """Tokens that the sequences of the tree may sample in total before spawning stops; None for no limit."""
 
+    max_running_children: int | None = None
+    """Children of the tree, at any depth, that may be admitted at once; None for no limit."""
+
     stream_children: bool = False
     """If true, the output of each step carries what the request's children have sampled."""
 
@@ -44,7 +47,7 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.
     """
-    limits = Limits(True, special_kwargs.max_child_depth, special_kwargs.max_children, special_kwargs.max_tree_tokens)
+    limits = Limits(True, **{name: getattr(special_kwargs, name) for name in _MIN_VALUES})
     given = extra_args or {}
     _check_names(given)
     for name in ("hooks", "stream_children"):

@@ -9,8 +9,11 @@
 
 A BLOCKED request is in none of upstream's queues, so it counts against no limit of theirs, and it keeps its blocks
 unless others need them. BLOCKED is ours: upstream's status of such a request is PREEMPTED, which has no finish reason.
+
+Sequences of trees wait in a queue of their own, which is fair among requests: see `sequence_hooks.tree.fairness`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
@@ -18,6 +21,7 @@ from typing import Any, cast
 from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.fairness import Key, Patience, TreeQueue
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core.children import ChildRequests
@@ -25,19 +29,22 @@ from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
 from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups
 from sequence_hooks.v1.core.injection import Injection
-from sequence_hooks.v1.core.integrity import check_blocks, check_queues, held_blocks
+from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
+from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.wire import RESUME
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
@@ -80,6 +87,12 @@ class HookScheduler(ReleaseScheduler):
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
+        self._has_priorities = self.policy == SchedulingPolicy.PRIORITY
+        self._shares = TreeQueue(self._priority)
+        self._tree_queue = TreeRequestQueue(self.waiting_with_kv, self._shares, self._branch_of, self._first_new)
+        self._patience = Patience()
+        self._lacks_kv = False
+        """Whether the last step had too few blocks for a new request."""
 
     # What the rest of upstream's engine calls.
 
@@ -88,6 +101,7 @@ class HookScheduler(ReleaseScheduler):
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
             self._recorder.arrived(request)
+            self._shares.num_arrived += 1
             super().add_request(request)
             return
         try:
@@ -104,7 +118,13 @@ class HookScheduler(ReleaseScheduler):
         """Upstream's `schedule`, after joining the parents that can go on."""
         self.driver.join_ready()
         # Bound anew in each step: while there is no tree, a request costs no call of ours, as an override would.
-        allocate = self._allocate_slots if self.branches else self._allocate_upstream
+        if self.branches:
+            self.waiting_with_kv, allocate = self._tree_queue, self._allocate_slots
+            num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
+            self._shares.divide(self.max_num_running_reqs, num_without_tree)
+            self._make_room()
+        else:
+            self.waiting_with_kv, allocate = self._tree_queue.others, self._allocate_upstream
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
         start = self._recorder.now()
         scheduled = super().schedule(*args, **kwargs)
@@ -119,6 +139,10 @@ class HookScheduler(ReleaseScheduler):
         blocks = self._allocate_upstream(request, *args, **kwargs)
         while blocks is None and self._evict_for(request):
             blocks = self._allocate_upstream(request, *args, **kwargs)
+        if blocks is None and request.status == RequestStatus.RUNNING:
+            self._choose_preempted(request)
+        elif blocks is None and not self._is_of_a_tree(request):
+            self._lacks_kv = True
         return blocks
 
     def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
@@ -169,7 +193,7 @@ class HookScheduler(ReleaseScheduler):
         if branch is None:
             if match is None:
                 return self._append_upstream(request, new_token_ids, is_stale)
-            branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+            branch = self._begin_tree(request)
         sequence = branch.sequence
         decision = None if match is None else self.driver.decide(branch, token_id, match, sequence.output_token_ids)
         if request.is_finished():
@@ -181,6 +205,17 @@ class HookScheduler(ReleaseScheduler):
             self.driver.end(branch, ending)
             return new_token_ids, True
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
+
+    def _begin_tree(self, request: Request) -> V1Branch:
+        branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+        self.waiting_with_kv = self._tree_queue
+        if request.status == RequestStatus.RUNNING:
+            self._shares.start(branch, request)
+        else:
+            # It was preempted while its hook token was in flight.
+            self.waiting.remove_request(request)
+            self._tree_queue.prepend_request(request)
+        return branch
 
     def _handle_stopped_request(self, request: Request) -> bool:
         if request.request_id not in self.blocked or request.is_finished():
@@ -197,7 +232,7 @@ class HookScheduler(ReleaseScheduler):
             super()._enqueue_waiting_request(request)
 
     def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
-        # A tree that has begun goes before new requests, in upstream's queue for requests that hold KV.
+        # Trees wait in our queue, which is in the place of upstream's for requests that hold KV.
         return self._is_of_a_tree(request) or super()._holds_kv_blocks(request)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -208,17 +243,23 @@ class HookScheduler(ReleaseScheduler):
             return
         self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
+        if request.request_id in self.branches:
+            self.waiting.remove_request(request)
+            self._tree_queue.prepend_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self.branches.pop(request.request_id, None)
         if branch is not None:
             self.blocked.pop(request.request_id, None)
+            self._leave(request)
             self._forks.release(request.request_id)
             self._remove(self._injection.stop(request))
             if branch.phase != "finished":
                 self.driver.abort(branch)
             if self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
+            if branch.parent is None:
+                self._shares.end(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
         if branch is not None and branch.has_failed:
@@ -273,6 +314,7 @@ class HookScheduler(ReleaseScheduler):
         """Set a request aside; upstream then asks `_handle_stopped_request` what becomes of it."""
         request = branch.sequence.request
         request.status = RequestStatus.PREEMPTED
+        self._leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
             self._kept.release_children(request)
@@ -296,13 +338,13 @@ class HookScheduler(ReleaseScheduler):
         del self.blocked[request.request_id]
         begin_session(request, params_after_join(branch))
         request.status = RequestStatus.WAITING
+        self._tree_queue.prepend_request(request)
         if injected is not None and injected.copies:
-            for glue in self._injection.begin(request, injected):
+            for glue in reversed(self._injection.begin(request, injected)):
                 self.requests[glue.request_id] = glue
-                self.waiting_with_kv.add_request(glue)
+                self._tree_queue.prepend_request(glue)
         else:
             self._kept.release_children(request)
-        self._enqueue_waiting_request(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
         """Finish a BLOCKED request with the end that it had, or with the model's length."""
@@ -317,7 +359,60 @@ class HookScheduler(ReleaseScheduler):
         """Abort requests, in this order."""
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
 
-    # Who gives up KV, and what is out of upstream's queues.
+    # Who gives up its row or its KV, and what is out of upstream's queues.
+
+    def _make_room(self) -> None:
+        """Preempt the newest children of the trees of which most run, for those that have waited and have no row."""
+        new, num_free = self._first_new(), self.max_num_running_reqs - len(self.running)
+        head = new or self._shares.starving()
+        num_starving = max(len(self.waiting) - len(self.deferred), 0) if new is not None else int(head is not None)
+        num_missing = max(num_starving - num_free, int(self._lacks_kv))
+        self._lacks_kv = False
+        if not self._patience.is_over(head if num_missing > 0 else None) or head is None:
+            return
+        for _ in range(num_missing):
+            crowded = self._shares.most_crowded(head[0])
+            victim = None if crowded is None else crowded.newest_child
+            if victim is None:
+                break
+            self.running.remove(victim)
+            self._preempt_request(victim, time.monotonic())
+            # If it goes on in this very step, the worker is to learn its tokens anew.
+            self.prev_step_scheduled_req_ids.discard(victim.request_id)
+
+    def _choose_preempted(self, request: Request) -> None:
+        """Let upstream preempt the newest sequence of the tree of which most run: it takes the last of ``running``.
+
+        Only what comes after ``request`` is not scheduled yet in this step.
+        """
+        crowded, last = self._shares.most_crowded(0), self._shares.share_of(self.running[-1])
+        num_running_of_last = 1 if last is None else last.num_running
+        if self._has_priorities or crowded is None or crowded.num_running <= num_running_of_last:
+            return
+        left = self.running[self.running.index(request) :]
+        victim = next((each for each in reversed(left) if self._shares.share_of(each) is crowded), None)
+        if victim is not None:
+            self.running.remove(victim)
+            self.running.append(victim)
+
+    def _leave(self, request: Request) -> None:
+        """Note that a sequence of a tree neither runs nor waits to be admitted."""
+        self._shares.stop(request)
+        self._shares.remove(request)
+
+    def _first_new(self) -> Key | None:
+        """What the new request that upstream would admit next competes with; None if it would admit none."""
+        if not self.waiting or self.pause_state != PauseState.UNPAUSED:
+            return None
+        return self._priority(self.waiting.peek_request()), 0, self._shares.num_arrived - len(self.waiting)
+
+    def _priority(self, request: Request) -> int:
+        return request.priority if self._has_priorities else 0
+
+    def _branch_of(self, request: Request) -> V1Branch | None:
+        """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
+        glue = self._injection.glue.get(request.request_id)
+        return self.branches.get(request.request_id if glue is None else glue.owner.request_id)
 
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
@@ -370,5 +465,6 @@ class HookScheduler(ReleaseScheduler):
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         self.trees.check_integrity()
         check_queues(self, self.blocked, self.trees)
+        check_shares(self._shares, self.running, self.branches)
         manager = self.kv_cache_manager
         check_blocks(manager, held_blocks(manager, self._forks, self._kept, self._injection.glue))
