@@ -7,7 +7,8 @@ import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, handler
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.fairness import LEAST_CHILDREN_PER_TURN, STEPS_OF_PATIENCE, Patience, TreeQueue
+from sequence_hooks.tree.fairness import LEAST_CHILDREN_PER_TURN, TreeQueue
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV, Patience, Shortage
 
 
 class Waiting:
@@ -67,9 +68,9 @@ def test_a_share_that_has_changed_is_noticed() -> None:
     waiting.queue.divide(8, 1)
     assert waiting.queue.num_slots_each == 4
     first = waiting.queue.first()
-    assert first is not None and first.key == (0, 0, 0)
+    assert first is not None and first.key == (0, 0, 0, 0)
     waiting.queue.divide(8, 100)
-    assert waiting.queue.first() is first and first.key == (0, 1, 0)
+    assert waiting.queue.first() is first and first.key == (0, 1, 0, 0)
     assert list(waiting.queue.heads()) == ["r_child_0"]
 
 
@@ -79,11 +80,11 @@ def test_a_new_request_goes_first_when_the_turn_is_over() -> None:
     waiting.tree("r", 4)
     waiting.queue.num_arrived = 2
     waiting.queue.stop("r")
-    assert waiting.queue.goes_before((0, 0, 1)) and waiting.queue.goes_before(None)
+    assert waiting.queue.goes_before((0, 0, 0, 1)) and waiting.queue.goes_before(None)
     for name in waiting.admit(LEAST_CHILDREN_PER_TURN):
         waiting.queue.stop(name)
-    assert not waiting.queue.goes_before((0, 0, 1))
-    assert waiting.queue.goes_before((0, 0, 2))
+    assert not waiting.queue.goes_before((0, 0, 0, 1))
+    assert waiting.queue.goes_before((0, 0, 0, 2))
 
 
 def test_what_has_begun_begins_again_before_the_others() -> None:
@@ -116,11 +117,11 @@ def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
     for name in "rs":
         waiting.tree(name, 3)
     waiting.admit(5)
-    crowded = waiting.queue.most_crowded(0)
+    crowded = waiting.queue.most_crowded(0, waiting.queue.num_slots_each)
     assert crowded is not None and crowded.newest_child == "r_child_2"
-    assert waiting.queue.most_crowded(1) is None
+    assert waiting.queue.most_crowded(1, 1) is None
     waiting.queue.divide(8, 0)
-    assert waiting.queue.most_crowded(0) is None
+    assert waiting.queue.most_crowded(0, waiting.queue.num_slots_each) is None
     assert waiting.queue.starving() is None
 
 
@@ -141,7 +142,7 @@ def test_a_request_without_a_tree_is_one_by_itself() -> None:
     """It starves as long as it waits, and is forgotten when it leaves."""
     waiting = Waiting()
     waiting.queue.appendleft(None, "q")
-    assert waiting.queue.starving() == (0, 0, 0)
+    assert waiting.queue.starving() == (0, 0, 0, 0)
     waiting.queue.remove("q")
     assert not waiting.queue.has_trees
 
@@ -158,7 +159,49 @@ def test_keys_that_no_longer_count_are_dropped() -> None:
 
 def test_patience_ends_after_some_steps_with_the_same_head() -> None:
     """Another head begins anew, and so does nobody."""
-    patience = Patience()
+    patience = Patience(STEPS_OF_PATIENCE)
     assert [patience.is_over("a") for _ in range(STEPS_OF_PATIENCE + 2)].index(True) == STEPS_OF_PATIENCE
     assert not patience.is_over("b") and not patience.is_over(None)
     assert not any(patience.is_over(None) for _ in range(10))
+
+
+def test_where_kv_is_short_new_requests_have_more_patience() -> None:
+    """It counts as short for some steps after it was; who is at the head for so long waits no longer."""
+    shortage = Shortage()
+    shortage.begin_step("a")
+    assert not shortage.is_lasting
+    waits = []
+    for _ in range(STEPS_OF_PATIENCE_FOR_KV + 2):
+        shortage.note()
+        shortage.begin_step("a")
+        waits.append(shortage.is_lasting and not shortage.is_too_long)
+    assert waits.index(False) == STEPS_OF_PATIENCE_FOR_KV
+    for _ in range(STEPS_OF_PATIENCE_FOR_KV):
+        shortage.begin_step("b")
+    shortage.begin_step("b")
+    assert not shortage.is_lasting and not shortage.is_too_long
+
+
+def test_without_shares_the_first_tree_goes_first() -> None:
+    """Whatever it has, until slots are divided again."""
+    waiting = Waiting()
+    for name in "rs":
+        waiting.tree(name, 3)
+    waiting.queue.suspend_shares()
+    assert waiting.admit(3) == ["r_child_0", "r_child_1", "r_child_2"]
+
+
+def test_what_lost_its_kv_waits_for_what_has_some() -> None:
+    """Within a tree and among trees; the tree's own sequence is the first of either kind."""
+    waiting = Waiting(num_slots_each=9)
+    root = waiting.tree("r", 3)
+    waiting.admit(1)
+    waiting.queue.put_back(root.children[0], "r_child_0")
+    waiting.queue.put_back(root, "r")
+    assert list(waiting.queue) == ["r_child_1", "r_child_2", "r", "r_child_0"]
+    for name in ("r_child_1", "r_child_2"):
+        waiting.queue.remove(name)
+    first = waiting.queue.first()
+    assert first is not None and (first.head, first.key) == ("r", (0, 0, 1, 0))
+    waiting.tree("s", 1)
+    assert list(waiting.queue.heads()) == ["s_child_0", "r"]

@@ -9,7 +9,7 @@ import pytest
 from mytests.characters import token_of
 from mytests.rules.engine import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished
 from mytests.stepped import Sampling, Tokens
-from sequence_hooks.tree.fairness import STEPS_OF_PATIENCE
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE
 
 BOMB = dataclasses.replace(SYNC_HOOKS, max_child_depth=3, max_children=64, children_per_promise=4)
 """Hooks with which a sequence that samples nothing but promises has hundreds of descendants."""
@@ -94,6 +94,21 @@ class TestNewRequests:
             engine.add(f"s{number}")
         engine.run_until(lambda: len(running(engine, "r")) == 3, exploding("r"), max_steps=SOON)
         abort_all(engine, "r", *(f"s{number}" for number in range(5)))
+
+    def test_one_keeps_its_kv(self) -> None:
+        """Where KV is short, children of the tree with most slots are preempted for each other, and not it for them."""
+        engine = SurgicalEngine(WAVES, max_num_seqs=7, num_blocks=40, max_model_len=128)
+        engine.add("r")
+
+        def choose(sampling: Sampling) -> int:
+            if sampling.request_id == "s":
+                return EOS if sampling.num_sampled == 40 else ord("y")
+            return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else ord("x")
+
+        engine.run_until(lambda: len(running(engine, "r")) == 7, choose)
+        assert steps_of(engine, "s", choose) <= 40 + 2 * SOON
+        assert engine.num_preemptions() > 2
+        abort_all(engine, "r")
 
     def test_a_preempted_child_samples_what_it_would_have(self) -> None:
         """It goes on where it was, before its younger siblings."""

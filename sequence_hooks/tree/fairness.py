@@ -3,107 +3,34 @@
 
 Each request has a *share* of the slots: all of them, divided by the number of requests. The least key goes first:
 
-    of a tree below its share  (priority, 0, its turn)
-    of one at its share        (priority, how many of its sequences run, its turn)
-    of a new request           (priority, 0, how many arrived before it)
+    of a tree below its share  (priority, 0, 0, its turn)
+    of one at its share        (priority, how many of its sequences run, 0, its turn)
+    of a new request           (priority, 0, 0, how many arrived before it)
 
 So trees that have begun go first within their shares, and beyond these only if no new request waits; then whoever has
 least. A turn lasts for as many children as the share has slots; then it is the turn of the requests that have arrived
 meanwhile. Nobody waits forever: turns come in order, and who runs ends, or is BLOCKED and counts no longer.
 
-A tree's own sequence goes before its children, which wait in spawn order.
+A tree's own sequence goes before its children, which wait in spawn order. What was preempted, and needs room for all of
+its context, waits after these; among trees, too, so the third number of a tree's key is 1 if it has nothing else.
 
 Children may run for long, so a request that has waited for some steps at the head does not wait for their end: the
-newest child of the tree of which most run is preempted for it (`Patience`, `TreeQueue.most_crowded`).
+newest child of the tree of which most run is preempted for it (`Patience`, `TreeQueue.most_crowded`). Where KV is
+short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
-from typing import Any, Generic, TypeVar
+from sys import maxsize
+from typing import Any, Generic
 
 from sequence_hooks.tree.branch import Branch
-
-T = TypeVar("T", bound=Hashable)
-
-Key = tuple[int, int, int]
-"""The key of a tree or of a new request; see the module's docstring."""
+from sequence_hooks.tree.share import Key, Share, T
 
 LEAST_CHILDREN_PER_TURN = 2
 """So many children a tree may begin in its turn, even if there are as many requests as slots."""
-
-
-STEPS_OF_PATIENCE = 4
-"""For how many steps a request waits for a row to become free by itself."""
-
-
-class Patience:
-    """Whether the request at the head has waited for long enough to take the row, or the KV, of another one's child."""
-
-    def __init__(self) -> None:
-        self._head: Hashable | None = None
-        self._num_steps = 0
-
-    def is_over(self, head: Hashable) -> bool:
-        """To be asked once in each step in which something is missing, and only then.
-
-        Args:
-            head: Who waits; None if nobody does.
-        """
-        if head is None or head != self._head:
-            self._head, self._num_steps = head, 0
-            return False
-        self._num_steps += 1
-        return self._num_steps >= STEPS_OF_PATIENCE
-
-
-class Share(Generic[T]):
-    """What one tree has waiting and running. Only its `TreeQueue` writes it."""
-
-    def __init__(self, root: Hashable, limit: int | None, priority: int) -> None:
-        self.root = root
-        self.limit = limit
-        """How many of its children may be admitted at once; None for no limit."""
-
-        self.priority = priority
-        self.own: OrderedDict[T, None] = OrderedDict()
-        """What waits of the root's sequence."""
-
-        self.children: OrderedDict[T, None] = OrderedDict()
-        """What waits of all other sequences."""
-
-        self.running: dict[T, bool] = {}
-        """The sequences that run, the one admitted last at the end, and whether each is a child."""
-
-        self.has_ended = False
-        self.num_running = 0
-        self.num_running_children = 0
-        self.turn = 0
-        self.num_in_turn = 0
-        self.key: Key | None = None
-        """None if nothing waits that may be admitted."""
-
-    @property
-    def has_child_room(self) -> bool:
-        """Whether another child may be admitted."""
-        return self.limit is None or self.num_running_children < self.limit
-
-    @property
-    def head(self) -> T | None:
-        """What is admitted next; None if nothing may be."""
-        if self.own:
-            return next(iter(self.own))
-        return next(iter(self.children)) if self.children and self.has_child_room else None
-
-    @property
-    def newest_child(self) -> T | None:
-        """The child that was admitted last, of those that run."""
-        return next((item for item, is_child in reversed(self.running.items()) if is_child), None)
-
-    def waiting(self) -> Iterator[T]:
-        """All that waits, in order."""
-        return chain(self.own, self.children)
 
 
 class TreeQueue(Generic[T]):
@@ -144,7 +71,7 @@ class TreeQueue(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """All that waits, tree by tree, in the order in which trees are to be admitted."""
-        last = (0, 0, 0)
+        last = (0, 0, 0, 0)
         shares = sorted(self._shares.values(), key=lambda share: (share.key is None, share.key or last))
         return chain.from_iterable(share.waiting() for share in shares)
 
@@ -162,6 +89,10 @@ class TreeQueue(Generic[T]):
         """Divide the slots among trees and ``num_others`` requests."""
         self.num_slots_each = max(1, num_slots // max(1, len(self._shares) + num_others))
 
+    def suspend_shares(self) -> None:
+        """Let trees go first whatever they have, until slots are divided anew."""
+        self.num_slots_each = maxsize
+
     def begin(self, branch: Branch[Any], item: T) -> None:
         """Let the tree of ``branch``, of which ``item`` is a sequence, be known from now on."""
         self._share_of(branch, item)
@@ -174,12 +105,22 @@ class TreeQueue(Generic[T]):
         """Let ``item`` wait before the others of its tree: it has begun."""
         self._put(branch, item).move_to_end(item, last=False)
 
+    def put_back(self, branch: Branch[Any], item: T) -> None:
+        """Let ``item``, which was preempted, wait after what has KV, but before others that were preempted."""
+        share = self._share_of(branch, item)
+        self._stop_again(share, item)
+        queue = share.own_without_kv if branch.parent is None else share.children_without_kv
+        queue[item] = None
+        queue.move_to_end(item, last=False)
+        self._waits_in[item] = share
+        self._offer(share)
+
     def remove(self, item: T) -> None:
         """Take ``item`` out, if it waits."""
         share = self._waits_in.pop(item, None)
         if share is not None:
-            share.own.pop(item, None)
-            share.children.pop(item, None)
+            for queue in share.queues:
+                queue.pop(item, None)
             self._offer(share)
             self._forget(share)
 
@@ -217,7 +158,7 @@ class TreeQueue(Generic[T]):
             key, _, share = self._heap[0]
             if share.key is not key:
                 heappop(self._heap)
-            elif key == self._key_of(share, bool(share.own)):
+            elif key == self._next_key(share):
                 return share
             else:
                 # The number of requests has changed since.
@@ -241,7 +182,8 @@ class TreeQueue(Generic[T]):
             return False
         if request is None:
             return True
-        return first.key <= request if first.num_running else first.key[2] <= request[2]
+        priority, num_running, _, turn = first.key
+        return (priority, num_running, 0, turn) <= request if first.num_running else turn <= request[3]
 
     def key_of(self, branch: Branch[Any], item: T) -> Key:
         """The key with which ``item``, which is of ``branch``, competes."""
@@ -262,23 +204,30 @@ class TreeQueue(Generic[T]):
         """The tree of a sequence that runs."""
         return self._runs_in.get(item)
 
-    def most_crowded(self, priority: int) -> Share[T] | None:
-        """The tree of which most sequences run, beyond its share, and which is not more urgent than ``priority``."""
+    def most_crowded(self, priority: int, num_slots: int) -> Share[T] | None:
+        """The tree of which most sequences run, if they are more than ``num_slots``, and more than one.
+
+        Args:
+            priority: It must not be more urgent than this.
+        """
         shares = (share for share in self._crowded if share.priority >= priority)
         most = max(shares, key=lambda share: share.num_running, default=None)
-        return None if most is None or most.num_running <= self.num_slots_each else most
+        return None if most is None or most.num_running <= num_slots else most
 
     def _put(self, branch: Branch[Any] | None, item: T) -> OrderedDict[T, None]:
         share = self._share_of(branch, item)
-        if item in share.running:
-            # It has to begin again.
-            share.num_in_turn -= share.running[item]
-            self.stop(item)
+        self._stop_again(share, item)
         queue = share.own if branch is None or branch.parent is None else share.children
         queue[item] = None
         self._waits_in[item] = share
         self._offer(share)
         return queue
+
+    def _stop_again(self, share: Share[T], item: T) -> None:
+        """Note that a sequence no longer runs, and has to begin again."""
+        if item in share.running:
+            share.num_in_turn -= share.running[item]
+            self.stop(item)
 
     def _share_of(self, branch: Branch[Any] | None, item: T) -> Share[T]:
         root = item if branch is None else branch.root
@@ -290,7 +239,7 @@ class TreeQueue(Generic[T]):
         return share
 
     def _forget(self, share: Share[T]) -> None:
-        if share.has_ended and not (share.own or share.children or share.running):
+        if share.has_ended and not share.running and not any(share.queues):
             self._shares.pop(share.root, None)
 
     def _count(self, share: Share[T]) -> None:
@@ -303,20 +252,27 @@ class TreeQueue(Generic[T]):
 
     def _offer(self, share: Share[T]) -> None:
         """Let a tree compete with what it has now."""
-        if share.head is None:
+        if share.next_queue is None:
             share.key = None
             return
-        key = self._key_of(share, bool(share.own))
+        key = self._next_key(share)
         if key == share.key:
             return
         share.key = key
         heappush(self._heap, (share.key, next(self._numbers), share))
         self._drop_stale()
 
+    def _next_key(self, share: Share[T]) -> Key:
+        queue = share.next_queue
+        is_own = queue is share.own or queue is share.own_without_kv
+        priority, num_running, _, turn = self._key_of(share, is_own)
+        has_kv = queue is share.own or queue is share.children
+        return priority, num_running, int(not has_kv), turn
+
     def _key_of(self, share: Share[T], is_own: bool) -> Key:
         # What a tree's own sequence does next ends the tree, and does not begin more of it.
         num_running = share.num_running if share.num_running >= self.num_slots_each else 0
-        return share.priority, num_running, 0 if is_own else share.turn
+        return share.priority, num_running, 0, 0 if is_own else share.turn
 
     def _drop_stale(self) -> None:
         if len(self._heap) > 2 * len(self._shares) + 16:

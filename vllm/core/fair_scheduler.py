@@ -9,10 +9,11 @@ What has no turn is held back from upstream's methods, which admit whatever ther
 from collections import Counter, deque
 from collections.abc import Iterable
 from itertools import chain
+from sys import maxsize
 from typing import Any
 
 from sequence_hooks.tree.events import TreeEvent
-from sequence_hooks.tree.fairness import Key, Patience
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE, Key, Patience, Shortage
 from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import SchedulerOutputs, SchedulerPrefillOutputs, SchedulerSwappedInOutputs, SchedulingBudget
@@ -24,7 +25,9 @@ class FairScheduler(PriorityScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._patience = Patience()
+        self._patience, self._shortage = Patience(STEPS_OF_PATIENCE), Shortage()
+        self._num_given_up = 0
+        """How often a group was preempted or KV was evicted, so far."""
 
     def note(self, branch: V0Branch, event: TreeEvent) -> None:
         """Forget a tree that has ended: a `sequence_hooks.tree.events.TreeObserver`."""
@@ -33,8 +36,6 @@ class FairScheduler(PriorityScheduler):
 
     def _schedule(self) -> SchedulerOutputs:
         if self.forked.has_trees:
-            num_others = sum(branch_of(group) is None for group in chain(self.waiting, self.running, self.swapped))
-            self.forked.divide(self.scheduler_config.max_num_seqs, num_others)
             self._note_running()
             self._make_room()
         return super()._schedule()
@@ -43,6 +44,7 @@ class FairScheduler(PriorityScheduler):
         if self.forked.has_trees:
             self._note_running()
             self.waiting = deque(sorted(self.waiting, key=self._key))
+            self._put_crowded_last()
         return super()._schedule_once()
 
     def _must_wait(self, forked: SequenceGroup, in_use: set[int]) -> bool:
@@ -104,7 +106,9 @@ class FairScheduler(PriorityScheduler):
     def _key(self, group: SequenceGroup) -> Key:
         branch = branch_of(group)
         if branch is None:
-            return self._order.priority(group), 0, group.first_seq.seq_id
+            shortage, number = self._shortage, group.first_seq.seq_id
+            waits = maxsize if shortage.is_lasting and not shortage.is_too_long else 0
+            return self._order.priority(group), waits, 0, -1 if shortage.is_too_long else number
         return self.forked.key_of(branch, group)
 
     def _note_running(self) -> None:
@@ -117,18 +121,49 @@ class FairScheduler(PriorityScheduler):
             if group not in known and branch is not None:
                 self.forked.start(branch, group)
 
+    def _put_crowded_last(self) -> None:
+        """Let upstream, which preempts the last of ``running``, take a child of the tree that has most of the slots."""
+        crowded = self.forked.most_crowded(0, self.forked.num_slots_each)
+        if crowded is not None:
+            self.running = deque(sorted(self.running, key=lambda group: bool(crowded.running.get(group))))
+
     def _make_room(self) -> None:
-        """Preempt the newest children of the trees of which most run, for those that have waited and have no slot."""
-        starving = [group for group in self.waiting if branch_of(group) is None]
-        head = self._key(min(starving, key=self._key)) if starving else self.forked.starving()
+        """Take a slot, or KV, from children of the trees that have most, for those that have waited and have none."""
+        new = [group for group in self.waiting if branch_of(group) is None]
+        first = min(new, key=lambda group: (self._order.priority(group), group.first_seq.seq_id), default=None)
+        self._divide(first)
         num_free = self.scheduler_config.max_num_seqs - len(self.running)
-        num_missing = max(len(starving), head is not None) - num_free
-        if starving and num_missing <= 0:
-            num_missing = int(self._num_missing(starving[0]) > 0)
-        if not self._patience.is_over(head if num_missing > 0 else None) or head is None:
-            return
-        for _ in range(num_missing):
-            crowded = self.forked.most_crowded(head[0])
+        starving = self.forked.starving() if first is None else self._key(first)
+        num_missing = max(len(new), int(starving is not None)) - num_free
+        if not self._patience.is_over((first or starving) if num_missing > 0 else None):
+            num_missing = 0
+        if first is not None and self._shortage.is_too_long:
+            self._take_kv(first)
+        elif starving is not None:
+            self._preempt_children(num_missing, starving[0], self.forked.num_slots_each)
+
+    def _divide(self, first: SequenceGroup | None) -> None:
+        num_given_up = self.num_cumulative_preemption + self.evictor.evictions.total()
+        if num_given_up > self._num_given_up or (first is not None and self._num_missing(first) > 0):
+            self._num_given_up = num_given_up
+            self._shortage.note()
+        self._shortage.begin_step(first)
+        if self._shortage.is_lasting:
+            self.forked.suspend_shares()
+        else:
+            num_others = sum(branch_of(group) is None for group in chain(self.waiting, self.running, self.swapped))
+            self.forked.divide(self.scheduler_config.max_num_seqs, num_others)
+
+    def _take_kv(self, first: SequenceGroup) -> None:
+        """Let one BLOCKED group, or a child, give up KV, or a child its slot, for the ``first`` new request."""
+        num_missing = self._num_missing(first)
+        may_evict = num_missing > 0 and self._has_free_slot() and not self.evictor.preserves
+        if not may_evict or not self.evictor.evict_one(self._holding_kv(), num_missing):
+            self._preempt_children(1, self._order.priority(first), 1)
+
+    def _preempt_children(self, num: int, priority: int, beyond: int) -> None:
+        for _ in range(num):
+            crowded = self.forked.most_crowded(priority, beyond)
             victim = None if crowded is None else crowded.newest_child
             if victim is None:
                 break

@@ -21,9 +21,10 @@ from typing import Any, cast
 from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.driver import ForkJoinDriver
-from sequence_hooks.tree.fairness import Key, Patience, TreeQueue
+from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
+from sequence_hooks.tree.share import Key
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
@@ -35,6 +36,7 @@ from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
+from sequence_hooks.v1.core.slots import SlotSharing
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
@@ -89,10 +91,10 @@ class HookScheduler(ReleaseScheduler):
         self.trees = self.driver.trees
         self._has_priorities = self.policy == SchedulingPolicy.PRIORITY
         self._shares = TreeQueue(self._priority)
-        self._tree_queue = TreeRequestQueue(self.waiting_with_kv, self._shares, self._branch_of, self._first_new)
-        self._patience = Patience()
-        self._lacks_kv = False
-        """Whether the last step had too few blocks for a new request."""
+        self._tree_queue = TreeRequestQueue(
+            self.waiting_with_kv, self._shares, self._branch_of, self._has_kv, self._first_new
+        )
+        self._slots = SlotSharing(self._shares)
 
     # What the rest of upstream's engine calls.
 
@@ -120,8 +122,6 @@ class HookScheduler(ReleaseScheduler):
         # Bound anew in each step: while there is no tree, a request costs no call of ours, as an override would.
         if self.branches:
             self.waiting_with_kv, allocate = self._tree_queue, self._allocate_slots
-            num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
-            self._shares.divide(self.max_num_running_reqs, num_without_tree)
             self._make_room()
         else:
             self.waiting_with_kv, allocate = self._tree_queue.others, self._allocate_upstream
@@ -139,10 +139,10 @@ class HookScheduler(ReleaseScheduler):
         blocks = self._allocate_upstream(request, *args, **kwargs)
         while blocks is None and self._evict_for(request):
             blocks = self._allocate_upstream(request, *args, **kwargs)
-        if blocks is None and request.status == RequestStatus.RUNNING:
-            self._choose_preempted(request)
-        elif blocks is None and not self._is_of_a_tree(request):
-            self._lacks_kv = True
+        if blocks is None:
+            self._slots.shortage.note()
+            if request.status == RequestStatus.RUNNING:
+                self._choose_preempted(request)
         return blocks
 
     def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
@@ -362,35 +362,21 @@ class HookScheduler(ReleaseScheduler):
     # Who gives up its row or its KV, and what is out of upstream's queues.
 
     def _make_room(self) -> None:
-        """Preempt the newest children of the trees of which most run, for those that have waited and have no row."""
-        new, num_free = self._first_new(), self.max_num_running_reqs - len(self.running)
-        head = new or self._shares.starving()
-        num_starving = max(len(self.waiting) - len(self.deferred), 0) if new is not None else int(head is not None)
-        num_missing = max(num_starving - num_free, int(self._lacks_kv))
-        self._lacks_kv = False
-        if not self._patience.is_over(head if num_missing > 0 else None) or head is None:
-            return
-        for _ in range(num_missing):
-            crowded = self._shares.most_crowded(head[0])
-            victim = None if crowded is None else crowded.newest_child
-            if victim is None:
-                break
+        """Preempt children of the trees that have most of the slots, for those that have waited and have none."""
+        new = self.waiting.peek_request() if self.waiting and self.pause_state == PauseState.UNPAUSED else None
+        num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
+        self._slots.begin_step(new, self.max_num_running_reqs, num_without_tree)
+        num_new = max(len(self.waiting) - len(self.deferred), 0)
+        num_free = self.max_num_running_reqs - len(self.running)
+        for victim in self._slots.victims(new, 0 if new is None else self._priority(new), num_new, num_free):
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
             # If it goes on in this very step, the worker is to learn its tokens anew.
             self.prev_step_scheduled_req_ids.discard(victim.request_id)
 
     def _choose_preempted(self, request: Request) -> None:
-        """Let upstream preempt the newest sequence of the tree of which most run: it takes the last of ``running``.
-
-        Only what comes after ``request`` is not scheduled yet in this step.
-        """
-        crowded, last = self._shares.most_crowded(0), self._shares.share_of(self.running[-1])
-        num_running_of_last = 1 if last is None else last.num_running
-        if self._has_priorities or crowded is None or crowded.num_running <= num_running_of_last:
-            return
-        left = self.running[self.running.index(request) :]
-        victim = next((each for each in reversed(left) if self._shares.share_of(each) is crowded), None)
+        """Let upstream, which takes the last of ``running``, preempt a child of the tree of which most run."""
+        victim = None if self._has_priorities else self._slots.better_victim(self.running, request)
         if victim is not None:
             self.running.remove(victim)
             self.running.append(victim)
@@ -404,10 +390,16 @@ class HookScheduler(ReleaseScheduler):
         """What the new request that upstream would admit next competes with; None if it would admit none."""
         if not self.waiting or self.pause_state != PauseState.UNPAUSED:
             return None
-        return self._priority(self.waiting.peek_request()), 0, self._shares.num_arrived - len(self.waiting)
+        new, shortage = self.waiting.peek_request(), self._slots.shortage
+        if shortage.is_lasting and not shortage.is_too_long:
+            return None
+        return self._priority(new), 0, 0, -1 if shortage.is_too_long else self._shares.num_arrived - len(self.waiting)
 
     def _priority(self, request: Request) -> int:
         return request.priority if self._has_priorities else 0
+
+    def _has_kv(self, request: Request) -> bool:
+        return bool(request.num_computed_tokens) or request.request_id in self._forks.children
 
     def _branch_of(self, request: Request) -> V1Branch | None:
         """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
@@ -417,8 +409,9 @@ class HookScheduler(ReleaseScheduler):
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
         is_last_resort = not self.running
-        # New requests wait instead of taking KV that others would recompute.
-        may_evict = request.status == RequestStatus.RUNNING or self._is_of_a_tree(request)
+        # New requests wait for long before they take KV that others would recompute.
+        is_of_a_tree, has_waited = self._is_of_a_tree(request), self._slots.shortage.is_too_long
+        may_evict = request.status == RequestStatus.RUNNING or is_of_a_tree or has_waited
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
         kept = self._kept.candidates(self._injection.copies)

@@ -8,7 +8,8 @@ as soon as a new request goes before all that wait in it; upstream's loop asks a
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from sequence_hooks.tree.fairness import Key, Share, TreeQueue
+from sequence_hooks.tree.fairness import TreeQueue
+from sequence_hooks.tree.share import Key, Share
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -23,6 +24,8 @@ class TreeRequestQueue(RequestQueue):
     Args:
         others: Upstream's own queue, for requests that have no tree.
         branch_of: The branch of a sequence of a tree, or of the owner of glue; None of any other request.
+        has_kv: Whether a sequence of a tree has, or shares, any KV.
+        first_new: See `FirstNew`.
     """
 
     def __init__(
@@ -30,11 +33,13 @@ class TreeRequestQueue(RequestQueue):
         others: RequestQueue,
         trees: TreeQueue[Request],
         branch_of: Callable[[Request], V1Branch | None],
+        has_kv: Callable[[Request], bool],
         first_new: FirstNew,
     ) -> None:
         self.others = others
         self._trees = trees
         self._branch_of = branch_of
+        self._has_kv = has_kv
         self._first_new = first_new
 
     def __bool__(self) -> bool:
@@ -73,8 +78,10 @@ class TreeRequestQueue(RequestQueue):
         branch = self._branch_of(request)
         if branch is None:
             self.others.prepend_request(request)
-        else:
+        elif self._has_kv(request):
             self._trees.appendleft(branch, request)
+        else:
+            self._trees.put_back(branch, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
         """As upstream, in reverse order."""
