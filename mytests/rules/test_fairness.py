@@ -9,7 +9,7 @@ import pytest
 from mytests.characters import token_of
 from mytests.rules.engine import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished
 from mytests.stepped import Sampling, Tokens
-from sequence_hooks.tree.share import STEPS_OF_PATIENCE
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
 
 BOMB = dataclasses.replace(SYNC_HOOKS, max_child_depth=3, max_children=64, children_per_promise=4)
 """Hooks with which a sequence that samples nothing but promises has hundreds of descendants."""
@@ -95,8 +95,8 @@ class TestNewRequests:
         engine.run_until(lambda: len(running(engine, "r")) == 3, exploding("r"), max_steps=SOON)
         abort_all(engine, "r", *(f"s{number}" for number in range(5)))
 
-    def test_one_keeps_its_kv(self) -> None:
-        """Where KV is short, children of the tree with most slots are preempted for each other, and not it for them."""
+    def test_one_is_served_where_kv_is_short(self) -> None:
+        """It has more patience, and once it runs the children of the other tree are preempted for each other."""
         engine = SurgicalEngine(WAVES, max_num_seqs=7, num_blocks=40, max_model_len=128)
         engine.add("r")
 
@@ -106,7 +106,7 @@ class TestNewRequests:
             return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else ord("x")
 
         engine.run_until(lambda: len(running(engine, "r")) == 7, choose)
-        assert steps_of(engine, "s", choose) <= 40 + 2 * SOON
+        assert steps_of(engine, "s", choose) <= 40 + STEPS_OF_PATIENCE_FOR_KV + 2 * SOON
         assert engine.num_preemptions() > 2
         abort_all(engine, "r")
 
