@@ -15,7 +15,7 @@ BOMB = dataclasses.replace(SYNC_HOOKS, max_child_depth=3, max_children=64, child
 """Hooks with which a sequence that samples nothing but promises has hundreds of descendants."""
 
 WAVES = dataclasses.replace(SYNC_HOOKS, children_per_promise=6)
-ROOM = {"max_model_len": 512, "num_blocks": 2000}
+ROOM: dict[str, Any] = {"max_model_len": 512, "num_blocks": 2000}
 SOON = STEPS_OF_PATIENCE + 3
 """Steps within which a request is admitted, and its step is processed."""
 

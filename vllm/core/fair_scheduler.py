@@ -30,9 +30,11 @@ class FairScheduler(PriorityScheduler):
         """How often a group was preempted or KV was evicted, so far."""
 
     def note(self, branch: V0Branch, event: TreeEvent) -> None:
-        """Forget a tree that has ended: a `sequence_hooks.tree.events.TreeObserver`."""
-        if branch.phase == "finished" and branch.parent is None:
-            self.forked.end(branch)
+        """Forget what has ended: a `sequence_hooks.tree.events.TreeObserver`."""
+        if branch.phase == "finished":
+            self.forked.stop(branch.sequence.group)
+            if branch.parent is None:
+                self.forked.end(branch)
 
     def _schedule(self) -> SchedulerOutputs:
         if self.forked.has_trees:
