@@ -55,7 +55,7 @@ export VLLM_NO_USAGE_STATS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin agreement lint check-core lock mutate mutate-plugin check-upstream bench bench-quick \
   bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
-  bench-plugin-quick bench-plugin-overhead fuzz-injection dist docs faults
+  bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -174,6 +174,9 @@ bench-agreement: setup ## kv_inject against a prefill of the same tokens
 
 bench-plugin-overhead: plugin ## steps of a stock vLLM with the plug-in and no hook token, against those without
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.plugin_overhead
+
+bench-fairness: plugin ## an ordinary request beside one that spawns as much as it can, on a stock vLLM with the plug-in
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.bench_fairness
 
 bench-plugin: setup plugin ## hooks on a stock vLLM against a client, decoding in sequence, and the fork: build/bench-plugin
 	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --plugin $(CURDIR)/$(PLUGIN)/bin/python

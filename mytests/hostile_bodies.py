@@ -72,6 +72,7 @@ SAMPLING: dict[str, list[Any]] = {
         {"max_children": 10**9},
         {"max_child_depth": "a"},
         {"max_tree_tokens": 1.5},
+        {"max_running_children": 0},
         {"max_childs": 2},
         {LONG: 1},
         {"hooks": LONG},

@@ -132,7 +132,11 @@ class Walks(RuleBasedStateMachine):
         """Trees, queues and blocks are consistent, and each unfinished sequence is in one queue."""
         self.engine.check_integrity()
         assert sorted(self.queued()) == sorted(self._unfinished())
-        assert len(self.engine.queues()["running"]) <= self.engine.max_num_seqs
+        running = self.engine.queues()["running"]
+        assert len(running) <= self.engine.max_num_seqs
+        limit = self.engine.special_kwargs.max_running_children
+        children = Counter(name.split("_child_")[0] for name in running if "_child_" in name)
+        assert limit is None or all(number <= limit for number in children.values())
 
     def teardown(self) -> None:
         """All unfinished sequences come to their end, and leave nothing."""
@@ -211,6 +215,7 @@ class Walks(RuleBasedStateMachine):
             "max_children": draw(*range(children, 9)),
             "max_tree_tokens": draw(*self.budgets),
             "max_tree_sequences": draw(*self.most_sequences),
+            "max_running_children": draw(None, 1, 3),
             "child_merge_strategy": strategy,
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),

@@ -15,7 +15,7 @@ from sequence_hooks.tree.transcript import waiting_of
 
 @dataclass
 class SteppedPlainEngine(SteppedEngine[Any]):
-    """In each step the first sequences of the queue sample, as many as there are slots."""
+    """In each step the first sequences of the queue sample, as many as there are slots, and as trees may run."""
 
     max_num_seqs: int = 5
 
@@ -35,7 +35,7 @@ class SteppedPlainEngine(SteppedEngine[Any]):
     def step(self, tokens: Tokens) -> list[str]:
         choose = chooser(tokens)
         self.driver.join_ready()
-        scheduled = self.plain.queue[: self.max_num_seqs]
+        scheduled = self._admitted()
         for branch in scheduled:
             self.plain.sample(branch, choose(Sampling(branch.request_id, branch.num_sampled)))
         self.driver.join_ready()
@@ -64,10 +64,19 @@ class SteppedPlainEngine(SteppedEngine[Any]):
         return bool(self.plain.unfinished())
 
     def queues(self) -> dict[str, list[str]]:
-        queue = self.plain.queue
-        running, waiting = queue[: self.max_num_seqs], queue[self.max_num_seqs :]
+        running = self._admitted()
+        waiting = [branch for branch in self.plain.queue if branch not in running]
         queues = {"running": running, "waiting": waiting, "blocked": self.plain.blocked}
         return {name: [branch.request_id for branch in queue] for name, queue in queues.items()}
+
+    def _admitted(self) -> list[PlainBranch]:
+        admitted: list[PlainBranch] = []
+        for branch in self.plain.queue:
+            limit, root = branch.limits.max_running_children, branch.root
+            children = [each for each in admitted if each.root is root and each is not root]
+            if branch is root or limit is None or len(children) < limit:
+                admitted.append(branch)
+        return admitted[: self.max_num_seqs]
 
     def statuses(self) -> dict[str, str]:
         return {name: branch.phase for name, branch in self.plain.unfinished().items()}

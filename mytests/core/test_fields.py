@@ -68,6 +68,7 @@ class TestFields:
             ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
             ({"max_tree_tokens": -1}, "max_tree_tokens is -1; use an integer of at least 1"),
             ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
+            ({"max_running_children": 0}, "max_running_children is 0; use an integer of at least 1"),
             ({"max_children": True}, "max_children is True; use an integer of at least 1"),
             ({"max_child_depth": -1}, "max_child_depth is -1; use an integer of at least 0"),
             ({"children_per_promise": 0}, "children_per_promise is 0; use an integer of at least 1"),

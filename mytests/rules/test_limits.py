@@ -76,6 +76,12 @@ class TestLimits:
         assert len(output.children) == num_children
         assert output.limits_met == (("max_tree_sequences",) if num_children < 3 else ())
 
+    def test_the_children_that_run(self) -> None:
+        """max_running_children limits those admitted at once; all three are spawned."""
+        texts = {"r": "!!!.z", "r_child_0": "AB", "r_child_1": "CD", "r_child_2": "EF"}
+        output = finish(SYNC_HOOKS, {"max_running_children": 1}, **texts)
+        assert output.text == "AB\nCD\nEFz"
+
     def test_they_hold_for_each_request_alone(self) -> None:
         """The other request has the engine's limits."""
         engine = SurgicalEngine(HOOKS)
@@ -96,12 +102,14 @@ class TestLimits:
             ({"max_tree_tokens": 1.5}, "max_tree_tokens is 1.5; use an integer of at least 1"),
             ({"max_tree_tokens": 0}, "max_tree_tokens is 0; use an integer of at least 1"),
             ({"max_tree_sequences": 257}, "max_tree_sequences is 257; the engine allows at most 256"),
+            ({"max_running_children": 0}, "max_running_children is 0; use an integer of at least 1"),
+            ({"max_running_children": 3}, "max_running_children is 3; the engine allows at most 2"),
             ({"max_tree_tokens": 101}, "max_tree_tokens is 101; the engine allows at most 100"),
         ],
     )
     def test_a_bad_value_is_refused(self, extra_args: dict[str, Any], message: str) -> None:
         """A limit is never looser than the engine's; the error names the field, its value and the way out."""
-        hooks = dataclasses.replace(DEEP, max_tree_tokens=100)
+        hooks = dataclasses.replace(DEEP, max_tree_tokens=100, max_running_children=2)
         with pytest.raises(ValueError, match=message):
             limits_of(hooks, extra_args)
 
@@ -118,6 +126,7 @@ class TestLimits:
             ("max_tree_token", "max_tree_tokens"),
             ("max_tree_sequence", "max_tree_sequences"),
             ("tree_tokens", "max_tree_tokens"),
+            ("running_children", "max_running_children"),
             ("hook", "hooks"),
             ("Hooks", "hooks"),
             ("stream_childs", "stream_children"),

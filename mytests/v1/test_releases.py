@@ -70,7 +70,18 @@ class TestModules:
 PORT = {name for name in vars(SchedulerPort) if not name.startswith("_")}
 OWN = {
     *("check_integrity", "_append_token", "_allocate_slots", "_evict", "_evict_for", "_is_of_a_tree", "_record_step"),
-    *("_remove", "_leave_queue"),
+    *(
+        "_remove",
+        "_leave_queue",
+        "_begin_tree",
+        "_make_room",
+        "_choose_preempted",
+        "_leave",
+        "_first_new",
+        "_priority",
+        "_branch_of",
+        "_has_kv",
+    ),
 }
 """The methods of our scheduler that neither upstream nor the driver calls by their names."""
 

@@ -47,7 +47,7 @@ def check_fields(given: Any) -> None:
     _check_choices(given)
     for name, least in (("max_child_depth", 0), ("max_children", 1), ("children_per_promise", 1)):
         check_at_least(given, name, least)
-    for name in ("max_tree_tokens", "max_tree_sequences"):
+    for name in ("max_tree_tokens", "max_tree_sequences", "max_running_children"):
         if getattr(given, name) is not None:
             check_at_least(given, name, 1)
     check_text(given, "merge_separator")

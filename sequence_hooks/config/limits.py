@@ -14,7 +14,13 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.special_kwargs import SpecialKwargs
 
-_MIN_VALUES = {"max_child_depth": 0, "max_children": 1, "max_tree_tokens": 1, "max_tree_sequences": 1}
+_MIN_VALUES = {
+    "max_child_depth": 0,
+    "max_children": 1,
+    "max_tree_tokens": 1,
+    "max_tree_sequences": 1,
+    "max_running_children": 1,
+}
 _MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
@@ -36,6 +42,9 @@ class Limits:
 
     max_tree_sequences: int | None = None
     """Sequences that the tree may ever have, its root included; None for no limit."""
+
+    max_running_children: int | None = None
+    """Children of the tree, at any depth, that may be admitted at once; None for no limit."""
 
     stream_children: bool = False
     """If true, the output of each step carries what the request's children have sampled."""

@@ -95,6 +95,10 @@ class SpecialKwargs(metaclass=_WithProtocol):
     max_children: int = 16
     """The maximum number of unfinished children of a parent; a promise that would exceed it is an ordinary token."""
 
+    max_running_children: int | None = None
+    """The maximum number of children, at all depths of one tree, that are admitted at once. The others wait in spawn
+    order, while the request's own sequence goes on. BLOCKED children do not count. None sets no limit."""
+
     max_tree_tokens: int | None = None
     """Tokens that the sequences of a tree may sample in total (with n > 1 each sample has its own tree). Once they are
     used up, all of its sequences end with ``length``, are joined with what there is, and the request ends."""

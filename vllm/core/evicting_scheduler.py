@@ -14,7 +14,7 @@ from vllm.core.eviction import ChildLengthEstimate, KVEvictor
 from vllm.core.hook_queues import HookQueues
 from vllm.core.hooked_sequence import injected_into
 from vllm.core.kept import KeptKV
-from vllm.core.priority_order import PriorityOrder, Rank
+from vllm.core.priority_order import Rank
 from vllm.core.scheduler import (
     PreemptionMode,
     SchedulerOutputs,
@@ -36,7 +36,6 @@ class EvictingScheduler(HookQueues):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._estimate = ChildLengthEstimate(self._blocks)
-        self._order = PriorityOrder(self.scheduler_config.policy)
         self._adapters = AdapterSlots(self.lora_config)
         self._kept = KeptKV(self._blocks)
         self._preempted: list[SequenceGroup] = []
@@ -71,7 +70,7 @@ class EvictingScheduler(HookQueues):
         num_reserved = 0
         while self.forked and self._has_free_slot():
             in_use = self._adapters.of(self.running)
-            head = self._adapters.first_with_room(self.forked, in_use)
+            head = self._adapters.first_with_room(self.forked.heads(), in_use)
             if head is None or self._must_wait(head, in_use):
                 return
             num_wanted = self._estimate.num_wanted(head)
@@ -125,11 +124,11 @@ class EvictingScheduler(HookQueues):
         self, budget: SchedulingBudget, curr_loras: set[int] | None, *args: Any, **kwargs: Any
     ) -> SchedulerPrefillOutputs:
         in_use = curr_loras or set()
-        head = self._adapters.first_with_room(self.forked, in_use)
+        head = self._adapters.first_with_room(self.forked.heads(), in_use)
         if head is not None and not self._must_wait(head, in_use):
             # A new request would take the room that forked groups wait for, and that they would free when they end.
             return SchedulerPrefillOutputs.create_empty()
-        if head is None and self.forked:
+        if head is None and any(self.forked.heads()):
             # They wait for an adapter's slot, of which requests without an adapter take none.
             curr_loras = self._adapters.all_taken()
         return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
@@ -196,7 +195,7 @@ class EvictingScheduler(HookQueues):
         """Let one group give up KV, because none can run; return False if none of them has any."""
         if self.evictor.evict_one(self._holding_kv(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
             return True
-        in_turn = chain(reversed(self.forked), list(self._kept.groups()), reversed(self.blocked))
+        in_turn = chain(reversed(list(self.forked)), list(self._kept.groups()), reversed(self.blocked))
         for group in sorted(in_turn, key=self._order.priority, reverse=True):
             if self._blocks.is_on_device(group.first_seq):
                 self._evict_all(group)

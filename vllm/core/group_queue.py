@@ -2,13 +2,13 @@
 """A queue of sequence groups from which any group is removed in O(1), whatever its position."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from vllm.sequence import SequenceGroup
 
 
 class GroupQueue:
-    """An ordered queue of unique groups. Everything but `sort` takes O(1)."""
+    """An ordered queue of unique groups. Everything takes O(1)."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[SequenceGroup, None] = OrderedDict()
@@ -38,10 +38,6 @@ class GroupQueue:
         """Put ``group`` before all others."""
         self._groups[group] = None
         self._groups.move_to_end(group, last=False)
-
-    def sort(self, key: Callable[[SequenceGroup], int]) -> None:
-        """Order the groups by ``key``; those with the same key keep their order."""
-        self._groups = OrderedDict.fromkeys(sorted(self._groups, key=key))
 
     def remove(self, group: SequenceGroup) -> None:
         """Remove ``group``.

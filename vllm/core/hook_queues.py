@@ -11,8 +11,11 @@ from typing import Any
 
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import NO_RECORDER, Observer
+from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.group_queue import GroupQueue
+from vllm.core.hooked_sequence import branch_of
+from vllm.core.priority_order import PriorityOrder
 from vllm.core.recorder import SchedulerRecorder
 from vllm.core.scheduler import Scheduler
 from vllm.core.shared_blocks import SharedBlocks
@@ -57,7 +60,8 @@ class HookQueues(Scheduler):
         super().__init__(*args, **kwargs)
         self._blocks = SharedBlocks(self.block_manager)
         self.blocked = GroupQueue()
-        self.forked = GroupQueue()
+        self._order = PriorityOrder(self.scheduler_config.policy)
+        self.forked: TreeQueue[SequenceGroup] = TreeQueue(self._order.priority)
         """Groups that are WAITING with a block table, until there are a free slot and room for them."""
 
         self.recorder = SchedulerRecorder(NO_RECORDER)
@@ -71,6 +75,7 @@ class HookQueues(Scheduler):
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Upstream's `add_seq_group`, which also notes that a request has arrived."""
         super().add_seq_group(seq_group)
+        self.forked.num_arrived = seq_group.first_seq.seq_id + 1
         self.recorder.arrived(seq_group)
 
     def has_unfinished_seqs(self) -> bool:
@@ -141,12 +146,18 @@ class HookQueues(Scheduler):
         group.first_seq.status = status
         if status == SequenceStatus.RUNNING:
             self.running.append(group)
+            branch = branch_of(group)
+            if branch is not None:
+                self.forked.start(branch, group)
         elif status == SequenceStatus.BLOCKED:
             self.blocked.append(group)
         elif status == SequenceStatus.SWAPPED:
             self.swapped.append(group)
         elif status == SequenceStatus.WAITING:
-            (self.forked if self._has_blocks(group) else self.waiting).appendleft(group)
+            if self._has_blocks(group):
+                self.forked.appendleft(branch_of(group), group)
+            else:
+                self.waiting.appendleft(group)
 
     def _leave_queue(self, group: SequenceGroup) -> None:
         if group in self.forked:

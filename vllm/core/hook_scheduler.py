@@ -33,6 +33,7 @@ from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.port import SequencePort
 from vllm.core.eviction import KVEvictor
+from vllm.core.fair_scheduler import FairScheduler
 from vllm.core.hook_queues import IllegalTransition
 from vllm.core.hooked_sequence import (
     STATUSES,
@@ -44,12 +45,11 @@ from vllm.core.hooked_sequence import (
     injected_into,
 )
 from vllm.core.injection import Injection
-from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
-class HookScheduler(PriorityScheduler):
+class HookScheduler(FairScheduler):
     """The `sequence_hooks.tree.port.SchedulerPort` of V0, over its queues and blocks. It decides nothing about trees.
 
     Its driver joins at the start of `schedule` alone, whatever has ended a child, so a join never changes a running
@@ -83,7 +83,7 @@ class HookScheduler(PriorityScheduler):
         recorder = NO_RECORDER if path is None else Recorder(path, self.clock)
         self.observe(recorder)
         self.evictor = KVEvictor(self._blocks, self._kept, special_kwargs.blocked_kv_policy, self._order, self.recorder)
-        observers = self.recorder, self._estimate, observer
+        observers = self.recorder, self._estimate, self, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
         self.trees = self.driver.trees
@@ -110,6 +110,7 @@ class HookScheduler(PriorityScheduler):
         if not self._has_blocks(parent.sequence.group):
             raise IllegalTransition(f"{parent.request_id} spawns without a block table")
         alone: list[SequenceGroup] = []
+        self.forked.begin(parent, parent.sequence.group)
         for child in children:
             assert child.spec is not None
             attach(child)
@@ -117,7 +118,7 @@ class HookScheduler(PriorityScheduler):
             group.metrics.last_token_time = child.spawn_time
             self.recorder.track(group)
             if self._blocks.fork(parent.sequence.seq, child.sequence.seq, child.spec.num_shared):
-                self.forked.append(group)
+                self.forked.append(child, group)
             else:
                 alone.append(group)
         self.waiting.extendleft(reversed(alone))

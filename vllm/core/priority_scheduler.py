@@ -57,7 +57,7 @@ class PriorityScheduler(EvictingScheduler):
     ) -> SchedulerSwappedInOutputs:
         if not self._order.differs:
             return super()._schedule_swapped(budget, curr_loras, enable_chunking)
-        limit = self._priority_of_first(curr_loras or set(), self.forked, self.waiting)
+        limit = self._priority_of_first(curr_loras or set(), self.forked.heads(), self.waiting)
         behind = self._split_off(self.swapped, lambda priority: priority > limit)
         scheduled = super()._schedule_swapped(budget, curr_loras, enable_chunking)
         self.swapped.extend(behind)
@@ -68,8 +68,9 @@ class PriorityScheduler(EvictingScheduler):
     ) -> SchedulerPrefillOutputs:
         if not self._order.differs:
             return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
-        swapped, forked = (self._priority_of_first(curr_loras or set(), queue) for queue in (self.swapped, self.forked))
-        behind = self._split_off(self.waiting, lambda priority: priority > swapped or priority >= forked)
+        queues = self.swapped, self.forked.heads()
+        swapped, forked = (self._priority_of_first(curr_loras or set(), queue) for queue in queues)
+        behind = self._split_off(self.waiting, lambda priority: priority > min(swapped, forked))
         scheduled = super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
         self.waiting.extend(behind)
         return scheduled
@@ -83,7 +84,6 @@ class PriorityScheduler(EvictingScheduler):
         return (group for group in victims if self._order.priority(group) >= least)
 
     def _sort_queues(self) -> None:
-        self.forked.sort(self._order.priority)
         self.waiting = deque(self._order.sorted(self.waiting))
         self.swapped = deque(self._order.sorted(self.swapped))
         self.running = deque(self._order.sorted(self.running))
@@ -105,7 +105,7 @@ class PriorityScheduler(EvictingScheduler):
 
     def _heads(self) -> list[SequenceGroup]:
         """The groups that may take from others: each queue's most urgent, and its most urgent with an adapter slot."""
-        queues = self.forked, self.swapped, self.waiting
+        queues = list(self.forked.heads()), self.swapped, self.waiting
         at_head = [next(iter(queue)) for queue in queues if queue]
         able = self._first_of_each(self._adapters.of(self.running), *queues)
         return self._order.sorted(dict.fromkeys(chain(at_head, able)))

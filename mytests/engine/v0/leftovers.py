@@ -15,6 +15,7 @@ def assert_no_group_left(scheduler: HookScheduler) -> None:
     assert manager.block_tables == {}, f"blocks are left of sequences {list(manager.block_tables)}"
     scheduler.check_integrity()
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
+    assert not scheduler.forked.has_trees and not list(scheduler.forked.running)
     assert not scheduler._kept and scheduler._finished_at_join == []
     assert (tracker._seq_id_to_blocks_hashes, tracker._seq_id_to_num_tokens_computed) == ({}, {})
     assert manager.get_num_free_gpu_blocks() == manager.num_total_gpu_blocks

@@ -3,14 +3,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.integrity import IntegrityError, Pool, report_queues
 from sequence_hooks.tree.integrity import check_queues as check_places
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.v1.core.forks import ForkedBlocks
 from sequence_hooks.v1.core.kept import KeptKV
-from sequence_hooks.v1.core.sequence import V1Sequence
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.request import Request
 
 
 def check_queues(scheduler: ReleaseScheduler, blocked: Collection[str], trees: DependencyManager[V1Sequence]) -> None:
@@ -32,6 +34,13 @@ def check_queues(scheduler: ReleaseScheduler, blocked: Collection[str], trees: D
         raise IntegrityError(
             f"{sorted(strays)} are BLOCKED in the scheduler or in the trees, not in both\n{trees.report()}"
         )
+
+
+def check_shares(shares: TreeQueue[Request], running: Collection[Request], branches: Mapping[str, V1Branch]) -> None:
+    """Raise an `IntegrityError` unless the ``shares`` of trees know which of their sequences are ``running``."""
+    of_trees = {each.request_id for each in running if each.request_id in branches}
+    if strays := of_trees ^ {each.request_id for each in shares.running}:
+        raise IntegrityError(f"{sorted(strays)} run according to the scheduler or to the shares of trees, not to both")
 
 
 def check_blocks(manager: KVCacheManager, held: Mapping[str, Sequence[int]]) -> None:

@@ -9,8 +9,11 @@
 
 A BLOCKED request is in none of upstream's queues, so it counts against no limit of theirs, and it keeps its blocks
 unless others need them. BLOCKED is ours: upstream's status of such a request is PREEMPTED, which has no finish reason.
+
+Sequences of trees wait in a queue of their own, which is fair among requests: see `sequence_hooks.tree.fairness`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -19,27 +22,33 @@ from typing import Any, cast
 from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
+from sequence_hooks.tree.share import Key
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
 from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups
 from sequence_hooks.v1.core.injection import Injection
-from sequence_hooks.v1.core.integrity import check_blocks, check_queues, held_blocks
+from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.lockstep import OwedStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
+from sequence_hooks.v1.core.slots import SlotSharing
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
+from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
@@ -83,6 +92,12 @@ class HookScheduler(ReleaseScheduler):
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
+        self._has_priorities = self.policy == SchedulingPolicy.PRIORITY
+        self._shares = TreeQueue(self._priority)
+        self._tree_queue = TreeRequestQueue(
+            self.waiting_with_kv, self._shares, self._branch_of, self._has_kv, self._first_new
+        )
+        self._slots = SlotSharing(self._shares)
 
     # What the rest of upstream's engine calls.
 
@@ -92,6 +107,7 @@ class HookScheduler(ReleaseScheduler):
         if resumption is None:
             self._recorder.arrived(request)
             limit_tokens(request, self.driver.max_tokens_alone(params_of(request)))
+            self._shares.num_arrived += 1
             super().add_request(request)
             return
         self._owed_step.begin()
@@ -113,7 +129,11 @@ class HookScheduler(ReleaseScheduler):
         """Upstream's `schedule`, after joining the parents that can go on."""
         self.driver.join_ready()
         # Bound anew in each step: while there is no tree, a request costs no call of ours, as an override would.
-        allocate = self._allocate_slots if self.branches else self._allocate_upstream
+        if self.branches:
+            self.waiting_with_kv, allocate = self._tree_queue, self._allocate_slots
+            self._make_room()
+        else:
+            self.waiting_with_kv, allocate = self._tree_queue.others, self._allocate_upstream
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
         start = self._recorder.now()
         # Upstream admits nobody after a request that has to wait.
@@ -138,6 +158,10 @@ class HookScheduler(ReleaseScheduler):
         blocks = self._allocate_upstream(request, *args, **kwargs)
         while blocks is None and self._evict_for(request):
             blocks = self._allocate_upstream(request, *args, **kwargs)
+        if blocks is None:
+            self._slots.shortage.note()
+            if request.status == RequestStatus.RUNNING:
+                self._choose_preempted(request)
         return blocks
 
     def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
@@ -188,7 +212,7 @@ class HookScheduler(ReleaseScheduler):
         if branch is None:
             if match is None:
                 return self._append_upstream(request, new_token_ids, is_stale)
-            branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+            branch = self._begin_tree(request)
         sequence = branch.sequence
         decision = None if match is None else self.driver.decide(branch, token_id, match, sequence.output_token_ids)
         if request.is_finished():
@@ -201,6 +225,17 @@ class HookScheduler(ReleaseScheduler):
             self.driver.end(branch, ending)
             return new_token_ids, True
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
+
+    def _begin_tree(self, request: Request) -> V1Branch:
+        branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
+        self.waiting_with_kv = self._tree_queue
+        if request.status == RequestStatus.RUNNING:
+            self._shares.start(branch, request)
+        else:
+            # It was preempted while its hook token was in flight.
+            self.waiting.remove_request(request)
+            self._tree_queue.prepend_request(request)
+        return branch
 
     def _handle_stopped_request(self, request: Request) -> bool:
         if request.request_id not in self.blocked or request.is_finished():
@@ -217,7 +252,7 @@ class HookScheduler(ReleaseScheduler):
             super()._enqueue_waiting_request(request)
 
     def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
-        # A tree that has begun goes before new requests, in upstream's queue for requests that hold KV.
+        # Trees wait in our queue, which is in the place of upstream's for requests that hold KV.
         return self._is_of_a_tree(request) or super()._holds_kv_blocks(request)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -228,17 +263,23 @@ class HookScheduler(ReleaseScheduler):
             return
         self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
+        if request.request_id in self.branches:
+            self.waiting.remove_request(request)
+            self._tree_queue.prepend_request(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self.branches.pop(request.request_id, None)
         if branch is not None:
             self.blocked.pop(request.request_id, None)
+            self._leave(request)
             self._forks.release(request.request_id)
             self._remove(self._injection.stop(request))
             if branch.phase != "finished":
                 self.driver.abort(branch)
             if self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
+            if branch.parent is None:
+                self._shares.end(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
         if branch is not None and branch.has_failed:
@@ -295,6 +336,7 @@ class HookScheduler(ReleaseScheduler):
         if branch.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
             self._leave_queue(request)
         request.status = RequestStatus.PREEMPTED
+        self._leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
             self._kept.release_children(request)
@@ -318,13 +360,13 @@ class HookScheduler(ReleaseScheduler):
         del self.blocked[request.request_id]
         begin_session(request, params_after_join(branch))
         request.status = RequestStatus.WAITING
+        self._tree_queue.prepend_request(request)
         if injected is not None and injected.copies:
-            for glue in self._injection.begin(request, injected):
+            for glue in reversed(self._injection.begin(request, injected)):
                 self.requests[glue.request_id] = glue
-                self.waiting_with_kv.add_request(glue)
+                self._tree_queue.prepend_request(glue)
         else:
             self._kept.release_children(request)
-        self._enqueue_waiting_request(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
         """Finish a BLOCKED request with the end that it had, or with the model's length."""
@@ -339,13 +381,59 @@ class HookScheduler(ReleaseScheduler):
         """Abort requests, in this order."""
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
 
-    # Who gives up KV, and what is out of upstream's queues.
+    # Who gives up its row or its KV, and what is out of upstream's queues.
+
+    def _make_room(self) -> None:
+        """Preempt children of the trees that have most of the slots, for those that have waited and have none."""
+        new = self.waiting.peek_request() if self.waiting and self.pause_state == PauseState.UNPAUSED else None
+        num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
+        self._slots.begin_step(new, self.max_num_running_reqs, num_without_tree)
+        num_new = max(len(self.waiting) - len(self.deferred), 0)
+        num_free = self.max_num_running_reqs - len(self.running)
+        for victim in self._slots.victims(new, 0 if new is None else self._priority(new), num_new, num_free):
+            self.running.remove(victim)
+            self._preempt_request(victim, time.monotonic())
+            # If it goes on in this very step, the worker is to learn its tokens anew.
+            self.prev_step_scheduled_req_ids.discard(victim.request_id)
+
+    def _choose_preempted(self, request: Request) -> None:
+        """Let upstream, which takes the last of ``running``, preempt a child of the tree of which most run."""
+        victim = None if self._has_priorities else self._slots.better_victim(self.running, request)
+        if victim is not None:
+            self.running.remove(victim)
+            self.running.append(victim)
+
+    def _leave(self, request: Request) -> None:
+        """Note that a sequence of a tree neither runs nor waits to be admitted."""
+        self._shares.stop(request)
+        self._shares.remove(request)
+
+    def _first_new(self) -> Key | None:
+        """What the new request that upstream would admit next competes with; None if it would admit none."""
+        if not self.waiting or self.pause_state != PauseState.UNPAUSED:
+            return None
+        new, shortage = self.waiting.peek_request(), self._slots.shortage
+        if shortage.is_lasting and not shortage.is_too_long:
+            return None
+        return self._priority(new), 0, 0, -1 if shortage.is_too_long else self._shares.num_arrived - len(self.waiting)
+
+    def _priority(self, request: Request) -> int:
+        return request.priority if self._has_priorities else 0
+
+    def _has_kv(self, request: Request) -> bool:
+        return bool(request.num_computed_tokens) or request.request_id in self._forks.children
+
+    def _branch_of(self, request: Request) -> V1Branch | None:
+        """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
+        glue = self._injection.glue.get(request.request_id)
+        return self.branches.get(request.request_id if glue is None else glue.owner.request_id)
 
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
         is_last_resort = not self.running
-        # New requests wait instead of taking KV that others would recompute.
-        may_evict = request.status == RequestStatus.RUNNING or self._is_of_a_tree(request)
+        # New requests wait for long before they take KV that others would recompute.
+        is_of_a_tree, has_waited = self._is_of_a_tree(request), self._slots.shortage.is_too_long
+        may_evict = request.status == RequestStatus.RUNNING or is_of_a_tree or has_waited
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
         kept = self._kept.candidates(self._injection.copies)
@@ -404,5 +492,6 @@ class HookScheduler(ReleaseScheduler):
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         self.trees.check_integrity()
         check_queues(self, self.blocked, self.trees)
+        check_shares(self._shares, self.running, self.branches)
         manager = self.kv_cache_manager
         check_blocks(manager, held_blocks(manager, self._forks, self._kept, self._injection.glue))

@@ -22,6 +22,10 @@ class ReleaseScheduler(AsyncScheduler):
     def waiting_with_kv(self) -> RequestQueue:
         return self.skipped_waiting
 
+    @waiting_with_kv.setter
+    def waiting_with_kv(self, queue: RequestQueue) -> None:
+        self.skipped_waiting = queue
+
     @staticmethod
     def _holds_kv_blocks(request: Request) -> bool:
         # Upstream has its own place for a request whose KV is loaded.

@@ -26,6 +26,10 @@ class ReleaseScheduler(AsyncScheduler):
         queue: RequestQueue = self.kv_holding_waiting
         return queue
 
+    @waiting_with_kv.setter
+    def waiting_with_kv(self, queue: RequestQueue) -> None:
+        self.kv_holding_waiting = queue
+
     @property
     def deferred(self) -> set[Request]:
         """The waiting requests that upstream counts as deferred."""

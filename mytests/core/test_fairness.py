@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tree goes next, on plain values; `mytests/rules/test_fairness.py` has what it comes to on the engines."""
+
+import dataclasses
+
+import pytest
+
+from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, handler
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.fairness import LEAST_CHILDREN_PER_TURN, TreeQueue
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV, Patience, Shortage
+
+
+class Waiting:
+    """Trees whose sequences are their own names, all as urgent."""
+
+    def __init__(self, num_slots_each: int = 1, limit: int | None = None) -> None:
+        self.queue: TreeQueue[str] = TreeQueue(lambda name: 0)
+        self.queue.num_slots_each = num_slots_each
+        self.trees = Trees()
+        self.limits = dataclasses.replace(LIMITS, max_running_children=limit)
+
+    def tree(self, name: str, num_children: int) -> Branch[PlainSequence]:
+        """The root of a tree that runs, with children that wait."""
+        root = self.trees.add_root(PlainSequence(name), self.limits)
+        self.queue.start(root, name)
+        for _ in range(num_children):
+            child = child_of(self.trees, root, handler())
+            self.queue.append(child, child.request_id)
+        return root
+
+    def admit(self, num: int) -> list[str]:
+        """The names that are admitted next."""
+        names = []
+        for _ in range(num):
+            first = self.queue.first()
+            if first is None or first.head is None:
+                break
+            name = first.head
+            names.append(name)
+            root, _, number = name.partition("_child_")
+            branch = next(each for each in self.trees.roots if each.request_id == root)
+            self.queue.start(branch.children[int(number)], name)
+        return names
+
+
+def test_trees_at_their_shares_are_admitted_alternately() -> None:
+    """Whoever has least goes first, however many wait."""
+    waiting = Waiting()
+    for name in "rs":
+        waiting.tree(name, 3)
+    assert waiting.admit(5) == ["r_child_0", "s_child_0", "r_child_1", "s_child_1", "r_child_2"]
+    assert len(waiting.queue) == 1 and list(waiting.queue) == ["s_child_2"]
+
+
+def test_within_its_share_the_first_goes_on() -> None:
+    """One tree after the other gets its share, then what is left is divided."""
+    waiting = Waiting(num_slots_each=3)
+    for name in "rs":
+        waiting.tree(name, 3)
+    assert waiting.admit(5) == ["r_child_0", "r_child_1", "s_child_0", "s_child_1", "r_child_2"]
+
+
+def test_a_share_that_has_changed_is_noticed() -> None:
+    """With fewer requests the tree at the head is below its share again, and with more at it."""
+    waiting = Waiting()
+    waiting.tree("r", 4)
+    waiting.queue.divide(8, 1)
+    assert waiting.queue.num_slots_each == 4
+    first = waiting.queue.first()
+    assert first is not None and first.key == (0, 0, 0, 0)
+    waiting.queue.divide(8, 100)
+    assert waiting.queue.first() is first and first.key == (0, 1, 0, 0)
+    assert list(waiting.queue.heads()) == ["r_child_0"]
+
+
+def test_a_new_request_goes_first_when_the_turn_is_over() -> None:
+    """It is the turn of all that have arrived until then, and after them the tree's again."""
+    waiting = Waiting(num_slots_each=2)
+    waiting.tree("r", 4)
+    waiting.queue.num_arrived = 2
+    waiting.queue.stop("r")
+    assert waiting.queue.goes_before((0, 0, 0, 1)) and waiting.queue.goes_before(None)
+    for name in waiting.admit(LEAST_CHILDREN_PER_TURN):
+        waiting.queue.stop(name)
+    assert not waiting.queue.goes_before((0, 0, 0, 1))
+    assert waiting.queue.goes_before((0, 0, 0, 2))
+
+
+def test_what_has_begun_begins_again_before_the_others() -> None:
+    """A child that is preempted counts once in its tree's turn."""
+    waiting = Waiting(num_slots_each=2)
+    root = waiting.tree("r", 3)
+    assert waiting.admit(1) == ["r_child_0"]
+    waiting.queue.appendleft(root.children[0], "r_child_0")
+    assert "r_child_0" in waiting.queue
+    assert waiting.admit(3) == ["r_child_0", "r_child_1", "r_child_2"]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_no_more_children_are_admitted_than_may_run(limit: int) -> None:
+    """The tree's own sequence goes on; without a limit there is room for any number."""
+    waiting = Waiting(num_slots_each=9, limit=limit)
+    root = waiting.tree("r", 3)
+    assert waiting.queue.child_room(root) == limit
+    assert len(waiting.admit(3)) == limit and waiting.queue.child_room(root) == 0
+    assert not waiting.queue.goes_before(None)
+    waiting.queue.appendleft(root, "r")
+    first = waiting.queue.first()
+    assert first is not None and first.head == "r"
+    assert Waiting().queue.child_room(Waiting().tree("s", 0)) is None
+
+
+def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
+    """Its newest child, unless the tree is more urgent than the one that waits."""
+    waiting = Waiting()
+    for name in "rs":
+        waiting.tree(name, 3)
+    waiting.admit(5)
+    crowded = waiting.queue.most_crowded(0, waiting.queue.num_slots_each)
+    assert crowded is not None and crowded.newest_child == "r_child_2"
+    assert waiting.queue.most_crowded(1, 1) is None
+    waiting.queue.divide(8, 0)
+    assert waiting.queue.most_crowded(0, waiting.queue.num_slots_each) is None
+    assert waiting.queue.starving() is None
+
+
+def test_a_tree_is_forgotten_when_nothing_of_it_is_left() -> None:
+    """It may end before its sequences have left."""
+    waiting = Waiting()
+    root = waiting.tree("r", 1)
+    waiting.queue.end(root)
+    waiting.queue.stop("r")
+    assert waiting.queue.has_trees
+    waiting.queue.remove("r_child_0")
+    waiting.queue.remove("r_child_0")
+    assert not waiting.queue.has_trees and not list(waiting.queue.running)
+    assert waiting.queue.first() is None and waiting.queue.starving() is None
+
+
+def test_a_request_without_a_tree_is_one_by_itself() -> None:
+    """It starves as long as it waits, and is forgotten when it leaves."""
+    waiting = Waiting()
+    waiting.queue.appendleft(None, "q")
+    assert waiting.queue.starving() == (0, 0, 0, 0)
+    waiting.queue.remove("q")
+    assert not waiting.queue.has_trees
+
+
+def test_keys_that_no_longer_count_are_dropped() -> None:
+    """However often the number of sequences that run has changed."""
+    waiting = Waiting()
+    root = waiting.tree("r", 2)
+    for _ in range(100):
+        waiting.queue.stop("r")
+        waiting.queue.start(root, "r")
+    assert len(waiting.queue._heap) < 30
+
+
+def test_patience_ends_after_some_steps_with_the_same_head() -> None:
+    """Another head begins anew, and so does nobody."""
+    patience = Patience(STEPS_OF_PATIENCE)
+    assert [patience.is_over("a") for _ in range(STEPS_OF_PATIENCE + 2)].index(True) == STEPS_OF_PATIENCE
+    assert not patience.is_over("b") and not patience.is_over(None)
+    assert not any(patience.is_over(None) for _ in range(10))
+
+
+def test_where_kv_is_short_new_requests_have_more_patience() -> None:
+    """It counts as short for some steps after it was; who is at the head for so long waits no longer."""
+    shortage = Shortage()
+    shortage.begin_step("a")
+    assert not shortage.is_lasting
+    waits = []
+    for _ in range(STEPS_OF_PATIENCE_FOR_KV + 2):
+        shortage.note()
+        shortage.begin_step("a")
+        waits.append(shortage.is_lasting and not shortage.is_too_long)
+    assert waits.index(False) == STEPS_OF_PATIENCE_FOR_KV
+    for _ in range(STEPS_OF_PATIENCE_FOR_KV):
+        shortage.begin_step("b")
+    shortage.begin_step("b")
+    assert not shortage.is_lasting and not shortage.is_too_long
+
+
+def test_without_shares_the_first_tree_goes_first() -> None:
+    """Whatever it has, until slots are divided again."""
+    waiting = Waiting()
+    for name in "rs":
+        waiting.tree(name, 3)
+    waiting.queue.suspend_shares()
+    assert waiting.admit(3) == ["r_child_0", "r_child_1", "r_child_2"]
+
+
+def test_what_lost_its_kv_waits_for_what_has_some() -> None:
+    """Within a tree and among trees; the tree's own sequence is the first of either kind."""
+    waiting = Waiting(num_slots_each=9)
+    root = waiting.tree("r", 3)
+    waiting.admit(1)
+    waiting.queue.put_back(root.children[0], "r_child_0")
+    waiting.queue.put_back(root, "r")
+    assert list(waiting.queue) == ["r_child_1", "r_child_2", "r", "r_child_0"]
+    for name in ("r_child_1", "r_child_2"):
+        waiting.queue.remove(name)
+    first = waiting.queue.first()
+    assert first is not None and (first.head, first.key) == ("r", (0, 0, 1, 0))
+    waiting.tree("s", 1)
+    assert list(waiting.queue.heads()) == ["s_child_0", "r"]

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever one client sends, others are served: rows are shared out among requests, not among sequences."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.characters import token_of
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished
+from mytests.stepped import Sampling, Tokens
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
+
+BOMB = dataclasses.replace(SYNC_HOOKS, max_child_depth=3, max_children=64, children_per_promise=4)
+"""Hooks with which a sequence that samples nothing but promises has hundreds of descendants."""
+
+WAVES = dataclasses.replace(SYNC_HOOKS, children_per_promise=6)
+ROOM: dict[str, Any] = {"max_model_len": 512, "num_blocks": 2000}
+SOON = STEPS_OF_PATIENCE + 3
+"""Steps within which a request is admitted, and its step is processed."""
+
+NUM_ORDINARY = 8
+"""How many tokens an ordinary request samples."""
+
+
+def exploding(*bombs: str, length: int = 10**9) -> Tokens:
+    """Sequences of ``bombs`` sample promises, up to ``length`` tokens; all others a few ordinary tokens."""
+
+    def choose(sampling: Sampling) -> int:
+        is_bomb = sampling.request_id.split("_")[0] in bombs
+        if sampling.num_sampled >= (length if is_bomb else NUM_ORDINARY):
+            return EOS
+        return PROMISE if is_bomb else ord("x")
+
+    return choose
+
+
+def running(engine: Any, request_id: str) -> list[str]:
+    """The sequences of a request that run."""
+    return [name for name in engine.queues()["running"] if name.split("_")[0] == request_id]
+
+
+def children_running(engine: Any) -> list[str]:
+    """The children that run, of all requests."""
+    return [name for name in engine.queues()["running"] if "_child_" in name]
+
+
+def steps_of(engine: Any, request_id: str, tokens: Tokens) -> int:
+    """How many steps pass until a request, which is added now, has finished."""
+    engine.add(request_id)
+    for step in range(500):
+        if request_id in engine.outputs and engine.outputs[request_id].finished:
+            return step
+        engine.step(tokens)
+    raise AssertionError(f"it is not served: {engine.statuses()}")
+
+
+def abort_all(engine: Any, *request_ids: str) -> None:
+    """Abort requests, after which the engine is empty."""
+    engine.abort(list(request_ids))
+    engine.run({})
+    engine.assert_empty()
+
+
+class TestNewRequests:
+    def test_one_is_admitted_beside_a_full_batch_of_children(self) -> None:
+        """It takes the row of a child: the tree with the most rows gives its newest one back."""
+        engine = SurgicalEngine(BOMB, max_num_seqs=8, **ROOM)
+        engine.add("r")
+        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
+        engine.add("s")
+        engine.run_until(lambda: bool(running(engine, "s")), exploding("r"), max_steps=SOON)
+        assert len(running(engine, "r")) == 7
+        abort_all(engine, "r", "s")
+
+    def test_one_takes_as_many_steps_as_without_hooks(self) -> None:
+        """At most four times as many, beside a request whose every token spawns four children, down to depth 3."""
+        steps = []
+        for hooks in (True, False):
+            engine = SurgicalEngine(BOMB, max_num_seqs=8, **ROOM)
+            engine.add("r", extra_args={"hooks": hooks}, max_tokens=400)
+            for _ in range(30):
+                engine.step(exploding("r"))
+            steps.append(steps_of(engine, "s", exploding("r")))
+            abort_all(engine, "r")
+        assert steps[0] <= 4 * steps[1]
+
+    def test_several_come_in_at_once(self) -> None:
+        """As many as there are rows that one tree has beyond its first."""
+        engine = SurgicalEngine(BOMB, max_num_seqs=8, **ROOM)
+        engine.add("r")
+        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
+        for number in range(5):
+            engine.add(f"s{number}")
+        engine.run_until(lambda: len(running(engine, "r")) == 3, exploding("r"), max_steps=SOON)
+        abort_all(engine, "r", *(f"s{number}" for number in range(5)))
+
+    def test_one_is_served_where_kv_is_short(self) -> None:
+        """It has more patience, and once it runs the children of the other tree are preempted for each other."""
+        engine = SurgicalEngine(WAVES, max_num_seqs=7, num_blocks=40, max_model_len=128)
+        engine.add("r")
+
+        def choose(sampling: Sampling) -> int:
+            if sampling.request_id == "s":
+                return EOS if sampling.num_sampled == 40 else ord("y")
+            return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else ord("x")
+
+        engine.run_until(lambda: len(running(engine, "r")) == 7, choose)
+        assert steps_of(engine, "s", choose) <= 40 + STEPS_OF_PATIENCE_FOR_KV + 2 * SOON
+        assert engine.num_preemptions() > 2
+        abort_all(engine, "r")
+
+    def test_a_preempted_child_samples_what_it_would_have(self) -> None:
+        """It goes on where it was, before its younger siblings."""
+        engine = SurgicalEngine(WAVES, max_num_seqs=4, **ROOM)
+        engine.add("r")
+        text, begun = "bcdefghijklmnopqrstu", list[str]()
+
+        def choose(sampling: Sampling) -> int:
+            if sampling.request_id == "r":
+                return PROMISE if sampling.num_sampled == 0 else EOS
+            return token_of(text, sampling.num_sampled)
+
+        engine.run_until(lambda: len(engine.queues()["running"]) == 4, choose)
+        engine.add("s")
+        while not engine.is_idle():
+            engine.step(choose)
+            begun += [name for name in sorted(children_running(engine)) if name not in begun]
+        assert finished(engine, "r").text == "\n".join([text] * 6)
+        assert finished(engine, "s").text == text
+        assert begun == [f"r_child_{number}" for number in range(6)]
+        assert engine.num_preemptions() == 1
+        engine.assert_empty()
+
+    def test_as_many_trees_as_rows_take_turns_with_one(self) -> None:
+        """Each has one row, and after two children of each it is admitted, though hundreds are waiting."""
+        engine = SurgicalEngine(dataclasses.replace(WAVES, max_children=60), max_num_seqs=2, **ROOM)
+        for name in "rt":
+            engine.add(name)
+
+        def choose(sampling: Sampling) -> int:
+            if "_child_" in sampling.request_id or sampling.request_id == "s":
+                return EOS if sampling.num_sampled == 3 else ord("x")
+            return PROMISE if sampling.num_sampled < 10 else EOS
+
+        engine.run_until(lambda: engine.statuses().get("r") == engine.statuses().get("t") == "BLOCKED", choose)
+        engine.add("s")
+        begun: set[str] = set()
+        for _ in range(40):
+            if running(engine, "s"):
+                break
+            engine.step(choose)
+            begun |= set(children_running(engine))
+        assert running(engine, "s")
+        assert len(begun) <= 6
+        engine.run(choose, max_steps=1000)
+        engine.assert_empty()
+
+
+class TestTrees:
+    def test_two_have_as_many_rows(self) -> None:
+        """Their sequences are admitted alternately, though one has begun before and has more that wait."""
+        engine = SurgicalEngine(BOMB, max_num_seqs=9, **ROOM)
+        engine.add("r")
+        engine.add("t")
+        engine.run_until(lambda: len(engine.queues()["running"]) == 9, exploding("r", "t"))
+        assert abs(len(running(engine, "r")) - len(running(engine, "t"))) <= 1
+        abort_all(engine, "r", "t")
+
+    def test_a_row_that_becomes_free_goes_to_the_one_with_fewer(self) -> None:
+        """One that spawns later catches up as children of the other one end."""
+        engine = SurgicalEngine(WAVES, max_num_seqs=6, **ROOM)
+        engine.add("r")
+        engine.add("t")
+
+        def choose(sampling: Sampling) -> int:
+            begins = {"r": 0, "t": 8}.get(sampling.request_id)
+            if sampling.num_sampled == begins:
+                return PROMISE
+            return EOS if "_child_" in sampling.request_id and sampling.num_sampled == 6 else ord("x")
+
+        engine.run_until(lambda: len(running(engine, "r")) == 5, choose)
+        engine.run_until(lambda: len(running(engine, "t")) == 3, choose)
+        abort_all(engine, "r", "t")
+
+    @pytest.mark.parametrize("num_blocks", [40, 60, 90])
+    @pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])
+    def test_none_waits_forever_where_kv_is_short(self, num_blocks: int, merge: Any) -> None:
+        """Two trees of depth 3, with ordinary requests, in a pool that holds a few sequences: all come to their end."""
+        hooks = dataclasses.replace(BOMB, child_merge_strategy=merge, max_tree_tokens=60, children_per_promise=2)
+        engine = SurgicalEngine(hooks, max_num_seqs=8, num_blocks=num_blocks, max_model_len=128)
+        for name in ("r", "s", "t", "u"):
+            engine.add(name)
+        engine.run(exploding("r", "t", length=4), max_steps=3000)
+        assert all(engine.outputs[name].finished for name in "rstu")
+        engine.assert_empty()
+
+
+class TestPriority:
+    def test_an_urgent_tree_keeps_its_rows(self) -> None:
+        """A less urgent request waits, however many rows the tree has."""
+        engine = SurgicalEngine(BOMB, max_num_seqs=8, scheduling_policy="priority", **ROOM)
+        engine.add("r", priority=0)
+        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
+        engine.add("s", priority=1)
+        for _ in range(2 * SOON):
+            engine.step(exploding("r"))
+        assert not running(engine, "s") and len(running(engine, "r")) == 8
+        abort_all(engine, "r", "s")
+
+    @pytest.mark.parametrize("priority", [0, 1])
+    def test_a_request_as_urgent_is_let_in(self, priority: int) -> None:
+        """And one that is more urgent, of course."""
+        engine = SurgicalEngine(BOMB, max_num_seqs=8, scheduling_policy="priority", **ROOM)
+        engine.add("r", priority=1)
+        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
+        engine.add("s", priority=priority)
+        engine.run_until(lambda: bool(running(engine, "s")), exploding("r"), max_steps=SOON)
+        abort_all(engine, "r", "s")
+
+
+class TestRunningChildren:
+    @pytest.mark.parametrize("limit", [1, 2, 5])
+    @pytest.mark.parametrize("merge", ["concatenate", "kv_inject"])
+    @pytest.mark.parametrize("is_own", [True, False])
+    def test_so_many_run_at_once(self, limit: int, merge: Any, is_own: bool) -> None:
+        """At every step, at all depths; BLOCKED ones do not count, so with depth 3 and a limit of 1 all have ended."""
+        hooks = dataclasses.replace(
+            BOMB,
+            child_merge_strategy=merge,
+            max_running_children=None if is_own else limit,
+            max_tree_tokens=60,
+            children_per_promise=2,
+        )
+        engine = SurgicalEngine(hooks, max_num_seqs=16, **ROOM)
+        engine.add("r", extra_args={"max_running_children": limit} if is_own else None)
+        most = 0
+        for _ in range(3000):
+            if engine.is_idle():
+                break
+            engine.step(exploding("r", length=4))
+            most = max(most, len(children_running(engine)))
+        assert most == limit and finished(engine, "r").children
+        assert max(child.request_id.count("_child_") for child in _descendants(finished(engine, "r").children)) == 3
+        engine.assert_empty()
+
+    def test_the_others_wait_in_spawn_order_while_the_parent_goes_on(self) -> None:
+        """The next one begins when one has ended."""
+        engine = SurgicalEngine(dataclasses.replace(WAVES, max_running_children=2), **ROOM)
+        engine.add("r")
+
+        def choose(sampling: Sampling) -> int:
+            if sampling.request_id == "r":
+                return PROMISE if sampling.num_sampled == 0 else ord("x")
+            return EOS if sampling.num_sampled == 3 else ord("y")
+
+        begun: list[str] = []
+        for _ in range(40):
+            engine.step(choose)
+            begun += [name for name in sorted(children_running(engine)) if name not in begun]
+            assert engine.statuses()["r"] == "RUNNING"
+        assert begun == [f"r_child_{number}" for number in range(6)]
+        abort_all(engine, "r")
+
+    def test_it_is_a_limit_of_each_tree(self) -> None:
+        """Two requests have as many each."""
+        engine = SurgicalEngine(dataclasses.replace(WAVES, max_running_children=2), **ROOM)
+        for name in "rt":
+            engine.add(name)
+
+        def choose(sampling: Sampling) -> int:
+            return PROMISE if sampling.num_sampled == 0 and "_" not in sampling.request_id else ord("x")
+
+        for _ in range(6):
+            engine.step(choose)
+        assert [len(running(engine, name)) for name in "rt"] == [3, 3]
+        abort_all(engine, "r", "t")
+
+    def test_an_abort_lets_the_next_one_begin(self) -> None:
+        """One that is aborted no longer counts."""
+        engine = SurgicalEngine(dataclasses.replace(HOOKS, children_per_promise=3, max_running_children=1), **ROOM)
+        engine.add("r")
+
+        def choose(sampling: Sampling) -> int:
+            return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else ord("x")
+
+        engine.run_until(lambda: children_running(engine) == ["r_child_0"], choose)
+        engine.abort("r_child_0")
+        engine.run_until(lambda: children_running(engine) == ["r_child_1"], choose)
+        abort_all(engine, "r")
+
+
+def _descendants(children: Any) -> list[Any]:
+    return [each for child in children for each in [child, *_descendants(child.children)]]

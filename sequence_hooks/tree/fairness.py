@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tree's sequence is admitted next: fair among requests, however many sequences each of them has.
+
+Each request has a *share* of the slots: all of them, divided by the number of requests. The least key goes first:
+
+    of a tree below its share  (priority, 0, 0, its turn)
+    of one at its share        (priority, how many of its sequences run, 0, its turn)
+    of a new request           (priority, 0, 0, how many arrived before it)
+
+So trees that have begun go first within their shares, and beyond these only if no new request waits; then whoever has
+least. A turn lasts for as many children as the share has slots; then it is the turn of the requests that have arrived
+meanwhile. Nobody waits forever: turns come in order, and who runs ends, or is BLOCKED and counts no longer.
+
+A tree's own sequence goes before its children, which wait in spawn order. What was preempted, and needs room for all of
+its context, waits after these; among trees, too, so the third number of a tree's key is 1 if it has nothing else.
+
+Children may run for long, so a request that has waited for some steps at the head does not wait for their end: the
+newest child of the tree of which most run is preempted for it (`Patience`, `TreeQueue.most_crowded`). Where KV is
+short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
+from sys import maxsize
+from typing import Any, Generic
+
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.share import Key, Share, T
+
+LEAST_CHILDREN_PER_TURN = 2
+"""So many children a tree may begin in its turn, even if there are as many requests as slots."""
+
+
+class TreeQueue(Generic[T]):
+    """The waiting sequences of all trees, and which of theirs run. Everything but iteration takes O(log trees).
+
+    A request that no hook has touched has no branch, and is a tree of its own.
+
+    Args:
+        priority: That of a sequence, the same for all of a tree; a lower number goes first.
+    """
+
+    def __init__(self, priority: Callable[[T], int]) -> None:
+        self.num_arrived = 0
+        """How many requests have arrived so far."""
+
+        self.num_slots_each = 1
+        """The share of each request, at least one slot."""
+
+        self._priority = priority
+        self._shares: dict[Hashable, Share[T]] = {}
+        """By the tree's root."""
+
+        self._waits_in: dict[T, Share[T]] = {}
+        self._runs_in: dict[T, Share[T]] = {}
+        self._crowded: dict[Share[T], None] = {}
+        """Those of which more than one sequence runs."""
+
+        self._heap: list[tuple[Key, int, Share[T]]] = []
+        """With an entry for each key that a share has had lately; only that with its present key counts."""
+
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._waits_in)
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._waits_in
+
+    def __iter__(self) -> Iterator[T]:
+        """All that waits, tree by tree, in the order in which trees are to be admitted."""
+        last = (0, 0, 0, 0)
+        shares = sorted(self._shares.values(), key=lambda share: (share.key is None, share.key or last))
+        return chain.from_iterable(share.waiting() for share in shares)
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether any tree is known."""
+        return bool(self._shares)
+
+    @property
+    def running(self) -> Iterator[T]:
+        """The sequences of trees that run."""
+        return iter(self._runs_in)
+
+    def divide(self, num_slots: int, num_others: int) -> None:
+        """Divide the slots among trees and ``num_others`` requests."""
+        self.num_slots_each = max(1, num_slots // max(1, len(self._shares) + num_others))
+
+    def suspend_shares(self) -> None:
+        """Let trees go first whatever they have, until slots are divided anew."""
+        self.num_slots_each = maxsize
+
+    def begin(self, branch: Branch[Any], item: T) -> None:
+        """Let the tree of ``branch``, of which ``item`` is a sequence, be known from now on."""
+        self._share_of(branch, item)
+
+    def append(self, branch: Branch[Any] | None, item: T) -> None:
+        """Let ``item``, which is of ``branch``, wait after what waits of its tree."""
+        self._put(branch, item)
+
+    def appendleft(self, branch: Branch[Any] | None, item: T) -> None:
+        """Let ``item`` wait before the others of its tree: it has begun."""
+        self._put(branch, item).move_to_end(item, last=False)
+
+    def put_back(self, branch: Branch[Any], item: T) -> None:
+        """Let ``item``, which was preempted, wait after what has KV, but before others that were preempted."""
+        share = self._share_of(branch, item)
+        self._stop_again(share, item)
+        queue = share.own_without_kv if branch.parent is None else share.children_without_kv
+        queue[item] = None
+        queue.move_to_end(item, last=False)
+        self._waits_in[item] = share
+        self._offer(share)
+
+    def remove(self, item: T) -> None:
+        """Take ``item`` out, if it waits."""
+        share = self._waits_in.pop(item, None)
+        if share is not None:
+            for queue in share.queues:
+                queue.pop(item, None)
+            self._offer(share)
+            self._forget(share)
+
+    def start(self, branch: Branch[Any], item: T) -> None:
+        """Note that the sequence of ``branch``, which is ``item``, runs from now on."""
+        self.remove(item)
+        share = self._share_of(branch, item)
+        is_child = share.running[item] = branch.parent is not None
+        self._runs_in[item] = share
+        if is_child:
+            share.num_running_children += 1
+            share.num_in_turn += 1
+            if share.num_in_turn >= max(LEAST_CHILDREN_PER_TURN, self.num_slots_each):
+                share.num_in_turn, share.turn = 0, self.num_arrived
+        self._count(share)
+
+    def stop(self, item: T) -> None:
+        """Note that a sequence no longer runs, if it did."""
+        share = self._runs_in.pop(item, None)
+        if share is not None:
+            share.num_running_children -= share.running.pop(item)
+            self._count(share)
+            self._forget(share)
+
+    def end(self, root: Hashable) -> None:
+        """Forget a tree as soon as nothing of it waits or runs: its request has ended."""
+        share = self._shares.get(root)
+        if share is not None:
+            share.has_ended = True
+            self._forget(share)
+
+    def first(self) -> Share[T] | None:
+        """The tree whose `Share.head` goes before those of all others; None if nothing may be admitted."""
+        while self._heap:
+            key, _, share = self._heap[0]
+            if share.key is not key:
+                heappop(self._heap)
+            elif key == self._next_key(share):
+                return share
+            else:
+                # The number of requests has changed since.
+                self._offer(share)
+        return None
+
+    def heads(self) -> Iterator[T]:
+        """Of each tree what may be admitted next, in the order of trees."""
+        for share in self._shares.values():
+            self._offer(share)
+        offered = sorted((entry for entry in self._heap if entry[2].key is entry[0]), key=lambda entry: entry[:2])
+        return (head for _, _, share in offered if (head := share.head) is not None)
+
+    def goes_before(self, request: Key | None) -> bool:
+        """Whether a tree goes before a new ``request``, or before none at all.
+
+        Of one of which nothing runs, priority does not matter: it may hold KV that the request waits for.
+        """
+        first = self.first()
+        if first is None or first.key is None:
+            return False
+        if request is None:
+            return True
+        priority, num_running, _, turn = first.key
+        return (priority, num_running, 0, turn) <= request if first.num_running else turn <= request[3]
+
+    def key_of(self, branch: Branch[Any], item: T) -> Key:
+        """The key with which ``item``, which is of ``branch``, competes."""
+        return self._key_of(self._share_of(branch, item), branch.parent is None)
+
+    def child_room(self, branch: Branch[Any]) -> int | None:
+        """How many more children of a tree may be admitted; None if there is no limit."""
+        share = self._shares.get(branch.root)
+        limit = branch.limits.max_running_children
+        return None if share is None or limit is None else limit - share.num_running_children
+
+    def starving(self) -> Key | None:
+        """The key of the first tree, if none of its sequences runs."""
+        first = self.first()
+        return None if first is None or first.num_running else first.key
+
+    def share_of(self, item: T) -> Share[T] | None:
+        """The tree of a sequence that runs."""
+        return self._runs_in.get(item)
+
+    def most_crowded(self, priority: int, num_slots: int) -> Share[T] | None:
+        """The tree of which most sequences run, if they are more than ``num_slots``, and more than one.
+
+        Args:
+            priority: It must not be more urgent than this.
+        """
+        shares = (share for share in self._crowded if share.priority >= priority)
+        most = max(shares, key=lambda share: share.num_running, default=None)
+        return None if most is None or most.num_running <= num_slots else most
+
+    def _put(self, branch: Branch[Any] | None, item: T) -> OrderedDict[T, None]:
+        share = self._share_of(branch, item)
+        self._stop_again(share, item)
+        queue = share.own if branch is None or branch.parent is None else share.children
+        queue[item] = None
+        self._waits_in[item] = share
+        self._offer(share)
+        return queue
+
+    def _stop_again(self, share: Share[T], item: T) -> None:
+        """Note that a sequence no longer runs, and has to begin again."""
+        if item in share.running:
+            share.num_in_turn -= share.running[item]
+            self.stop(item)
+
+    def _share_of(self, branch: Branch[Any] | None, item: T) -> Share[T]:
+        root = item if branch is None else branch.root
+        share = self._shares.get(root)
+        if share is None:
+            limit = None if branch is None else branch.limits.max_running_children
+            share = self._shares[root] = Share(root, limit, self._priority(item))
+            share.has_ended = branch is None
+        return share
+
+    def _forget(self, share: Share[T]) -> None:
+        if share.has_ended and not share.running and not any(share.queues):
+            self._shares.pop(share.root, None)
+
+    def _count(self, share: Share[T]) -> None:
+        share.num_running = len(share.running)
+        if share.num_running > 1:
+            self._crowded[share] = None
+        else:
+            self._crowded.pop(share, None)
+        self._offer(share)
+
+    def _offer(self, share: Share[T]) -> None:
+        """Let a tree compete with what it has now."""
+        if share.next_queue is None:
+            share.key = None
+            return
+        key = self._next_key(share)
+        if key == share.key:
+            return
+        share.key = key
+        heappush(self._heap, (share.key, next(self._numbers), share))
+        self._drop_stale()
+
+    def _next_key(self, share: Share[T]) -> Key:
+        queue = share.next_queue
+        is_own = queue is share.own or queue is share.own_without_kv
+        priority, num_running, _, turn = self._key_of(share, is_own)
+        has_kv = queue is share.own or queue is share.children
+        return priority, num_running, int(not has_kv), turn
+
+    def _key_of(self, share: Share[T], is_own: bool) -> Key:
+        # What a tree's own sequence does next ends the tree, and does not begin more of it.
+        num_running = share.num_running if share.num_running >= self.num_slots_each else 0
+        return share.priority, num_running, 0, 0 if is_own else share.turn
+
+    def _drop_stale(self) -> None:
+        if len(self._heap) > 2 * len(self._shares) + 16:
+            self._heap = [entry for entry in self._heap if entry[2].key is entry[0]]
+            heapify(self._heap)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one tree has of the slots of an engine, and how long a request without one waits."""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+Key = tuple[int, int, int, int]
+"""The key of a tree or of a new request; `sequence_hooks.tree.fairness` says what it consists of."""
+
+STEPS_OF_PATIENCE = 4
+"""For how many steps a request waits for a slot to become free by itself."""
+
+STEPS_OF_PATIENCE_FOR_KV = 64
+"""The same where KV is short, and for how long that counts after it was."""
+
+
+class Patience:
+    """Whether the request at the head has waited for long enough to take the slot, or the KV, of another one's child.
+
+    Args:
+        num_steps: How long is long enough.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        self._needed = num_steps
+        self._head: Hashable | None = None
+        self._num_steps = 0
+
+    def is_over(self, head: Hashable) -> bool:
+        """To be asked once in each step.
+
+        Args:
+            head: Who is the first to wait for a slot or for KV; None if nobody does.
+        """
+        if head is None or head != self._head:
+            self._head, self._num_steps = head, 0
+            return False
+        self._num_steps += 1
+        return self._num_steps >= self._needed
+
+
+class Shortage:
+    """Whether KV has been short lately: then trees that have begun come first, as they would compute again what they
+    give up, and new requests have more patience."""
+
+    def __init__(self) -> None:
+        self.is_lasting = False
+        self.is_too_long = False
+        """Whether a new request has waited for long enough, and takes what it lacks."""
+
+        self._num_steps_left = 0
+        self._patience = Patience(STEPS_OF_PATIENCE_FOR_KV)
+
+    def note(self) -> None:
+        """Note that there were too few blocks for somebody."""
+        self._num_steps_left = STEPS_OF_PATIENCE_FOR_KV
+
+    def begin_step(self, new: Hashable) -> None:
+        """Begin a step.
+
+        Args:
+            new: The new request at the head; None if there is none.
+        """
+        self.is_lasting = self._num_steps_left > 0
+        self._num_steps_left -= self.is_lasting
+        self.is_too_long = self._patience.is_over(new if self.is_lasting else None)
+
+
+class Share(Generic[T]):
+    """What one tree has waiting and running. Only its `TreeQueue` writes it."""
+
+    def __init__(self, root: Hashable, limit: int | None, priority: int) -> None:
+        self.root = root
+        self.limit = limit
+        """How many of its children may be admitted at once; None for no limit."""
+
+        self.priority = priority
+        self.own: OrderedDict[T, None] = OrderedDict()
+        """What waits of the root's sequence."""
+
+        self.children: OrderedDict[T, None] = OrderedDict()
+        """What waits of all other sequences."""
+
+        self.own_without_kv: OrderedDict[T, None] = OrderedDict()
+        self.children_without_kv: OrderedDict[T, None] = OrderedDict()
+        """The same, of those that were preempted: they need more room than others, which would wait behind them."""
+
+        self.running: dict[T, bool] = {}
+        """The sequences that run, the one admitted last at the end, and whether each is a child."""
+
+        self.has_ended = False
+        self.num_running = 0
+        self.num_running_children = 0
+        self.turn = 0
+        self.num_in_turn = 0
+        self.key: Key | None = None
+        """None if nothing waits that may be admitted."""
+
+    @property
+    def has_child_room(self) -> bool:
+        """Whether another child may be admitted."""
+        return self.limit is None or self.num_running_children < self.limit
+
+    @property
+    def head(self) -> T | None:
+        """What is admitted next; None if nothing may be."""
+        queue = self.next_queue
+        return None if queue is None else next(iter(queue))
+
+    @property
+    def next_queue(self) -> OrderedDict[T, None] | None:
+        """The queue from which something is admitted next."""
+        children, children_without_kv = (
+            (self.children, self.children_without_kv) if self.has_child_room else (_NONE, _NONE)
+        )
+        return self.own or children or self.own_without_kv or children_without_kv or None
+
+    @property
+    def queues(self) -> tuple[OrderedDict[T, None], ...]:
+        """All that waits, in order."""
+        return self.own, self.children, self.own_without_kv, self.children_without_kv
+
+    @property
+    def newest_child(self) -> T | None:
+        """The child that was admitted last, of those that run."""
+        return next((item for item, is_child in reversed(self.running.items()) if is_child), None)
+
+    def waiting(self) -> Iterator[T]:
+        """All that waits, in order."""
+        return chain(*self.queues)
+
+
+_NONE: OrderedDict[Any, None] = OrderedDict()
