@@ -194,10 +194,10 @@ class Walks(RuleBasedStateMachine):
             "max_child_depth": draw(3, 2, 1, 0),
             "children_per_promise": children,
             "max_children": draw(*range(children, 9)),
-            "max_running_children": draw(None, 1, 3),
             "child_merge_strategy": strategy,
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),
+            "max_running_children": draw(None, None, 1, 3),
         }
 
     def _step(self, draw_token: Callable[[], int]) -> None:
