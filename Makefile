@@ -20,7 +20,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UPSTREAM := vllm/_upstream/.build-key
 # They run tests, and change nothing that is set up.
-NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,device durations ledger mutants parts rest turns)
+NO_INPUTS := requirements/%plugin.txt $(patsubst %,build_tools/%.py,device durations ledger mutants parts paths rest turns)
 INPUTS := $(filter-out $(NO_INPUTS),$(wildcard requirements/*.txt build_tools/*.py)) setup.py pyproject.toml
 INSTALL = $(BIN)/python -m build_tools.pip_install --constraint requirements/constraints-$(VLLM_TARGET_DEVICE).txt
 

@@ -14,6 +14,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 RELEASES = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
+PATHS = ("first-asynchronous", "second-synchronous", "second-asynchronous")
+"""Upstream's model runner, and how it schedules, as a GPU takes them: `mytests.v1.paths`."""
+
 ON_BOTH = (
     *(
         "mytests/rules/*",
@@ -59,6 +62,12 @@ _OF_NOTATIONS = (
     "sequence_hooks/serving/*",
     "*/server/published.py",
 )
+_OF_PATHS = (
+    "sequence_hooks/v1/worker/*",
+    "mytests/v1/paths.py",
+    "mytests/v1/interpreter/*",
+    "requirements/paths-plugin.txt",
+)
 _OF_BENCHES = ("benchmarks/*",)
 _OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection.py", "*worker/*")
 _OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
@@ -67,6 +76,8 @@ _NOTATIONS = "mytests/server/test_protocols.py"
 
 GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 110, _OF_RELEASES) for release in RELEASES),
+    *(Rest(f"path-{path}", f"make path-{path}", 300, _OF_PATHS) for path in PATHS),
+    *(Rest(f"path-fuzz-{path}", f"make path-fuzz-{path} FUZZ_SECONDS=100", 240, _OF_PATHS) for path in PATHS),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest(

@@ -22,12 +22,19 @@ DEVICE_PYTHON ?= python3
 # The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
 parts = $(call leaving_failures,build_tools.parts $(@:-parts=) $(1))
 leaving_failures = ($(call with_any_python,$(1))) || test -s build/durations/$(@:-parts=).failed
-OF_PARTS := test test-fork test-plugin test-releases test-floats test-browser test-device test-all checks ci turns
+OF_PARTS := test test-fork test-plugin test-releases test-paths test-floats test-browser test-device test-all checks ci turns
 # PyTorch's compiler would find code for another instruction set in its cache, and fail to compile it for this one.
 floats_in = TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/build/inductor-$(1) ONEDNN_MAX_CPU_ISA=$(2)
 FLOATS_avx512 := $(call floats_in,avx512,AVX512_CORE)
 FLOATS_avx2 := $(call floats_in,avx2,AVX2) ATEN_CPU_CAPABILITY=avx2
 FLOATS_sse41 := $(call floats_in,sse41,SSE41) ATEN_CPU_CAPABILITY=default
+
+# The paths of a GPU: upstream's model runner, and how it schedules. The other tests take the CPU's, first-synchronous.
+PATHS := first-asynchronous second-synchronous second-asynchronous
+runner_of = $(firstword $(subst -, ,$(1)))
+OF_SECOND_RUNNER := VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1
+on_path = $(IN_PLUGIN):$(CURDIR)/build/paths/$(call runner_of,$(1)) PATH_UNDER_TEST=$(1) VLLM_LOGGING_LEVEL=ERROR \
+  TORCH_CPP_LOG_LEVEL=ERROR $(if $(filter second-%,$(1)),$(OF_SECOND_RUNNER))
 
 .PHONY: $(OF_PARTS) $(OF_PARTS:=-parts) durations device device-selfcheck device-tests fork-tests fork-surgical \
   fork-model fork-apart fork-alone fork-full fork-browser plugin-tests plugin-full plugin-browser
@@ -52,6 +59,11 @@ test-releases: test-releases-parts ## the plug-in's tests that depend on vLLM's 
 test-releases-parts: plugin
 	@releases=$$($(PLUGIN)/bin/python -m build_tools.releases --list $(RELEASES)) || exit 1; \
 	$(call parts,--then $$(printf 'release-%s ' $$releases))
+
+test-paths: test-paths-parts ## the plug-in with a model on the paths that a GPU takes by default, which the CPU takes here
+
+test-paths-parts:
+	@$(call parts,--then plugin! $(PATHS:%=path-%) $(PATHS:%=path-fuzz-%))
 
 test-floats: test-floats-parts ## the tests that compare a model's floats, with three instruction sets
 
@@ -84,7 +96,7 @@ test-all-parts: export FULL = 1
 test-all-parts: export COVERAGE = 1
 test-all-parts: export FUZZ_SECONDS = 600
 test-all-parts:
-	@$(call parts,$(CHAINS) --then checks test-browser test-releases test-floats dist faults bench-quick bench-plugin-quick \
+	@$(call parts,$(CHAINS) --then checks test-browser test-releases test-paths test-floats dist faults bench-quick bench-plugin-quick \
 	  fuzz fuzz-plugin fuzz-injection)
 
 checks: checks-parts ## lint, check-core and docs, side by side
@@ -149,6 +161,16 @@ fork-floats-%: setup
 
 plugin-floats-%: plugin
 	@$(IN_PLUGIN) $(FLOATS_$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m floats $(SPREAD) $(ON_PLUGIN)
+
+path-fuzz-%: plugin
+	@$(PLUGIN)/bin/python -m build_tools.paths $(call runner_of,$*)
+	@$(call on_path,$*) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	@$(call on_path,$*) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.injection_fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+path-%: plugin
+	@$(PLUGIN)/bin/python -m build_tools.paths $(call runner_of,$*)
+	@$(call on_path,$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q -m "paths and $(SELECTED)" $(SPREAD) \
+	  $(or $(TESTS),$(ON_PLUGIN))
 
 release-%: plugin
 	@$(PLUGIN)/bin/python -m build_tools.releases $*

@@ -58,7 +58,7 @@ class V0Walks(Walks):
         """Block tables exist where they must, and only where they may, and cover what is computed."""
         scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
         must = {g.first_seq.seq_id for g in [*scheduler.running, *scheduler.swapped, *scheduler.forked]}
-        kept = scheduler._kept.seq_ids
+        kept = scheduler._kept._num_alike.keys()
         may = must | kept | {g.first_seq.seq_id for g in scheduler.blocked}
         assert must <= manager.block_tables.keys() <= may
         assert set(manager._computed_blocks_tracker._seq_id_to_blocks_hashes) <= may

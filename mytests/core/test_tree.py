@@ -280,11 +280,11 @@ class TestBranch:
         assert root.injected is None
 
     def test_its_place_in_the_tree(self) -> None:
-        """Depth, root, lineage, and all below."""
+        """Depth, root, and all below."""
         trees, root = planted()
         middle = child_of(trees, root, handler())
         leaf = child_of(trees, middle, handler())
-        assert (leaf.depth, leaf.root, list(leaf.lineage())) == (2, root, [leaf, middle, root])
+        assert (leaf.depth, leaf.root, leaf.parent, middle.parent) == (2, root, middle, root)
         assert list(root.subtree()) == [root, middle, leaf]
 
     def test_a_tree_may_be_of_any_depth(self) -> None:

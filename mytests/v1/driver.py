@@ -23,6 +23,7 @@ from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import KV, Loss
 from mytests.v1.fuzz_plans import PLAN, PlanProcessor
 from mytests.v1.leftovers import assert_no_request_left, assert_worker_empty
+from mytests.v1.paths import IS_SECOND_RUNNER
 from sequence_hooks.kv.caches import TokenView
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.kv.transfer import slot_of
@@ -60,7 +61,7 @@ class V1Driver(Driver):
             # Upstream keeps one block that no request can have.
             num_gpu_blocks_override=setup.num_blocks + 1,
             logprobs_mode="processed_logprobs",
-            logits_processors=[PlanProcessor],
+            logits_processors=[_plan_processor()],
             structured_outputs_config=StructuredOutputsConfig(backend=setup.grammar_backend),  # type: ignore[arg-type]
             **engine_args(setup.hooks()),
         )
@@ -73,7 +74,8 @@ class V1Driver(Driver):
         assert isinstance(scheduler, HookScheduler) and isinstance(output_processor, HookOutputProcessor)
         self.scheduler, self._output_processor = scheduler, output_processor
         self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
-        self.runner.input_batch.generators = _NeverRewound()
+        if not IS_SECOND_RUNNER:
+            self.runner.input_batch.generators = _NeverRewound()
         for layer in self.runner.kv_caches:
             fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
@@ -190,6 +192,15 @@ class V1Driver(Driver):
 
         scheduler._get_local_prefix_cache_hit = watched
         return found
+
+
+def _plan_processor() -> type:
+    """That of the model runner under test; not every release has the second one's interface."""
+    if not IS_SECOND_RUNNER:
+        return PlanProcessor
+    from mytests.v1.fuzz_plans_v2 import SlotPlanProcessor
+
+    return SlotPlanProcessor
 
 
 class _Branches(dict[str, V1Branch]):

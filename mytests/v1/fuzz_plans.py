@@ -25,12 +25,13 @@ class PlanProcessor(AdapterLogitsProcessor):
             return None
 
         def process(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
-            return _by_plan(plan, (*prompt, *output), logits)
+            return by_plan(plan, (*prompt, *output), logits)
 
         return process
 
 
-def _by_plan(plan: Plan, context: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+def by_plan(plan: Plan, context: tuple[int, ...], logits: torch.Tensor) -> torch.Tensor:
+    """The ``logits`` of the next token of a ``context``, as the plan has them."""
     # The oracle asks for the same, see `mytests.fuzz_dialect.Dialect.seen_by_plan`.
     forced = plan.forced(context, 0)
     if forced is not None and logits[forced] > -torch.inf:

@@ -145,7 +145,7 @@ class TestKept:
         request = engine.add(prompt="prompt")
         below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
         script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
-        engine.run_until(lambda: engine.scheduler._kept.children_of(request) == ["r_child_0"], script)
+        engine.run_until(lambda: engine.scheduler._kept._children.get(request) == ["r_child_0"], script)
         engine.scheduler._kept.evict("r_child_0")
         engine.run(script)
         # "b" is the last of the child's 25 tokens, before the separator, "z" and the third promise.

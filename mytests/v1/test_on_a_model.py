@@ -20,13 +20,16 @@ from transformers import AutoTokenizer
 
 from mytests.sure import sure_prompts
 from mytests.ties import logprobs_of
+from mytests.v1.paths import IS_SECOND_RUNNER
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
 from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 
-pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release]
+pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release, pytest.mark.paths]
 
-NUM_PROMPTS = 40
+NUM_PROMPTS = 8 if IS_SECOND_RUNNER else 40
+"""Triton's interpreter takes ten times as long."""
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -59,8 +62,11 @@ def test_the_model_joins_what_its_children_return(engine: Any) -> None:
 def test_the_sampler_is_extended(engine: Any) -> None:
     """Once; `test_prior_output.py` says what for."""
     worker = engine.llm_engine.model_executor.driver_worker.worker
-    kinds = [type(each) for each in worker.model_runner.input_batch.logitsprocs.all]
-    assert kinds.count(PriorOutputTokens) == 1
+    if IS_SECOND_RUNNER:
+        ours, processors = PriorOutputCounts, worker.model_runner.sampler.logits_processors
+    else:
+        ours, processors = PriorOutputTokens, worker.model_runner.input_batch.logitsprocs.all
+    assert [type(each) for each in processors].count(ours) == 1
 
 
 def test_a_resume_computes_what_was_merged_and_one_token(engine: Any) -> None:

@@ -170,13 +170,6 @@ class Branch(Generic[S]):
         # What it got from its own children at its end comes after the tokens that ended it.
         return [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
 
-    def lineage(self) -> Iterator["Branch[S]"]:
-        """The branch itself, its parent, and so on up to the root."""
-        branch: Branch[S] | None = self
-        while branch is not None:
-            yield branch
-            branch = branch.parent
-
     def subtree(self) -> Iterator["Branch[S]"]:
         """The branch itself and all its descendants, parents before children. Iterative: trees may have any depth."""
         left = [self]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """KV of children that have ended, kept until their parents are joined and have copied it."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 
 from sequence_hooks.tree.injection import Source
 from vllm.core.hooked_sequence import V0Branch, num_alike
@@ -21,11 +21,6 @@ class KeptKV:
 
     def __bool__(self) -> bool:
         return bool(self._by_parent)
-
-    @property
-    def seq_ids(self) -> Set[int]:
-        """The sequence ids of all children whose KV is kept."""
-        return self._num_alike.keys()
 
     def keep(self, child: V0Branch) -> None:
         """Keep the KV of a child that has just finished."""

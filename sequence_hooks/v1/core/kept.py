@@ -68,13 +68,9 @@ class KeptKV:
         kept, size = self._by_child[child], self.block_size
         return kept.blocks[index // size - kept.first].block_id * size + index % size
 
-    def children_of(self, parent: Request) -> list[str]:
-        """The children of ``parent`` of which something is kept."""
-        return list(self._children.get(parent, ()))
-
     def release_children(self, parent: Request) -> None:
         """Give back what is kept of the children of ``parent``, if anything is."""
-        for child in self.children_of(parent):
+        for child in list(self._children.get(parent, ())):
             self.release(child)
 
     def release(self, child: str) -> bool:

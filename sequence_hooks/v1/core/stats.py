@@ -69,13 +69,10 @@ class CoreStats:
         if counted_for == self._counted_for:
             return self._latest.held
         self._counted, self._counted_for = now, counted_for
-        pool = self._manager.block_pool
-        return len(set(self._block_ids())) / (pool.num_gpu_blocks - 1)
-
-    def _block_ids(self) -> Iterable[int]:
-        for each in self._manager.coordinator.single_type_managers:
-            for name in self._blocked:
-                yield from (block.block_id for block in each.req_to_blocks.get(name, ()))
+        managers = self._manager.coordinator.single_type_managers
+        tables = (each.req_to_blocks.get(name, ()) for each in managers for name in self._blocked)
+        held = {block.block_id for table in tables for block in table}
+        return len(held) / (self._manager.block_pool.num_gpu_blocks - 1)
 
 
 def count_requests(
