@@ -215,10 +215,10 @@ class Walks(RuleBasedStateMachine):
             "max_children": draw(*range(children, 9)),
             "max_tree_tokens": draw(*self.budgets),
             "max_tree_sequences": draw(*self.most_sequences),
-            "max_running_children": draw(None, 1, 3),
             "child_merge_strategy": strategy,
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),
+            "max_running_children": draw(None, None, 1, 3),
         }
 
     def _step(self, draw_token: Callable[[], int]) -> None:

@@ -34,9 +34,9 @@ class Patience:
         """To be asked once in each step.
 
         Args:
-            head: Who is the first to wait for a slot or for KV; None if nobody does.
+            head: Who is the first to wait for a slot or for KV, the same object each time; None if nobody does.
         """
-        if head is None or head != self._head:
+        if head is None or head is not self._head:
             self._head, self._num_steps = head, 0
             return False
         self._num_steps += 1
