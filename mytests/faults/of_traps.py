@@ -144,6 +144,13 @@ TRAPS = (
         model("mytests/v1/test_seeds_on_a_model.py"),
     ),
     undoing(
+        "after a part of a prompt the first model runner rewinds",
+        "cpus-rewind-by-an-offset",
+        "A seeded request whose prompt is computed in parts ends the engine on a CPU.",
+        (Edit("sequence_hooks.v1.worker.cpu_seeds:replace_generators", "", "pass"),),
+        model("mytests/v1/test_seeds_on_a_model.py::test_a_prompt_in_parts"),
+    ),
+    undoing(
         "prompt logprobs of a resume",
         "prompt-logprobs-are-taken-again",
         "A resume asks for prompt logprobs, which are read from memory that nobody has written.",

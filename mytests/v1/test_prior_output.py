@@ -128,6 +128,7 @@ def test_either_runner_is_extended(runner: str) -> None:
     if runner == "first":
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
         made._update_streaming_request = upstreams_own = lambda request_id, new: None
+        made._update_states = made._sample = lambda given: None
         attach(made)
         assert made._update_streaming_request is not upstreams_own
         assert [type(each) for each in made.input_batch.logitsprocs.non_argmax_invariant] == [PriorOutputTokens]

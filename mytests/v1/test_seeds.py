@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sequence_hooks.v1.worker import seeds
+from sequence_hooks.v1.worker.cpu_seeds import RewindableGenerator
 from vllm.sampling_params import SamplingParams
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner
 from vllm.v1.worker.gpu.sample.states import SamplingStates
@@ -66,3 +67,14 @@ def test_the_second_runner_takes_the_seed_of_whatever_gets_a_slot() -> None:
     states = MagicMock(vocab_size=8, seeds=SimpleNamespace(np=np.zeros(4, dtype=np.int64)))
     SamplingStates.add_request(states, 3, params)
     assert states.seeds.np.tolist() == [0, 0, 0, 7]
+
+
+def test_a_cpus_generator_goes_back_by_one_step() -> None:
+    """As upstream asks of a device's, by an offset."""
+    own = RewindableGenerator.of(generator(3))
+    first = drawn_from(own)
+    own.remember()
+    second = drawn_from(own)
+    own.set_offset(own.get_offset() - 4)
+    assert drawn_from(own) == second
+    assert [*first, *second] == torch.rand(8, generator=generator(3)).tolist()

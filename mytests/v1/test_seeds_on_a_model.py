@@ -46,3 +46,14 @@ def test_alone_and_beside_others_under_pressure() -> None:
         assert scheduler.evictor.evictions["discard"]
         scheduler.check_integrity()
         engine.llm_engine.engine_core.shutdown()
+
+
+def test_a_prompt_in_parts() -> None:
+    """What its first parts sample is dropped, and draws no number; alone, upstream's runner ends on a CPU there."""
+    prompts, seeds = held_out_prompts(4, 5, "sync"), list(range(4))
+    found = []
+    for threshold in (0, 8):
+        engine: Any = open_engine(hooks_for("sync"), long_prefill_token_threshold=threshold)
+        found.append(tokens_of(engine, prompts, seeds))
+        engine.llm_engine.engine_core.shutdown()
+    assert found[0] == found[1]

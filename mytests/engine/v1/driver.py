@@ -41,13 +41,6 @@ WHILE_COMPILING = 0.002
 """Seconds to sleep in a step in which nothing is computed: a grammar may be compiled by another thread."""
 
 
-class _NeverRewound(dict[int, Any]):
-    """Random generators by row. Upstream rewinds those of chunks that sample nothing, which fails on the CPU."""
-
-    def get(self, *_: Any) -> None:
-        return None
-
-
 class V1Driver(Driver):
     """An engine of V1."""
 
@@ -71,8 +64,6 @@ class V1Driver(Driver):
         assert isinstance(scheduler, HookScheduler) and isinstance(output_processor, HookOutputProcessor)
         self.scheduler, self._output_processor = scheduler, output_processor
         self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
-        if not IS_SECOND_RUNNER:
-            self.runner.input_batch.generators = _NeverRewound()
         for layer in self.runner.kv_caches:
             fill_with_noise(layer)
         self._num_preemptions: dict[str, int] = {}
