@@ -15,6 +15,7 @@ OURS = {path: ast.parse(path.read_text()) for path in FILES if "_upstream" not i
 REACH_INTO_UPSTREAM = {
     "sequence_hooks/v1/core/requests.py",
     "sequence_hooks/v1/checks.py",
+    "sequence_hooks/v1/plugin.py",
     "vllm/attention/backends/torch_sdpa.py",
     "vllm/core/sequence_data.py",
     "vllm/core/shared_blocks.py",

@@ -194,6 +194,19 @@ class TestQueues:
         assert engine.statuses() == {}
         engine.assert_empty()
 
+    def test_a_preempted_request_without_a_tree_may_keep_blocks(self) -> None:
+        """It waits where sequences of trees do, and goes on."""
+        engine = SurgicalEngine(SYNC_HOOKS, block_size=4)
+        group = engine.add(prompt="p" * 10)
+        script = plan(r="abcdefg")
+        engine.step(script)
+        engine.scheduler.running.remove(group)
+        engine.scheduler.forked.appendleft(None, group)
+        group.first_seq.status = SequenceStatus.WAITING
+        engine.run(script)
+        assert finished(engine).text == "abcdefg"
+        engine.assert_empty()
+
     @pytest.mark.parametrize("status", ["BLOCKED", "FINISHED_ABORTED"])
     def test_an_illegal_transition_names_both_states(self, status: str) -> None:
         """This holds for each status that cannot become BLOCKED."""

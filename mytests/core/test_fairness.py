@@ -50,6 +50,8 @@ def test_trees_at_their_shares_are_admitted_alternately() -> None:
     for name in "rs":
         waiting.tree(name, 3)
     assert waiting.admit(5) == ["r_child_0", "s_child_0", "r_child_1", "s_child_1", "r_child_2"]
+    running = [waiting.queue.share_of(name) for name in ("r", "r_child_2", "s_child_1", "s_child_2")]
+    assert running[0] is running[1] is not running[2] and running[3] is None
     assert len(waiting.queue) == 1 and list(waiting.queue) == ["s_child_2"]
 
 

@@ -104,8 +104,9 @@ def test_a_child_is_aborted_alone(running: Running) -> None:
     """Whichever engine has its request; the parent goes on without it."""
     engine, prompts = running.engine, sure_prompts(4, 13, "promise")
     params = GREEDY.clone()
-    # No child ends before the abort has come.
+    # No child ends before the abort has come, and none waits for a caller.
     params.min_tokens, params.extra_args = 30, {"stream_children": True}
+    params.logit_bias = {hooks_for("promise").sync_token_id: -100}
     params.output_kind = RequestOutputKind.DELTA
 
     async def without_its_first_child(number: int) -> Any:
