@@ -41,6 +41,13 @@ class WithoutParts(Cuts):
         return {text: token_id for text, token_id in super().get_vocab().items() if text != "\ufffd"}
 
 
+class Words(Cuts):
+    """One that puts a space between its tokens."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return " ".join(TEXTS[token_id] for token_id in token_ids)
+
+
 GO, WAIT, BY_ID = handler(), handler(), handler()
 
 
@@ -136,6 +143,13 @@ def test_parts_of_characters_may_become_any() -> None:
     """Nobody knows which."""
     assert can_spell("→", Cuts())
     assert not can_spell("w→", WithoutParts())
+
+
+@pytest.mark.parametrize("text", [" go", "go >", "/ go >"])
+def test_what_a_decoder_puts_between_words_is_part_of_a_text(text: str) -> None:
+    """A token begins with it wherever it is not the first one."""
+    assert can_spell(text, Words())
+    assert not can_spell(text.replace(" ", "  "), Words())
 
 
 @given(st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=12), st.data())

@@ -106,7 +106,9 @@ def test_a_child_is_aborted_alone(running: Running) -> None:
     params = GREEDY.clone()
     # No child ends before the abort has come, and none waits for a caller.
     params.min_tokens, params.extra_args = 30, {"stream_children": True}
-    params.logit_bias = {hooks_for("promise").sync_token_id: -100}
+    sync = hooks_for("promise").sync_token_id
+    assert sync is not None
+    params.logit_bias = {sync: -100}
     params.output_kind = RequestOutputKind.DELTA
 
     async def without_its_first_child(number: int) -> Any:

@@ -25,10 +25,16 @@ def can_spell(text: str, tokenizer: _Speller) -> bool:
     own = tokenizer.encode(text, add_special_tokens=False)
     if text in tokenizer.decode(list(own), skip_special_tokens=False):
         return True
-    texts = {tokenizer.decode([token_id], skip_special_tokens=False) for token_id in tokenizer.get_vocab().values()}
+    texts = {each for token_id in tokenizer.get_vocab().values() for each in _texts_of(token_id, tokenizer)}
     if not text.isascii() and any(_PART in each for each in texts):
         return True
     return any(text in each for each in texts) or _can_join(text, texts - {""})
+
+
+def _texts_of(token_id: int, tokenizer: _Speller) -> tuple[str, str]:
+    """What a token decodes to: alone, and after another one, where many decoders begin with a space."""
+    alone, twice = (tokenizer.decode([token_id] * count, skip_special_tokens=False) for count in (1, 2))
+    return alone, twice.removeprefix(alone)
 
 
 def _can_join(text: str, texts: Collection[str]) -> bool:

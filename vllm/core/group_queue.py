@@ -25,19 +25,9 @@ class GroupQueue:
     def __reversed__(self) -> Iterator[SequenceGroup]:
         return reversed(self._groups)
 
-    @property
-    def head(self) -> SequenceGroup:
-        """The first group of a queue that is not empty."""
-        return next(iter(self._groups))
-
     def append(self, group: SequenceGroup) -> None:
         """Put ``group`` after all others."""
         self._groups[group] = None
-
-    def appendleft(self, group: SequenceGroup) -> None:
-        """Put ``group`` before all others."""
-        self._groups[group] = None
-        self._groups.move_to_end(group, last=False)
 
     def remove(self, group: SequenceGroup) -> None:
         """Remove ``group``.

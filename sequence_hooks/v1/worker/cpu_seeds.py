@@ -42,9 +42,9 @@ class RewindableGenerator(torch.Generator):
         """0: upstream only subtracts from it what it gives to `set_offset`."""
         return 0
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> torch.Generator:
         """Go back by one step, whatever ``offset`` says; a device has others."""
-        self.set_state(self._before)
+        return self.set_state(self._before)
 
 
 def replace_generators(model_runner: Any, scheduler_output: SchedulerOutput) -> None:
