@@ -78,7 +78,6 @@ _NOTATIONS = "mytests/server/test_protocols.py"
 GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 110, _OF_RELEASES) for release in RELEASES),
     *(Rest(f"path-{path}", f"make path-{path}", 300, _OF_PATHS) for path in PATHS),
-    *(Rest(f"path-fuzz-{path}", f"make path-fuzz-{path} FUZZ_SECONDS=100", 240, _OF_PATHS) for path in PATHS),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest(
