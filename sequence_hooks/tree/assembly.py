@@ -10,7 +10,7 @@ A result that has detached children itself is assembled first, also if it was me
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -130,7 +130,7 @@ def _moved(span: Span, own: Sequence[Segment], start: int) -> Iterator[Segment]:
     for segment in own:
         begin, end = max(first, segment.start), min(last, segment.end)
         if begin < end:
-            yield Segment(begin - first + start, end - first + start, segment.origin, segment.child)
+            yield replace(segment, start=begin - first + start, end=end - first + start)
 
 
 def _trigger(child: Branch[N]) -> tuple[int, int]:
