@@ -6,10 +6,10 @@ segments before the cut    ~ ~ ~ ~ ~ ~ m m m ~ ~       ~: sampled, m: merged
 3 more, after 2 new ones   ~ ~ ~ ~ ~ R R R R R R R R   what was replaced before is not in the context any more
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sequence_hooks.results import Segment
+from sequence_hooks.results import Origin, Segment
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,23 @@ def with_replaced(segments: Sequence[Segment], num_tokens: int) -> list[Segment]
         if border > segment.start:
             found.append(replace(segment, end=border))
     return found[::-1]
+
+
+def continued(
+    segments: Iterable[Segment], lengths: Mapping[tuple[Origin, str | None], int]
+) -> Iterator[tuple[Segment, int]]:
+    """Each segment, and how many tokens of the same result come before it: a later cut may have split it.
+
+    Args:
+        lengths: How many tokens a whole result has, by origin and child.
+    """
+    end, of, num_before = -1, None, 0
+    for segment in segments:
+        is_next = (end, of) == (segment.start, (segment.origin, segment.child))
+        of = segment.origin, segment.child
+        num_before = num_before if is_next and num_before < lengths.get(of, 0) else 0
+        yield segment, num_before
+        end, num_before = segment.end, num_before + segment.end - segment.start
 
 
 def replaced_ranges(segments: Iterable[Segment]) -> tuple[range, ...]:

@@ -222,7 +222,9 @@ def keeps_kv(child: Branch[Any]) -> bool:
     parent, spec = child.parent, child.spec
     if parent is None or spec is None or spec.context != "parent" or spec.is_detached:
         return False
-    has_result = child.sequence.outcome in ("stopped", "length")
+    # One that ends at a join which replaces something has given up its KV from there on.
+    ends_replacing = child.ended_at_join and bool(child.joins[-1].num_replaced)
+    has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
     goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces
