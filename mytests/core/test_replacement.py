@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.core.plain import PlainSequence, Trees, end, handler
+from mytests.core.plain import PlainSequence, Trees, child_of, encode, end, handler, merged
 from mytests.core.plain_engine import PlainBranch, PlainEngine
 from mytests.core.test_driver import fed
 from mytests.core.test_rules import Asks, branch_with, decided
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
-from sequence_hooks.results import ChildOutput, Segment
+from sequence_hooks.results import ChildOutput, Origin, Segment
+from sequence_hooks.tree.assembly import Assembler, segments_of
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.injection import Source
-from sequence_hooks.tree.replacement import Replacement, with_replaced
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement, continued, with_replaced
 from sequence_hooks.tree.rules import Decision, Refusal, keeps_kv
 
 
@@ -300,3 +301,33 @@ def test_spawned_children_are_those_of_the_token_that_replaces() -> None:
     assert isinstance(decision, Decision)
     ((spec, _),) = decision.children
     assert (spec.num_shared, decision.replacement) == (6, Replacement(2))
+
+
+def test_a_cut_within_a_result_splits_what_stands_for_it() -> None:
+    """The result of a child with a detached child of its own is put together in both of its parts."""
+    trees = Trees()
+    root = trees.add_root(PlainSequence(output_token_ids=[20, 21]), branch_with().limits)
+    child = child_of(trees, root, handler(), [30, 31, 32])
+    detached = child_of(trees, child, Asks(Actions(), [90]), [40, EOS], position=2, is_detached=True)
+    end(trees, detached)
+    end(trees, child, "length")
+    trees.join(child, merged(child), 0, 0)
+    trees.end(child)
+    trees.block(root, "children", NO_REPLACEMENT)
+    trees.join(root, merged(root), 0, 0)
+    root.replace_last(2, len(root.sequence.output_token_ids))
+    assert [each.is_replaced for each in root.merged] == [False, True]
+    root.sequence.outcome = "length"
+    assembled = Assembler(encode, None).assemble(root)
+    assert [token_id for span in assembled.spans for token_id in span.token_ids] == [20, 21, 30, 90, 32]
+    first, *_ = segments_of(assembled.spans, root.request_id, root.segments)
+    assert first == Segment(0, 2, "sampled")
+
+
+def test_a_result_that_is_there_twice_begins_anew() -> None:
+    """One that a cut has split goes on; lengths tell them apart."""
+    twice = [Segment(0, 3, "merged", "c"), Segment(3, 6, "merged", "c")]
+    split = [Segment(0, 1, "merged", "c"), Segment(1, 3, "merged", "c", True)]
+    lengths: dict[tuple[Origin, str | None], int] = {("merged", "c"): 3}
+    assert [num_before for _, num_before in continued(twice, lengths)] == [0, 0]
+    assert [num_before for _, num_before in continued(split, lengths)] == [0, 1]
