@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Surgical engines of published notations: tokens are bytes, or whole tags where a model has them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -25,17 +26,19 @@ class Notation:
         copied.add_tokens(list(tags))
         self.tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=copied, eos_token="<eos>")
         self.name = protocol
-        self._fields = {"protocol": protocol, **fields}
+        self.fields = {"protocol": protocol, **fields}
 
-    def engine(self, prompts: Prompts | None = None, **params: Any) -> SurgicalEngine:
+    def engine(
+        self, prompts: Prompts | None = None, other_sizes: Mapping[str, Any] = MappingProxyType({}), **params: Any
+    ) -> SurgicalEngine:
         """An engine with one request "r".
 
         Args:
             prompts: The prompt of each sequence is kept there.
         """
-        special_kwargs = with_token_ids(SpecialKwargs(**self._fields), self.tokenizer)
+        special_kwargs = with_token_ids(SpecialKwargs(**self.fields), self.tokenizer)
         sizes: dict[str, Any] = {"max_model_len": 2048, "num_blocks": 1024, "max_num_batched_tokens": 4096}
-        sizes["prompts"] = prompts
+        sizes |= {"prompts": prompts, **other_sizes}
         engine = SurgicalEngine(special_kwargs, tokenizer=self.tokenizer, vocab_size=len(self.tokenizer), **sizes)
         engine.add(**{"max_tokens": 1500, **params})
         return engine

@@ -180,6 +180,19 @@ class TestHpd:
         assert HPD.text(prompts["r_child_1"]).endswith(before + "<CHILD>")
         engine.assert_empty()
 
+    @pytest.mark.parametrize("num_blocks", [80, 100])
+    def test_a_page_of_many_slow_blocks_loses_nothing(self, num_blocks: int) -> None:
+        """At most 64 branches run at a time, the others wait, and the layout goes on."""
+        engine = HPD.engine(other_sizes={"max_num_seqs": 128, "num_blocks": 8192})
+        texts = {f"r_child_{number}": f"{number}{'x' * num_blocks}<|im_end|>" for number in range(num_blocks)}
+        stream, most = HPD.stream(r="<FORK>" * num_blocks, **texts), 0
+        while not engine.is_idle():
+            engine.step(stream)
+            most = max(most, sum(status == "RUNNING" for name, status in engine.statuses().items() if name != "r"))
+        slow = "".join(f"<CHILD>{number}{'x' * num_blocks}" for number in range(num_blocks))
+        assert (text_of(HPD, engine), most, finished(engine).limits_met) == (slow, 64, ())
+        engine.assert_empty()
+
     def test_a_child_does_not_fork(self) -> None:
         """Its fork is text, and an empty child leaves its tag."""
         engine = run(HPD, r="a<FORK>b<FORK>", r_child_0="x<FORK>y<|im_end|>", r_child_1="<|im_end|>")
