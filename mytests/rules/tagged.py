@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mytests.engine.surgical import EOS, Prompts, SpecialKwargs, SurgicalEngine
+from mytests.engine.surgical import EOS, Prompts, SpecialKwargs, SurgicalEngine, finished
 from mytests.rules.spoken import TOKENIZER
 from sequence_hooks.config.tokens import with_token_ids
 
@@ -64,3 +64,24 @@ class Notation:
         """The text of token ids, without the EOS."""
         text: str = self.tokenizer.decode([each for each in token_ids if each != EOS], skip_special_tokens=False)
         return text
+
+
+MAX_STEPS = 1500
+
+
+def run(notation: Notation, others: str = "", **texts: str) -> SurgicalEngine:
+    """An engine that has run one request, and its children, on these texts; see `Notation.stream`."""
+    engine = notation.engine()
+    engine.run(notation.stream(others, **texts), MAX_STEPS)
+    engine.assert_empty()
+    return engine
+
+
+def text_of(notation: Notation, engine: SurgicalEngine) -> str:
+    """The text of the request's tokens, tags included."""
+    return notation.text(finished(engine).token_ids)
+
+
+def children_of(engine: SurgicalEngine) -> Sequence[Any]:
+    """The request's children."""
+    return finished(engine).children

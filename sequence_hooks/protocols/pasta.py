@@ -17,12 +17,14 @@ import re
 from collections.abc import Sequence
 
 from sequence_hooks.config.tokens import ids_of
-from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
+from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
-from sequence_hooks.protocols.tags import ending_with, text_since
+from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
 
 _PROMISE = re.compile(r"promise\b[^<>]*/>")
+_MAX_TAG = 256
+"""The most tokens that a tag has which is looked at."""
 
 
 class Promise:
@@ -34,14 +36,18 @@ class Promise:
         self._actions = Actions((spawn,))
 
     def on_token(self, event: TokenEvent) -> Actions:
-        tag = text_since("<", [*event.output_token_ids, event.token_id], self._tokenizer)
-        return self._actions if tag is not None and _PROMISE.match(tag) else Actions()
+        latest = [*event.output_token_ids[-_MAX_TAG:], event.token_id]
+        tag = text_since("<", latest, self._tokenizer)
+        if tag is not None and _PROMISE.match(tag):
+            return self._actions
+        promise = text_since("<promise", latest, self._tokenizer)
+        return Actions(is_malformed=promise is not None and promise.count("/>") == 1)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each chunk with its tags: the opening one was the child's prefix, the closing one ended it."""
         merged: list[Piece] = []
         for child in children:
-            merged += ["<async>", child, "</async>"]
+            merged += [PrefixOf(child), child, *closing(child, "</async>", "</async>", self._tokenizer)]
         return merged
 
 

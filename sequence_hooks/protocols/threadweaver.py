@@ -29,7 +29,7 @@ from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.results import ChildOutput
 
-TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>")
+TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>", before_closing="\n")
 
 
 class Threads(FanOut):
@@ -41,7 +41,7 @@ class Threads(FanOut):
         for index, child in enumerate(children):
             prefix = child.prefix_token_ids
             is_followed = index > 0 and prefix[: len(line_break)] == line_break
-            merged += [*(prefix[len(line_break) :] if is_followed else prefix), child, self._tags.closes_child]
+            merged += [*(prefix[len(line_break) :] if is_followed else prefix), child, *self._closing(child)]
         return [*merged, self._after]
 
 
