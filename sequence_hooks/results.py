@@ -191,8 +191,8 @@ class TreeFields:
 
     limits_met: tuple[str, ...] = ()
     """What has refused a promise of its tree, in this order: limits by name, ``max_model_len`` among them; "malformed"
-    for a block that is not as its notation has it, all or a part of which is ordinary text; "failed" for a hook that has
-    raised, or asked for what cannot be. With ``max_tree_tokens``, that limit has ended all sequences of the tree."""
+    for a block that is not as its notation has it, all or a part of which is ordinary text; "failed" for a hook that
+    has raised, or asked for what cannot be. ``max_tree_tokens`` has ended all sequences of the tree."""
 
     sampled: Transcript | None = None
     """The completion as it was sampled, which is its context; None unless it has detached children."""

@@ -52,7 +52,8 @@ class FanOut:
         numbers = self._plan.findall(block)
         texts = (f"\n{self._tags.opens_child}\n{number}:" for number in numbers)
         children = tuple(Spawn(ids_of(text, self._tokenizer), self._child_params) for text in texts)
-        return Actions(children, block=bool(children), is_malformed=len(children) != max(1, block.count(self._tags.plan)))
+        num_plans = max(1, block.count(self._tags.plan))
+        return Actions(children, block=bool(children), is_malformed=len(children) != num_plans)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each child's whole text, with its tags and its number, then what its parent continues after."""

@@ -20,7 +20,7 @@ COUNTERS = {
 """Names and descriptions, by the field of `HookStats`."""
 
 LIMIT_COUNTERS = {
-    "num_refused": ("vllm:promises_refused_total", "Number of promises that were made ordinary tokens, by what did it."),
+    "num_refused": ("vllm:promises_refused_total", "Number of promises that were made ordinary tokens."),
     "num_limited": ("vllm:trees_limited_total", "Number of trees that have met a limit, each once per limit."),
 }
 """The same for those that count by limit."""

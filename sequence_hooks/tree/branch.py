@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from sequence_hooks.config.limits import RefusedBy, Limits
+from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic
 
-from sequence_hooks.config.limits import RefusedBy, Limits
+from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.tree.branch import Branch, Phase, S
 from sequence_hooks.tree.child_spec import ChildSpec
