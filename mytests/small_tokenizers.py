@@ -4,6 +4,7 @@
 All have the same first tokens as `mytests.rules.spoken`, so that surgical engines can use them.
 """
 
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 FIRST = ["<pad>", "<eos>", "<promise>", "<sync>", "<child>", "<unk>"]
 TAGS = ["<step>", "</step>"]
-LETTERS = "abcdefgxyz<>/.:#0123456789ABS"
+LETTERS = string.ascii_letters + "<>/.:#0123456789"
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-_MERGED = ["ab", "<a", "</", ">.", "S u", "xy", "▁a", "▁ab", "▁<", "▁▁"]
 
 
 def _pieces(space: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -25,10 +25,9 @@ def _pieces(space: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
     return {token: token_id for token_id, token in enumerate(dict.fromkeys(tokens))}, merges
 
 
-def _fast(tokenizer: Tokenizer) -> Any:
-    fast: Any = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>", clean_up_tokenization_spaces=False
-    )
+def _fast(tokenizer: Tokenizer, **fields: Any) -> Any:
+    fields |= {"eos_token": "<eos>", "unk_token": "<unk>", "clean_up_tokenization_spaces": False}
+    fast: Any = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **fields)
     fast.add_special_tokens({"additional_special_tokens": FIRST[2:5]})
     fast.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     return fast
@@ -42,7 +41,7 @@ def byte_level(adds_space: bool) -> Any:
     tokenizer = Tokenizer(models.BPE({token: token_id for token_id, token in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
     tokenizer.decoder = decoders.ByteLevel()
-    return _fast(tokenizer)
+    return _fast(tokenizer, add_prefix_space=adds_space)
 
 
 def _sentence_pieces(tokenizer: Tokenizer) -> Any:

@@ -26,9 +26,6 @@ class Tagged(Tokenizer):
         tags = ["<FORK>", "<CHILD>", "<|im_end|>", "[fork]"]
         return {**super().get_vocab(), **{tag: 300 + index for index, tag in enumerate(tags)}}
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return "".join(map(chr, token_ids))
-
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_word_is_a_whole_configuration(protocol: str) -> None:

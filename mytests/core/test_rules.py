@@ -281,16 +281,17 @@ class TestJoin:
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
 
     def test_a_text_is_encoded_once(self) -> None:
-        """However often a join function repeats it."""
+        """However often a join function repeats it; adjacent texts are one."""
         encoded: list[str] = []
 
         def encode_noted(text: str) -> list[int]:
             encoded.append(text)
             return [len(text)]
 
-        parent = parent_of(("a", [1], Asks(Actions(), ["x", "yy", "x"])))
+        parent = parent_of(("a", [1], Asks(Actions(), ["x", 7, "y", "", "y", 7, "x"])))
         merge = join(parent, 100, encode_noted, None)
-        assert ([list(span.token_ids) for span in merge.spans], encoded) == ([[1], [2], [1]], ["x", "yy"])
+        assert [list(span.token_ids) for span in merge.spans] == [[1], [7], [2], [7], [1]]
+        assert encoded == ["x", "yy"]
 
     def test_a_fault_costs_its_own_children_alone(self) -> None:
         """The first of several is told."""

@@ -18,11 +18,12 @@ class Notation:
 
     Args:
         tags: Those that are one token each.
+        base: A tokenizer with the same first tokens, instead of that of bytes.
         fields: Given beside ``protocol``.
     """
 
-    def __init__(self, protocol: str, tags: Sequence[str], **fields: Any) -> None:
-        copied = Tokenizer.from_str(TOKENIZER.backend_tokenizer.to_str())
+    def __init__(self, protocol: str, tags: Sequence[str], base: Any = TOKENIZER, **fields: Any) -> None:
+        copied = Tokenizer.from_str(base.backend_tokenizer.to_str())
         copied.add_tokens(list(tags))
         self.tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=copied, eos_token="<eos>")
         self.name = protocol

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notations whose blocks of plans fan out, by their names alone, on scripted streams."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from mytests.engine.surgical import finished
+from mytests.engine.surgical import Prompts, finished
 from mytests.rules.notations import MULTIVERSE, NPR, SPELT, THREADWEAVER, tags
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
+from mytests.small_tokenizers import legacy_llama, unigram
 
 
 class TestFanOut:
@@ -106,6 +110,20 @@ class TestFanOut:
         plans = "<Outlines><Outline>1: a</Outline></Outlines>"
         engine = run(notation, r=f"{plans}on", r_child_0="done.</Thread>")
         assert text_of(notation, engine) == f"{plans}\n<Thread>\n1:done.</Thread>\non"
+
+    @pytest.mark.parametrize("kind", [legacy_llama, unigram])
+    def test_no_space_is_put_where_texts_are_inserted(self, kind: Callable[[], Any]) -> None:
+        """As tokenizers of SentencePiece's kind put it before each text: prefixes and tags continue a context."""
+        notation = Notation("threadweaver", [], base=kind())
+        plans = "<Outlines><Outline>1: a</Outline><Outline>2: b</Outline></Outlines>"
+        prompts: Prompts = {}
+        engine = notation.engine(prompts)
+        engine.run(notation.stream(r=f"{plans}on", r_child_0="A</Thread>", r_child_1="B"), MAX_STEPS)
+        # The texts of the script begin with it.
+        threads = "\n<Thread>\n1: A</Thread><Thread>\n2: B\n</Thread>"
+        assert text_of(notation, engine) == f"{plans}{threads}\non"
+        assert notation.text(prompts["r_child_1"]).endswith(f"{plans}\n<Thread>\n2:")
+        engine.assert_empty()
 
     def test_as_many_threads_as_the_authors_allow(self) -> None:
         """And a block of more is text, of which the caller is told."""

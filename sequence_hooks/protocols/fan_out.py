@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
@@ -51,7 +51,7 @@ class FanOut:
         block = self._block([*event.prompt_token_ids, *event.output_token_ids, event.token_id])
         numbers = self._plan.findall(block)
         texts = (f"\n{self._tags.opens_child}\n{number}:" for number in numbers)
-        children = tuple(Spawn(ids_of(text, self._tokenizer), self._child_params) for text in texts)
+        children = tuple(Spawn(prefix_ids_of(text, self._tokenizer), self._child_params) for text in texts)
         num_plans = max(1, block.count(self._tags.plan))
         return Actions(children, block=bool(children), is_malformed=len(children) != num_plans)
 

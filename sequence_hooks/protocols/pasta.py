@@ -16,7 +16,7 @@ positions follow its promise, and merged chunks those before them.
 import re
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
@@ -32,7 +32,7 @@ class Promise:
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer
-        spawn = Spawn(ids_of("<async>", tokenizer), ending_with("</async>", tokenizer))
+        spawn = Spawn(prefix_ids_of("<async>", tokenizer), ending_with("</async>", tokenizer))
         self._actions = Actions((spawn,))
 
     def on_token(self, event: TokenEvent) -> Actions:

@@ -23,7 +23,7 @@ it.
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Merged, Piece
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
@@ -36,7 +36,7 @@ class Threads(FanOut):
     """Joins threads without the line breaks before all but the first."""
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
-        line_break = ids_of("\n", self._tokenizer)
+        line_break = prefix_ids_of("\n", self._tokenizer)
         merged: list[Piece] = []
         for index, child in enumerate(children):
             prefix = child.prefix_token_ids
