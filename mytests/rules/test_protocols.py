@@ -151,9 +151,15 @@ class TestApr:
         ids=["no-calls", "empty", "unknown-node", "unreadable"],
     )
     def test_malformed_calls_are_text(self, malformed: str) -> None:
-        """Nothing is spawned, and the search goes on."""
+        """Nothing is spawned, the search goes on, and the caller is told."""
         engine = run(APR, r=malformed + "on")
         assert (text_of(APR, engine), children_of(engine)) == (malformed + "on", ())
+        assert finished(engine).limits_met == ("malformed",)
+
+    def test_a_call_of_an_unknown_node_is_left_out(self) -> None:
+        """The other one is a child, and the caller is told."""
+        engine = run(APR, r=APR_NODES + APR_CALLS.replace("#0,1", "#7") + "on", r_child_0="x")
+        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ("malformed",))
 
 
 class TestEveryProtocol:

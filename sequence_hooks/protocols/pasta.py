@@ -6,8 +6,9 @@
     After the sync:    the chunks follow <sync/>, in the order of their promises
 
 The tags are those of the paper's summaries. Neither the interpreter nor a checkpoint could be read, so it is not
-confirmed which of them are single tokens (the published vocabulary has five added ones), where exactly chunks are put,
-and whether the engine or the model writes ``<async>``. So tags are recognized as text, however a tokenizer cuts them.
+confirmed which of them are single tokens (the published vocabulary has five added ones), where exactly chunks are put
+(its authors say that they are stitched back into place, which may mean the place of the promise in the answer), and
+whether the engine or the model writes ``<async>``. So tags are recognized as text, however a tokenizer cuts them.
 
 Here it differs: the paper's children get positions that leave room for the promised number of tokens. Here a child's
 positions follow its promise, and merged chunks those before them.
@@ -21,6 +22,27 @@ from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, Tok
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
+
+SOURCES = {
+    "trigger": "summaries of arXiv 2502.11517; which tags are one token is not known",
+    "context": "summaries of arXiv 2502.11517",
+    "prefix": "guess: the engine writes it, not the model",
+    "positions": (
+        "guess: arXiv 2502.11517 studies several; its children leave room for the promised tokens, which no "
+        "field here can say"
+    ),
+    "end": "summaries of arXiv 2502.11517",
+    "merge": (
+        "guess: its authors say only that an interpreter stitches the finished chunks back into place "
+        "(openreview.net, ZfX43ZZRZR, lay summary), which may mean the place of the promise in the answer; a "
+        "context that grows at its end has them where it waits"
+    ),
+    "mask": "guess",
+    "prompt": "abstract of arXiv 2502.11517",
+    "limits": "not known",
+    "checkpoints": "no repository or model is named in arXiv 2502.11517's summaries",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
 
 _PROMISE = re.compile(r"promise\b[^<>]*/>")
 _MAX_TAG = 256
