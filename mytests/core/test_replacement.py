@@ -34,7 +34,7 @@ class Replaces:
 
     def on_token(self, event: TokenEvent) -> Actions:
         self.seen.append(event)
-        return Actions((), True, False, self.start, self.inserts)
+        return Actions(block=True, replace_from=self.start, insert_token_ids=self.inserts)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         return ()

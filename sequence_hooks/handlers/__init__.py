@@ -88,6 +88,10 @@ class Actions:
     await_resume: bool = False
     """Whether it is also BLOCKED until a caller resumes it."""
 
+    is_malformed: bool = False
+    """Whether what the token completes lacks what its notation demands, so that some or all of it spawns nothing. The
+    caller is told, and it is counted."""
+
     replace_from: int | None = None
     """The first token that is cut from the context when the sequence goes on, as an index of the event's
     ``output_token_ids``, whose length is the index of the hook token itself; None if all stay. What the join appends

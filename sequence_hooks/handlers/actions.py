@@ -30,7 +30,7 @@ def plain_actions(given: Any, most_children: int, most_prefix: int, most_inserte
             f"Actions.{name} is {abbreviated(value)}, and the sequence is not BLOCKED, so nothing is joined; "
             "set block or await_resume"
         )
-    return Actions(spawn, block, await_resume, start, inserted)
+    return Actions(spawn, block, await_resume, bool(given.is_malformed), start, inserted)
 
 
 def as_token_id(value: Any) -> int:

@@ -37,12 +37,28 @@ import ast
 import re
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import ids_of, prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.guard import Guard
 from sequence_hooks.protocols.tags import start_of
 from sequence_hooks.results import ChildOutput
+
+SOURCES = {
+    "trigger": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "context": "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py, get_subsearch_info",
+    "prefix": "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py and eval_apr.py",
+    "positions": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "end": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "merge": (
+        "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py, get_main_trace_after_sub_search"
+    ),
+    "mask": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "prompt": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py, get_prefix, and README.md",
+    "limits": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "checkpoints": "Parallel-Reasoning/APR, commit 5577928, README.md",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
 
 _CALLS = "<Calling Sub Searches>"
 _RESULTS = "<Sub Searches>"
@@ -70,9 +86,10 @@ class SubSearches:
         children = tuple(spawn)
         start = start_of(_CALLS, [*event.output_token_ids, event.token_id], self._tokenizer)
         if start is None or not children:
-            return Actions()
-        begin = ids_of(f"{start.text_before}{_RESULTS}\n", self._tokenizer)
-        return Actions(children, block=True, replace_from=start.index, insert_token_ids=begin)
+            return Actions(is_malformed=True)
+        begin = prefix_ids_of(f"{start.text_before}{_RESULTS}\n", self._tokenizer)
+        is_malformed = len(children) < len(calls)
+        return Actions(children, True, is_malformed=is_malformed, replace_from=start.index, insert_token_ids=begin)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """What each sub-search has found, in the order of the calls."""

@@ -11,7 +11,7 @@ do so, clients stop at the text and write another one.
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import start_of
@@ -36,7 +36,7 @@ class Guard:
         return Actions(
             block=True,
             replace_from=start.index,
-            insert_token_ids=ids_of(start.text_before + self._right, self._tokenizer),
+            insert_token_ids=prefix_ids_of(start.text_before + self._right, self._tokenizer),
         )
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
