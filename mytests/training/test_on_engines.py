@@ -109,7 +109,7 @@ def test_contexts_that_are_cut(merge: Merge, moving: Moving) -> None:
     outputs = [each for seed in range(2) for each in outputs_of(random_history(merge, seed, replaces=True))]
     joins = [join for output in outputs for tree in token_trees(output) for each in tree.walk() for join in each.joins]
     assert sum(join.num_replaced > 0 for join in joins) > 20
-    assert num_compared(outputs, merge, moving, FAMILIES["llama"]()) > 100
+    assert num_compared(outputs, merge, moving, model_folder()) > 100
 
 
 DETACHED_OR_JOINED: list[tuple[BlockOn, Merge]] = [
