@@ -99,8 +99,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], ht
 def test_texts_are_told_in_place_of_tokens() -> None:
     """With who has sampled them."""
     assert told(ROOT)["last_texts"] == [
-        {"origin": "sampled", "child": None, "text": "a!"},
-        {"origin": "merged", "child": "r_child_0", "text": "B\nC"},
+        {"origin": "sampled", "child": None, "text": "a!", "is_replaced": False},
+        {"origin": "merged", "child": "r_child_0", "text": "B\nC", "is_replaced": False},
     ]
     assert json.loads(json.dumps(told(ROOT)))["state"] == "blocked"
 

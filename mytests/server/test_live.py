@@ -121,7 +121,7 @@ def test_the_routes_tell_what_runs(served: Server) -> None:
         (sequence,) = served.call("GET", f"/v1/live_requests/{request_id}").json()["sequences"]
         assert (sequence["state"], sequence["last_texts"]) == (
             "blocked",
-            [{"origin": "sampled", "child": None, "text": SYNC}],
+            [{"origin": "sampled", "child": None, "text": SYNC, "is_replaced": False}],
         )
         served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
         answer.result()

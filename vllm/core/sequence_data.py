@@ -88,10 +88,10 @@ class WholeOutputSequence(Sequence):
     """Upstream's sequence whose context was cut: upstream takes the last tokens of an output from the context."""
 
     def get_output_token_ids_to_return(self, delta: bool) -> Ids[int] | int:
-        token_ids: Ids[int] = self.get_output_token_ids()
         start = self._last_output_token_ids_offset if delta else 0
-        if delta:
-            self._last_output_token_ids_offset = len(token_ids)
+        # This moves the offset.
+        super().get_output_token_ids_to_return(delta)
+        token_ids: Ids[int] = self.get_output_token_ids()
         return token_ids[start:]
 
 

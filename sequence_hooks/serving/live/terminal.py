@@ -118,7 +118,7 @@ def _label(sequence: dict[str, Any], width: int) -> Text:
     text = Text()
     for piece in sequence["last_texts"]:
         style = _ORIGINS[piece["origin"]]
-        text.append(_shown(piece["text"]), f"strike {style}" if piece["is_replaced"] else style)
+        text.append(_shown(piece["text"]), f"strike {style}" if piece.get("is_replaced") else style)
     return label + _end(text, max(10, width - len(label) - 8))
 
 
