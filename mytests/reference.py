@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mytests.characters import EOS, SYNC, ids
+from mytests.naming import NEWEST, OLDEST
 from mytests.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.tree.branch import Branch
@@ -77,9 +78,14 @@ class Reference:
             num_sampled = position + 1
             ends = token == EOS or num_sampled == self._max_tokens[root_id] or num_prompt + end >= self.max_len
             waits = token == SYNC and not ends
+            named = _named(token, pending, branch, end) if not ends else []
+            if named:
+                out += self._merged(named, root_id)[: self.max_len - num_prompt - end]
+                pending = [child for child in pending if child not in named]
+                ends = ends or num_prompt + len(out) >= self.max_len
             if ends or waits or num_sampled == len(fed) or self.hooks.block_on == "promise":
                 merged = self._merged(pending, root_id) + (next(given, []) if waits else [])
-                out += merged[: self.max_len - num_prompt - end]
+                out += merged[: self.max_len - num_prompt - len(out)]
                 pending = []
             if token == EOS and not with_ending:
                 del out[end - 1]
@@ -88,7 +94,8 @@ class Reference:
         assert not children and not pending
         return out
 
-    def _merged(self, children: list[Branch[Any]], root_id: str) -> list[int]:
+    def _merged(self, awaited: list[Branch[Any]], root_id: str) -> list[int]:
+        children = _first(awaited, self.hooks.join_when)
         if self.hooks.child_merge_strategy == "none":
             return []
         results = [self._result(child, root_id) for child in children]
@@ -99,3 +106,31 @@ class Reference:
         if child.has_failed:
             return []
         return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, with_ending=False)
+
+
+def _named(token: int, pending: list[Branch[Any]], branch: Branch[Any] | None, end: int) -> list[Branch[Any]]:
+    """The child that a token waits for, before its sequence goes on.
+
+    A tree that is used up while it waits joins all of its children at once.
+    """
+    if branch is None or token not in (OLDEST, NEWEST):
+        return []
+    num_joins = sum(join.position >= end for join in branch.joins)
+    if branch.has_used_up and _is_last(branch, end) and num_joins < 2:
+        return []
+    return pending[:1] if token == OLDEST else pending[-1:]
+
+
+def _is_last(branch: Branch[Any], end: int) -> bool:
+    """Whether it has sampled nothing from ``end`` on."""
+    return all(segment.origin != "sampled" for segment in branch.segments if segment.end > end)
+
+
+def _first(awaited: list[Branch[Any]], join_when: int | None) -> list[Branch[Any]]:
+    """Those of the children whose results are joined: so many, the first in spawn order of those that had one."""
+    joined = [child for child in awaited if not child.is_cancelled]
+    assert len(joined) == (len(awaited) if join_when is None else min(join_when, len(awaited)))
+    too_late = [child.number for child in awaited if child.is_cancelled and child.ended_as in ("stopped", "length")]
+    has_result = [child.number for child in joined if not child.has_failed]
+    assert not too_late or (len(has_result) == len(joined) and max(has_result) < min(too_late))
+    return joined

@@ -98,10 +98,11 @@ class ChildOutput:
     numbers, unlike the dicts by token id in upstream's `CompletionOutput`: a child's alternatives are not kept."""
 
     result_token_ids: tuple[int, ...]
-    """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed."""
+    """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed, or was cancelled
+    before its end."""
 
     finish_reason: str | None
-    """As in `CompletionOutput`."""
+    """As in `CompletionOutput`; "cancelled" if it was cancelled before its end."""
 
     failed: bool
     """Whether it was aborted or could never fit."""
@@ -114,6 +115,10 @@ class ChildOutput:
 
     finished_time: float | None
     """Seconds since the epoch; None while it runs."""
+
+    cancelled: bool = False
+    """Whether its parent, or that of a sequence that it descends from, went on without it: see
+    `SpecialKwargs.join_when`. It may have ended by itself before, as its ``finish_reason`` says."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +161,11 @@ class Waiting:
     """The text of its output so far."""
 
     children: tuple[str, ...]
-    """The request ids of the children whose results it gets when it goes on, in spawn order."""
+    """The request ids of the children that it waits for, too, in spawn order: it gets their results, or with
+    ``join_when`` those of the first."""
 
     num_unfinished_children: int
-    """How many of them still run: it goes on only when they have finished, too."""
+    """How many of them have to finish yet, before it can go on."""
 
     since: float
     """When it began to wait, in seconds since the epoch."""
@@ -191,7 +197,8 @@ class TreeFields:
 
     limits_met: tuple[str, ...] = ()
     """The limits that have refused a promise of its tree, by name, ``max_model_len`` among them; with
-    ``max_tree_tokens``, that limit has ended all sequences of the tree."""
+    ``max_tree_tokens``, that limit has ended all sequences of the tree; with ``wait_for``, a sync named a child that
+    its sequence did not have, or that was joined already."""
 
     sampled: Transcript | None = None
     """The completion as it was sampled, which is its context; None unless it has detached children."""

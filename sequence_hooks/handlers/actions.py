@@ -10,17 +10,28 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers import Actions, Spawn
 
 
-def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
-    """A copy of ``given``. Reads at most one child and one prefix token more than allowed.
+def plain_actions(given: Any, most_children: int, most_prefix: int, num_unjoined: int = 0) -> Actions:
+    """A copy of ``given``. Reads at most one child, one prefix token and one number more than allowed.
+
+    Args:
+        num_unjoined: How many children it could wait for, beside those that it spawns.
 
     Raises:
-        TypeError: ``given`` is not what a handler has to return.
+        TypeError, ValueError: ``given`` is not what a handler has to return.
         BaseException: whatever user-defined iterators and attributes raise.
     """
     if not isinstance(given, Actions):
         raise TypeError(f"on_token returned {abbreviated(given)}; return Actions")
     spawn = tuple(_plain_spawn(each, most_prefix) for each in islice(given.spawn, most_children + 1))
-    return Actions(spawn, bool(given.block), bool(given.await_resume))
+    block, await_resume = bool(given.block), bool(given.await_resume)
+    numbers = _plain_numbers(given.wait_for, num_unjoined + len(spawn))
+    join_when = None if given.join_when is None else _plain_integer(given.join_when, "join_when")
+    if join_when is not None and join_when < 1:
+        raise ValueError(f"Actions.join_when is {join_when}; give an integer of at least 1, or None to wait for all")
+    for name, value in (("wait_for", numbers), ("join_when", join_when)):
+        if value is not None and not (block or await_resume):
+            raise ValueError(f"Actions.{name} is {abbreviated(value)}, and nothing waits; set block=True")
+    return Actions(spawn, block, await_resume, numbers, join_when)
 
 
 def as_token_id(value: Any) -> int:
@@ -32,6 +43,19 @@ def as_token_id(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError(f"{value} is not a token id")
     return operator.index(value)
+
+
+def _plain_integer(value: Any, name: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"Actions.{name} has {value}; give integers")
+    return operator.index(value)
+
+
+def _plain_numbers(given: Any, most: int) -> tuple[int, ...] | None:
+    """The numbers of children in ascending order, each once."""
+    if given is None:
+        return None
+    return tuple(sorted({_plain_integer(each, "wait_for") for each in islice(given, most + 1)}))
 
 
 def _plain_spawn(given: Any, most_prefix: int) -> Spawn:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver of fork and join asks of an engine: eleven methods, which carry out what is decided already.
+"""What the driver of fork and join asks of an engine: twelve methods, which carry out what is decided already.
 
 There are two protocols, because engines have two owners: the content of a sequence is changed where tokens and texts
 are known, and queues and blocks where sequences are scheduled. `sequence_hooks.tree.driver` says when each is called;
@@ -83,3 +83,9 @@ class SchedulerPort(Protocol[E]):
 
     def abort_sequences(self, branches: Sequence[Branch[E]]) -> None:
         """Abort unfinished sequences; children come before their parents. Each is noted with the driver's ``abort``."""
+
+    def cancel_sequences(self, branches: Sequence[Branch[E]]) -> None:
+        """5. Abort unfinished sequences, as above, because a parent goes on without them.
+
+        What they have sampled is processed first, so one may turn out to have ended by itself.
+        """
