@@ -11,6 +11,10 @@ FIELDS: dict[str, dict[str, Any]] = {
         "handlers": {"<End Calling Sub Searches>": "sequence_hooks.protocols.apr.handler"},
         "trigger_by": "text",
     },
+    "asyncthink": {
+        "handlers": {">": "sequence_hooks.protocols.asyncthink.handler"},
+        "trigger_by": "text",
+    },
     "hpd": {
         "promise_token": "<FORK>",
         "block_on": "never",
