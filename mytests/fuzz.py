@@ -90,7 +90,7 @@ def _rules(history: History, request: Request) -> Rules:
     setup = history.setup
     separator = SEPARATORS[setup.separator]
     limits = request.max_tokens, setup.child_max_tokens
-    return Rules(setup.hooks(), setup.max_model_len, separator, *limits, request.params)
+    return Rules(setup.hooks(), setup.max_model_len, separator, *limits, request.params, names=setup.names)
 
 
 def _check_again(run: Run) -> None:

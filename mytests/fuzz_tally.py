@@ -19,6 +19,8 @@ KINDS = (
     "with_other_parameters",
     "streams",
     "forks_by_text",
+    "cancelled",
+    "joined_by_name",
 )
 """What a run must have seen before it means anything that no fault was found."""
 
@@ -57,6 +59,12 @@ class Tally:
 
     forks_by_text: int = 0
     """Children whose promises were texts."""
+
+    cancelled: int = 0
+    """Sequences without which a parent has gone on."""
+
+    joined_by_name: int = 0
+    """Joins where a sync waits for one child."""
 
     urgent: int = 0
     """Those more urgent than others of their history."""
@@ -107,5 +115,7 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         with_other_parameters=sum(not all(each.is_plain for each in both) for both in params),
         streams=sum(request.params.stream == "DELTA" for request in done),
         forks_by_text=sum(node.depth > 0 for node in nodes) * bool(history.setup.promise_text),
+        cancelled=sum(node.is_cancelled for node in nodes),
+        joined_by_name=sum(join.num_merged > 0 for join in joins) * bool(history.setup.names),
         urgent=sum(request.priority < lowest for request in done),
     )

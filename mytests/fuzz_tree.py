@@ -43,11 +43,16 @@ class Node:
 
     @property
     def result(self) -> list[int]:
-        """The positions that its parent gets: all but those that ended it, and none if it was aborted."""
-        if self.output.finish_reason == "abort":
+        """The positions that its parent gets: all but those that ended it, and none if it was aborted or cancelled."""
+        if self.output.finish_reason in ("abort", "cancelled"):
             return []
         ending = self._ending() if self.output.finish_reason == "stop" else range(0)
         return [position for position in range(len(self.tokens)) if position not in ending]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its parent has gone on without it."""
+        return isinstance(self.output, ChildOutput) and self.output.cancelled
 
     def walk(self) -> Iterator["Node"]:
         """The node and its descendants."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mytests.characters import EOS, SYNC, ids
-from mytests.naming import NEWEST, OLDEST
+from mytests.naming import NEWEST, OLDEST, Newest, Oldest, named
 from mytests.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.tree.branch import Branch
@@ -78,10 +78,10 @@ class Reference:
             num_sampled = position + 1
             ends = token == EOS or num_sampled == self._max_tokens[root_id] or num_prompt + end >= self.max_len
             waits = token == SYNC and not ends
-            named = _named(token, pending, branch, end) if not ends else []
-            if named:
-                out += self._merged(named, root_id)[: self.max_len - num_prompt - end]
-                pending = [child for child in pending if child not in named]
+            awaited = _named(token, pending, branch, end) if not ends else []
+            if awaited:
+                out += self._merged(awaited, root_id)[: self.max_len - num_prompt - end]
+                pending = [child for child in pending if child not in awaited]
                 ends = ends or num_prompt + len(out) >= self.max_len
             if ends or waits or num_sampled == len(fed) or self.hooks.block_on == "promise":
                 merged = self._merged(pending, root_id) + (next(given, []) if waits else [])
@@ -118,7 +118,7 @@ def _named(token: int, pending: list[Branch[Any]], branch: Branch[Any] | None, e
     num_joins = sum(join.position >= end for join in branch.joins)
     if branch.has_used_up and _is_last(branch, end) and num_joins < 2:
         return []
-    return pending[:1] if token == OLDEST else pending[-1:]
+    return named(pending, (Oldest if token == OLDEST else Newest).__name__)
 
 
 def _is_last(branch: Branch[Any], end: int) -> bool:

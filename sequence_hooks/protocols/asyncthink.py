@@ -5,12 +5,12 @@
     A worker:       the odd roots ~ ...<RETURN>there are none</RETURN>
     After a join:   there are none</JOIN-2>..., while worker 1 still runs
 
-Read in summaries of the paper alone, as neither its code nor a checkpoint is public: its arXiv abstract, and a longer
+Read in summaries of the paper alone, as neither its code nor a checkpoint is public: its abstract, and a longer
 account of its protocol in a public repository of notes. They agree that all control is text; that the organizer goes
-on after ``</FORK-i>``, pauses at ``<JOIN-i>`` until worker i has returned, and gets only what the worker has put between
-``<RETURN>`` and ``</RETURN>``, followed by ``</JOIN-i>``; that workers have the same weights, and a context of their own
-that begins with the sub-query; and that a pool of 2 to 4 agents, the organizer included, was trained with Qwen3-4B,
-with at most 512 tokens for a worker in its mathematics.
+on after ``</FORK-i>``, pauses at ``<JOIN-i>`` until worker i has returned, and gets only what the worker has put
+between ``<RETURN>`` and ``</RETURN>``, followed by ``</JOIN-i>``; that workers have the same weights, and a context of
+their own that begins with the sub-query; and that a pool of 2 to 4 agents, the organizer included, was trained with
+Qwen3-4B, with at most 512 tokens for a worker in its mathematics.
 
 Here it differs:
 

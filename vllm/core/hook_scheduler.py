@@ -174,11 +174,11 @@ class HookScheduler(FairScheduler):
             self._kept.release(branch)
 
     def cancel_sequences(self, branches: Collection[V0Branch]) -> None:
-        for branch in branches:
-            # With asynchronous processing, the token of the step before may not be processed yet.
-            if getattr(branch.sequence.seq, "has_unprocessed", False):
-                assert self.output_proc_callback is not None
+        if self.output_proc_callback is not None:
+            # With asynchronous processing, tokens of the step before may not be processed yet.
+            for branch in branches:
                 self.output_proc_callback(request_id=branch.request_id)
+            self.free_finished_seq_groups()
         cancelled = [branch for branch in branches if branch.phase != "finished"]
         self.abort_sequences(cancelled)
         # Streams are told of their ends, as of those of others that end outside a step.
