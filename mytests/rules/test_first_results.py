@@ -232,6 +232,27 @@ class TestAccounting:
         assert told[-1].finish_reason == "cancelled"
         assert sum(len(delta.token_ids) for delta in told) == len(output.children[0].token_ids)
 
+    def test_a_stream_tells_it_before_the_end_of_the_request(self) -> None:
+        """Also where its parent ends with its first token after the join."""
+        engine = SurgicalEngine(first(1))
+        engine.add(extra_args={"stream_children": True})
+        tokens = plan(r="!!.", r_child_0=LONG, r_child_1="VW")
+        engine.run_until(lambda: any(output.finished for output in engine.handed_out), tokens)
+        assert engine.handed_out[-1].finished
+        assert {each.finish_reason for each in engine.deltas} == {None, "stop", "cancelled"}
+        engine.assert_empty()
+
+    def test_a_stream_tells_of_it_where_an_abort_lets_its_parent_go_on(self) -> None:
+        """The join comes between two steps, and the request ends in the next one."""
+        engine = SurgicalEngine(first(1))
+        engine.add(extra_args={"stream_children": True})
+        tokens = plan(r="!!!.", r_child_0="!" * 40, r_child_1="!" * 40, r_child_2="VW")
+        engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", tokens)
+        engine.abort(["r_child_1", "r_child_0"])
+        engine.run_until(lambda: any(output.finished for output in engine.handed_out), tokens)
+        assert engine.handed_out[-1].finished
+        engine.assert_empty()
+
     def test_it_keeps_no_context(self) -> None:
         """A tree lives as long as its request, and a cancelled child needs as little as a joined one."""
         engine = SurgicalEngine(first(1))
