@@ -42,4 +42,4 @@ def handler(place: str) -> str:
     return f"{__name__}.{place}"
 
 
-HANDLERS = {OLDEST: handler(Oldest.__name__), NEWEST: handler(Newest.__name__)}
+HANDLERS: dict[int | str, str] = {OLDEST: handler(Oldest.__name__), NEWEST: handler(Newest.__name__)}
