@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from mytests.fuzz_architectures import LLAMA
 from mytests.fuzz_run import Run
 from mytests.fuzz_tree import Node
 
@@ -21,6 +22,7 @@ KINDS = (
     "forks_by_text",
     "cancelled",
     "joined_by_name",
+    "of_other_models",
 )
 """What a run must have seen before it means anything that no fault was found."""
 
@@ -68,6 +70,9 @@ class Tally:
 
     urgent: int = 0
     """Those more urgent than others of their history."""
+
+    of_other_models: int = 0
+    """Those of another architecture than the Llama's."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -118,4 +123,5 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         cancelled=sum(node.is_cancelled for node in nodes),
         joined_by_name=sum(join.num_merged > 0 for join in joins) * bool(history.setup.names),
         urgent=sum(request.priority < lowest for request in done),
+        of_other_models=len(done) * (history.setup.architecture != LLAMA),
     )

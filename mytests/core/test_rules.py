@@ -133,7 +133,7 @@ class TestDecide:
     )
     def test_past_a_limit_a_token_is_an_ordinary_one(self, state: dict[str, Any], limit: Any) -> None:
         """And it is known which limit has refused it."""
-        assert decided(Asks(TWO), branch_with(**state)) == Refusal(limit=limit)
+        assert decided(Asks(TWO), branch_with(**state)) == Refusal(limit)
 
     @pytest.mark.parametrize(
         "state",
@@ -152,7 +152,7 @@ class TestDecide:
 
     def test_each_child_needs_room_for_a_token(self) -> None:
         """After its prefix."""
-        assert decided(Asks(TWO), room=2) == Refusal(limit="max_model_len")
+        assert decided(Asks(TWO), room=2) == Refusal("max_model_len")
 
     @pytest.mark.parametrize(
         ("actions", "error"),
@@ -170,6 +170,15 @@ class TestDecide:
         """Whatever a handler raises or returns, the rules raise nothing."""
         refusal = decided(Asks(actions))
         assert isinstance(refusal, Refusal) and isinstance(refusal.error, error)
+        assert refusal.reason == "failed"
+
+    def test_a_block_that_is_malformed_is_refused(self) -> None:
+        """One of which a part is, spawns the rest; one that blocks, blocks."""
+        assert decided(Asks(Actions(is_malformed=True))) == Refusal("malformed")
+        rest = decided(Asks(Actions((Spawn((5,)),), is_malformed=True)))
+        assert isinstance(rest, Decision) and rest.is_malformed and len(rest.children) == 1
+        blocks = decided(Asks(Actions(block=True, is_malformed=True)))
+        assert isinstance(blocks, Decision) and (blocks.is_malformed, blocks.waits_for) == (True, ALL)
 
     def test_without_a_vocabulary_any_id_will_do(self) -> None:
         """Some engines don't know theirs."""
@@ -245,7 +254,7 @@ class TestWaits:
         trees.end(second, range(0))
         trees.join(branch, [second], merged(branch), num_prefill=1, num_injected=0)
         asks = Asks(Actions((Spawn((5,), is_detached=True),), block=True, wait_for=numbers))
-        assert decided(asks, branch) == Refusal(limit="wait_for")
+        assert decided(asks, branch) == Refusal("wait_for")
 
     @pytest.mark.parametrize(
         ("wait", "outcomes", "num_awaited", "numbers"),
@@ -355,16 +364,17 @@ class TestJoin:
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
 
     def test_a_text_is_encoded_once(self) -> None:
-        """However often a join function repeats it."""
+        """However often a join function repeats it; adjacent texts are one."""
         encoded: list[str] = []
 
         def encode_noted(text: str) -> list[int]:
             encoded.append(text)
             return [len(text)]
 
-        parent = parent_of(("a", [1], Asks(Actions(), ["x", "yy", "x"])))
+        parent = parent_of(("a", [1], Asks(Actions(), ["x", 7, "y", "", "y", 7, "x"])))
         merge = join(parent, joined(parent), 100, encode_noted, None)
-        assert ([list(span.token_ids) for span in merge.spans], encoded) == ([[1], [2], [1]], ["x", "yy"])
+        assert [list(span.token_ids) for span in merge.spans] == [[1], [7], [2], [7], [1]]
+        assert encoded == ["x", "yy"]
 
     def test_a_fault_costs_its_own_children_alone(self) -> None:
         """The first of several is told."""

@@ -147,3 +147,12 @@ def numbers_before(event: TokenEvent) -> list[int]:
     """The digits just before a token, in the order in which they stand there."""
     before = takewhile(lambda token: chr(token).isdigit(), reversed(event.output_token_ids))
     return [token - ord("0") for token in before][::-1]
+
+
+class Malformed(Fork):
+    """Finds what its token completes malformed, and raises when it is asked again."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        if event.token_id in event.output_token_ids:
+            raise RuntimeError("broken")
+        return Actions(is_malformed=True)

@@ -30,6 +30,9 @@ LimitName = Literal[
 """The limits that a tree may meet: those of `Limits`, the model's length, and ``wait_for``, which may name no child
 but those that are unjoined."""
 
+RefusedBy = Literal[LimitName, "malformed", "failed"]
+"""What a promise of a tree is refused by: a limit, its own text, or its hook, which has failed."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -104,6 +104,10 @@ class Actions:
     await_resume: bool = False
     """Whether it is also BLOCKED until a caller resumes it."""
 
+    is_malformed: bool = False
+    """Whether what the token completes lacks what its notation demands, so that some or all of it spawns nothing. The
+    caller is told, and it is counted."""
+
     wait_for: Sequence[int] | None = None
     """If it is BLOCKED: the numbers of the children that it waits for, whose results alone it gets; those that this
     token spawns may be among them. The others run on, and stay unjoined. None waits for all that are unjoined. If one

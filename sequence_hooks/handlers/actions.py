@@ -31,7 +31,7 @@ def plain_actions(given: Any, most_children: int, most_prefix: int, num_unjoined
     for name, value in (("wait_for", numbers), ("join_when", join_when)):
         if value is not None and not (block or await_resume):
             raise ValueError(f"Actions.{name} is {abbreviated(value)}, and nothing waits; set block=True")
-    return Actions(spawn, block, await_resume, numbers, join_when)
+    return Actions(spawn, block, await_resume, bool(given.is_malformed), numbers, join_when)
 
 
 def as_token_id(value: Any) -> int:

@@ -29,12 +29,26 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import ending_with, text_since
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.ids import child_id
+
+SOURCES = {
+    "trigger": "summaries of arXiv 2510.26658; whether tags are one token each is not known",
+    "context": "summaries of arXiv 2510.26658",
+    "prefix": "guess: a worker's own instructions are not known",
+    "positions": "guess: all control is text, so an unmodified engine prefills it",
+    "end": "summaries of arXiv 2510.26658",
+    "merge": "summaries of arXiv 2510.26658; white space, and a worker without its tag, are a guess",
+    "mask": "summaries of arXiv 2510.26658: workers have contexts of their own",
+    "prompt": "not known",
+    "limits": "summaries of arXiv 2510.26658: a pool of 2 to 4 agents, 512 tokens for a worker in mathematics",
+    "checkpoints": "no repository or model is named in arXiv 2510.26658's summaries",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
 
 _TAG = re.compile(r"<(/FORK|JOIN)-([0-9]{1,9})>")
 _LONGEST_TAG = len("</FORK-123456789>")
@@ -65,12 +79,12 @@ class Organizer:
     def _fork(self, event: TokenEvent, label: str) -> Actions:
         text = text_since(f"<FORK-{label}>", [*event.output_token_ids, event.token_id], self._tokenizer)
         if text is None or text.count(f"</FORK-{label}>") != 1:
-            return Actions()
+            return Actions(is_malformed=True)
         query = text.partition(f"</FORK-{label}>")[0].strip()
         self._labels[child_id(event.request_id, event.num_children)] = label
         if len(self._labels) > _MAX_LABELS:
             self._labels.popitem(last=False)
-        return Actions((Spawn(ids_of(self._prompt(query), self._tokenizer), self._child_params, "none"),))
+        return Actions((Spawn(prefix_ids_of(self._prompt(query), self._tokenizer), self._child_params, "none"),))
 
     def _join(self, event: TokenEvent, label: str) -> Actions:
         numbers = [each.number for each in event.unjoined if self._label_of(event, each.number) == label]

@@ -13,10 +13,13 @@ A child is started where its `Fork` stands, and merged where its `ResultOf` stan
 Tokens that are not sampled between two that are come from one join.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from typing import Any
 
+from sequence_hooks.config.continuing import Continuer, continuing_ids
 from sequence_hooks.results import Join, Origin, Segment
 from sequence_hooks.training.token_tree import TokenTree
 
@@ -74,8 +77,18 @@ class TextTree:
     does not learn to sample it. Its own children are trained unless they say so themselves."""
 
 
-def encoded(tree: TextTree, encode: Encode) -> TokenTree:
-    """A tree of token ids, whose engine has given up no KV.
+def continuing(tokenizer: Continuer) -> Encode:
+    """What encodes texts as engines do where a sequence goes on: without the space that a tokenizer of SentencePiece's
+    kind puts before a text."""
+    return partial(continuing_ids, tokenizer=tokenizer)
+
+
+def encoded(tree: TextTree, encode: Encode, continued: Encode | None = None) -> TokenTree:
+    """A tree of token ids, whose engine has given up no KV. Inserted texts in a row are encoded together.
+
+    Args:
+        encode: Encodes what a context begins with.
+        continued: Encodes all other texts, see `continuing`; if None, ``encode`` does.
 
     Raises:
         ValueError: two sequences have the same name; or a result is that of no child, or of one that starts later.
@@ -84,7 +97,18 @@ def encoded(tree: TextTree, encode: Encode) -> TokenTree:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"two sequences are named {twice[0]!r}")
-    return _encoded(tree, encode, 0)
+    return _encoded(tree, _Encoders(encode, continued or encode), 0)
+
+
+@dataclass(frozen=True)
+class _Encoders:
+    begin: Encode
+    """Encodes what a context begins with."""
+
+    go_on: Encode
+
+    def __call__(self, text: str) -> Sequence[int]:
+        return self.go_on(text)
 
 
 def _names(tree: TextTree) -> Iterator[str]:
@@ -94,10 +118,11 @@ def _names(tree: TextTree) -> Iterator[str]:
             yield from _names(piece.child)
 
 
-def _encoded(tree: TextTree, encode: Encode, num_parent: int) -> TokenTree:
-    prompt, writer = tuple(encode(tree.prompt)), _Writer(tree.name)
+def _encoded(tree: TextTree, encode: _Encoders, num_parent: int) -> TokenTree:
     num_shared = num_parent if tree.sees_parent else 0
-    for piece in tree.output:
+    encode_prompt = encode if num_shared else encode.begin
+    prompt, writer = tuple(encode_prompt(tree.prompt)), _Writer(tree.name)
+    for piece in _joined(tree.output):
         if isinstance(piece, Fork):
             num_context = num_shared + len(prompt) + len(writer.token_ids)
             writer.children[piece.child.name] = _encoded(piece.child, encode, num_context)
@@ -108,6 +133,15 @@ def _encoded(tree: TextTree, encode: Encode, num_parent: int) -> TokenTree:
         else:
             writer.write(encode(piece.text), "sampled", in_result=piece.in_result)
     return replace(writer.tree(num_shared, prompt), sees_parent=tree.sees_parent, is_trained=tree.is_trained)
+
+
+def _joined(output: Iterable[Any]) -> Iterator[Any]:
+    """The pieces of an output; inserted texts in a row are one."""
+    for kind, run in groupby(output, key=type):
+        if kind is InsertedText:
+            yield InsertedText("".join(piece.text for piece in run))
+        else:
+            yield from run
 
 
 class _Writer:
