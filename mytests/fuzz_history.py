@@ -52,6 +52,9 @@ class Setup(Compact):
     prefixes: tuple[tuple[int, ...], ...] = ((),)
     """One for each child of a promise."""
 
+    replaces: bool = False
+    """Whether a sync also replaces, see `mytests.fuzz_replaced`."""
+
     separator: str = ""
     merges: bool = True
     child_max_tokens: int | None = None
@@ -81,9 +84,12 @@ class Setup(Compact):
         triggers: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
         if self.promise_text:
             triggers = {"promise_token": self.promise_text, "sync_token": word(SYNC), "trigger_by": "text"}
-        sync = "sync_token" if self.promise_text else "sync_token_id"
-        if self.names:
-            triggers["handlers"] = {triggers.pop(sync): handler(self.names)}
+        if self.replaces:
+            sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
+            triggers["handlers"] = {sync: "mytests.fuzz_replaced.ReplacingSync"}
+        elif self.names:
+            sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
+            triggers["handlers"] = {sync: handler(self.names)}
         return SpecialKwargs(
             **triggers,
             block_on=self.block_on,

@@ -22,6 +22,7 @@ KINDS = (
     "forks_by_text",
     "cancelled",
     "joined_by_name",
+    "replaced",
     "of_other_models",
 )
 """What a run must have seen before it means anything that no fault was found."""
@@ -67,6 +68,9 @@ class Tally:
 
     joined_by_name: int = 0
     """Joins where a sync waits for one child."""
+
+    replaced: int = 0
+    """Joins that have cut something from a context."""
 
     urgent: int = 0
     """Those more urgent than others of their history."""
@@ -122,6 +126,7 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         forks_by_text=sum(node.depth > 0 for node in nodes) * bool(history.setup.promise_text),
         cancelled=sum(node.is_cancelled for node in nodes),
         joined_by_name=sum(join.num_merged > 0 for join in joins) * bool(history.setup.names),
+        replaced=sum(join.num_replaced > 0 for join in joins),
         urgent=sum(request.priority < lowest for request in done),
         of_other_models=len(done) * (history.setup.architecture != LLAMA),
     )

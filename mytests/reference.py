@@ -1,16 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished tree must hold: a reference that knows nothing of scheduling, for random walks of any engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mytests.characters import EOS, SYNC, ids
 from mytests.naming import NEWEST, OLDEST, Newest, Oldest, named
 from mytests.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import Actions, Merged, TokenEvent
+from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
 
 SEPARATOR = ids("\n")
+REPLACE = ord("y")
+"""An ordinary token, unless hooks have `REPLACING`."""
+
+
+def replacement_of(output_token_ids: Sequence[int]) -> tuple[int, list[int]]:
+    """From where a token replaces the context after these tokens, and what it inserts: of all lengths, by their own."""
+    length = len(output_token_ids)
+    return length * (length % 4) // 3, [REPLACE] * (length % 3)
+
+
+class Replaces:
+    """The handler of that token."""
+
+    def __init__(self, tokenizer: object) -> None: ...
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        start, new = replacement_of(event.output_token_ids)
+        return Actions(block=True, replace_from=start, insert_token_ids=tuple(new))
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return ()
+
+
+REPLACING = {REPLACE: f"{__name__}.{Replaces.__name__}"}
+"""The handlers of hooks with which the token replaces something."""
 
 
 class Reference:
@@ -22,6 +49,7 @@ class Reference:
 
     def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
         self.hooks = hooks
+        self.replaces = any(token == REPLACE for token, _ in hooks.named_handlers)
         self.max_len = max_len
         self.fed: dict[str, list[int]] = {}
         self.given: dict[str, list[list[int]]] = {}
@@ -58,41 +86,58 @@ class Reference:
         return self._output(request_id, request_id, self._num_prompt[request_id], tree)
 
     def _output(
-        self, request_id: str, root_id: str, num_prompt: int, branch: Branch[Any] | None, with_ending: bool = True
+        self, request_id: str, root_id: str, num_prompt: int, branch: Branch[Any] | None, as_output: bool = True
     ) -> list[int]:
-        """The tokens of a finished sequence, with or without the EOS that ended it."""
+        """The output of a finished sequence; or its result: its context, without the EOS that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
         if branch is not None and branch.has_used_up:
             # How far each sequence has come by then is a matter of scheduling.
             fed = fed[: branch.num_sampled]
         out: list[int] = []
+        context: list[int] = []
         pending: list[Branch[Any]] = []
         children = [] if branch is None else list(branch.children)
         for position, token in enumerate(fed):
             out.append(token)
+            context.append(token)
             while children and children[0].spec is not None and children[0].spec.position == len(out):
                 child = children.pop(0)
                 # What it comes to is in no context.
                 pending += [] if child.is_detached else [child]
             end = len(out)
             num_sampled = position + 1
-            ends = token == EOS or num_sampled == self._max_tokens[root_id] or num_prompt + end >= self.max_len
+            has_sampled_all = len(context) < end and num_prompt + num_sampled >= self.max_len
+            is_full = num_prompt + len(context) >= self.max_len or has_sampled_all
+            ends = token == EOS or num_sampled == self._max_tokens[root_id] or is_full
             waits = token == SYNC and not ends
             awaited = _named(token, pending, branch, end) if not ends else []
             if awaited:
-                out += self._merged(awaited, root_id)[: self.max_len - num_prompt - end]
+                fitting = self._merged(awaited, root_id)[: self.max_len - num_prompt - len(context)]
+                out += fitting
+                context += fitting
                 pending = [child for child in pending if child not in awaited]
-                ends = ends or num_prompt + len(out) >= self.max_len
-            if ends or waits or num_sampled == len(fed) or self.hooks.block_on == "promise":
-                merged = self._merged(pending, root_id) + (next(given, []) if waits else [])
-                out += merged[: self.max_len - num_prompt - len(out)]
+                ends = num_prompt + len(context) >= self.max_len
+            replaces = self.replaces and token == REPLACE and not ends
+            if replaces and branch is not None and branch.has_used_up and num_sampled == len(fed):
+                # It may be the token with which the budget was used up.
+                replaces = any(join.num_replaced and join.position == end for join in branch.joins)
+            new: list[int] = []
+            if replaces:
+                start, new = replacement_of(context[:-1])
+                del context[start:]
+            if ends or waits or replaces or num_sampled == len(fed) or self.hooks.block_on == "promise":
+                merged = new + self._merged(pending, root_id) + (next(given, []) if waits else [])
+                fitting = merged[: self.max_len - num_prompt - len(context)]
+                num_own = len(context)
+                out += fitting
+                context += fitting
                 pending = []
-            if token == EOS and not with_ending:
-                del out[end - 1]
-            if ends or num_prompt + len(out) >= self.max_len:
+                if token == EOS and not as_output:
+                    del context[num_own - 1]
+            if ends or num_prompt + len(context) >= self.max_len:
                 break
         assert not children and not pending
-        return out
+        return out if as_output else context
 
     def _merged(self, awaited: list[Branch[Any]], root_id: str) -> list[int]:
         children = _first(awaited, self.hooks.join_when)
@@ -105,7 +150,7 @@ class Reference:
         assert child.spec is not None
         if child.has_failed:
             return []
-        return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, with_ending=False)
+        return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, as_output=False)
 
 
 def _named(token: int, pending: list[Branch[Any]], branch: Branch[Any] | None, end: int) -> list[Branch[Any]]:

@@ -55,6 +55,9 @@ class Walks(RuleBasedStateMachine):
     most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     """How many sequences a tree may have."""
 
+    handlers: ClassVar[tuple[dict[int, str], ...]] = ({},)
+    """Handlers of further tokens, see `mytests.reference.REPLACING`."""
+
     engine: SteppedEngine[Any]
 
     @abstractmethod
@@ -158,6 +161,7 @@ class Walks(RuleBasedStateMachine):
             self.seen["waited by name"] += branch.wait.numbers is not None
             self.seen[f"cancelled as {branch.ended_as}"] += branch.is_cancelled
             self.seen[f"cancelled at depth {branch.depth}"] += branch.is_cancelled
+            self.seen[f"replaced at depth {branch.depth}"] += bool(branch.num_replaced)
         for name in self.roots:
             # A request that is aborted is forgotten as a whole.
             if name not in self.aborted:
@@ -212,7 +216,6 @@ class Walks(RuleBasedStateMachine):
             "promise_token_id": PROMISE,
             "sync_token_id": SYNC,
             "block_on": block_on,
-            "handlers": HANDLERS,
             "join_when": None if block_on == "never" else draw(None, None, 1, 2),
             "child_context": context,
             "child_prefix_token_ids": () if context == "parent" else (CHILD,),
@@ -226,6 +229,7 @@ class Walks(RuleBasedStateMachine):
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),
             "max_running_children": draw(None, None, 1, 3),
+            "handlers": {**HANDLERS, **draw(*self.handlers)},
         }
 
     def _step(self, draw_token: Callable[[], int]) -> None:

@@ -42,7 +42,7 @@ WAITING = {
     "num_unfinished_children": 0,
     "text": "ab\ncd",
 }
-PIECE = {"origin": "sampled", "child": None, "text": "\x1b[31m[bold]"}
+PIECE = {"origin": "sampled", "child": None, "text": "\x1b[31m[bold]", "is_replaced": False}
 CLIENT = httpx.Client
 METRICS = """\
 # HELP vllm:num_requests_running of upstream
@@ -99,8 +99,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], ht
 def test_texts_are_told_in_place_of_tokens() -> None:
     """With who has sampled them."""
     assert told(ROOT)["last_texts"] == [
-        {"origin": "sampled", "child": None, "text": "a!"},
-        {"origin": "merged", "child": "r_child_0", "text": "B\nC"},
+        {"origin": "sampled", "child": None, "text": "a!", "is_replaced": False},
+        {"origin": "merged", "child": "r_child_0", "text": "B\nC", "is_replaced": False},
     ]
     assert json.loads(json.dumps(told(ROOT)))["state"] == "blocked"
 

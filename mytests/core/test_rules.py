@@ -297,6 +297,7 @@ class TestWaits:
         [
             ({"wait_for": (0,)}, "Actions.wait_for is (0,), and nothing waits; set block=True"),
             ({"join_when": 1}, "Actions.join_when is 1, and nothing waits; set block=True"),
+            ({"block": True, "wait_for": (0,), "replace_from": 0}, "Actions.wait_for is (0,), and replace_from 0: "),
             ({"block": True, "join_when": 0}, "Actions.join_when is 0; give an integer of at least 1"),
             ({"block": True, "join_when": True}, "Actions.join_when has True; give integers"),
             ({"block": True, "wait_for": (False,)}, "Actions.wait_for has False; give integers"),

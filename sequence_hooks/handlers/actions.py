@@ -10,8 +10,10 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers import Actions, Spawn
 
 
-def plain_actions(given: Any, most_children: int, most_prefix: int, num_unjoined: int = 0) -> Actions:
-    """A copy of ``given``. Reads at most one child, one prefix token and one number more than allowed.
+def plain_actions(
+    given: Any, most_children: int, most_prefix: int, most_inserted: int, num_unjoined: int = 0
+) -> Actions:
+    """A copy of ``given``. Reads at most one child, and one prefix token, inserted token and number more than allowed.
 
     Args:
         num_unjoined: How many children it could wait for, beside those that it spawns.
@@ -24,14 +26,28 @@ def plain_actions(given: Any, most_children: int, most_prefix: int, num_unjoined
         raise TypeError(f"on_token returned {abbreviated(given)}; return Actions")
     spawn = tuple(_plain_spawn(each, most_prefix) for each in islice(given.spawn, most_children + 1))
     block, await_resume = bool(given.block), bool(given.await_resume)
+    start, inserted = given.replace_from, _plain_ids(given.insert_token_ids, most_inserted)
+    if start is not None:
+        start = _plain_index(start)
+    if not (block or await_resume) and (start is not None or inserted):
+        name, value = ("insert_token_ids", inserted) if start is None else ("replace_from", start)
+        raise ValueError(
+            f"Actions.{name} is {abbreviated(value)}, and the sequence is not BLOCKED, so nothing is joined; "
+            "set block or await_resume"
+        )
+    if start is not None and given.wait_for is not None:
+        raise ValueError(
+            f"Actions.wait_for is {abbreviated(given.wait_for)}, and replace_from {start}: siblings that run on have "
+            "seen what is replaced; leave one of them out"
+        )
     numbers = _plain_numbers(given.wait_for, num_unjoined + len(spawn))
     join_when = None if given.join_when is None else _plain_integer(given.join_when, "join_when")
     if join_when is not None and join_when < 1:
         raise ValueError(f"Actions.join_when is {join_when}; give an integer of at least 1, or None to wait for all")
-    for name, value in (("wait_for", numbers), ("join_when", join_when)):
-        if value is not None and not (block or await_resume):
-            raise ValueError(f"Actions.{name} is {abbreviated(value)}, and nothing waits; set block=True")
-    return Actions(spawn, block, await_resume, bool(given.is_malformed), numbers, join_when)
+    for field, asked in (("wait_for", numbers), ("join_when", join_when)):
+        if asked is not None and not (block or await_resume):
+            raise ValueError(f"Actions.{field} is {abbreviated(asked)}, and nothing waits; set block=True")
+    return Actions(spawn, block, await_resume, bool(given.is_malformed), start, inserted, numbers, join_when)
 
 
 def as_token_id(value: Any) -> int:
@@ -66,5 +82,19 @@ def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
     has_plain_ids = type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}
     if type(given) is Spawn and has_plain_ids and (type(params) is dict or not is_mapping):
         return given
-    prefix = tuple(as_token_id(token_id) for token_id in islice(prefix, max(most_prefix, 0) + 1))
+    prefix = _plain_ids(prefix, most_prefix)
     return Spawn(prefix, dict(params) if is_mapping else params, given.context, bool(given.is_detached))
+
+
+def _plain_ids(given: Any, most: int) -> tuple[int, ...]:
+    """At most one id more than ``most``."""
+    return tuple(as_token_id(token_id) for token_id in islice(given, max(most, 0) + 1))
+
+
+def _plain_index(value: Any) -> int:
+    try:
+        return as_token_id(value)
+    except TypeError:
+        raise TypeError(
+            f"Actions.replace_from is {abbreviated(value)}; give an index of the event's output_token_ids, or None"
+        ) from None

@@ -19,6 +19,7 @@ another. Before the next step, the other sequences of that tree are BLOCKED wher
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Generic
 
@@ -32,7 +33,7 @@ from sequence_hooks.tree import rules
 from sequence_hooks.tree.assembly import Assembler
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import TreeObserver
-from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
+from sequence_hooks.tree.injection import Context, InjectedKV, Source, plan_injection
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Encode, Span
@@ -90,7 +91,7 @@ class ForkJoinDriver(Generic[E]):
         No tree is changed, but the token's handler may have aborted the branch.
 
         Args:
-            output_token_ids: The output before the token, which may have been appended to it since.
+            output_token_ids: The context between the prompt and the token, which may have been appended since.
         """
         if not branch.limits.hooks:
             return None
@@ -124,7 +125,7 @@ class ForkJoinDriver(Generic[E]):
             self._scheduler.enqueue_children(branch, children)
         if decision.waits_for is None:
             return False
-        self.trees.block(branch, self._with_default(decision.waits_for))
+        self.trees.block(branch, self._with_default(decision.waits_for), decision.replacement)
         self._scheduler.block_sequence(branch)
         return True
 
@@ -206,12 +207,13 @@ class ForkJoinDriver(Generic[E]):
             # Its own join function has aborted it.
             return
         self._cancel([child for child in branch.awaited if child not in children])
+        num_computed = self._cut_kv(branch, merge)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
         ends = branch.ended_as is not None or merge.ends_at_length
         injected = None if ends else self._inject(branch, children, merge)
         num_injected = 0 if injected is None else len(injected.copies)
-        num_prefill = 0 if ends else merge.num_context - branch.sequence.num_computed_tokens - num_injected
+        num_prefill = 0 if ends else merge.num_context - num_computed - num_injected
         self.trees.join(branch, children, merge, num_prefill, num_injected)
         if not ends:
             self._scheduler.enqueue_joined(branch)
@@ -236,18 +238,40 @@ class ForkJoinDriver(Generic[E]):
         """A handler's ``wait``, with the configured ``join_when`` if it has none."""
         return wait if wait.join_when is not None else structs.replace(wait, join_when=self._special_kwargs.join_when)
 
+    def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
+        """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.
+
+        Injected KV is kept as a whole or not at all: recomputed after a part of it, tokens would be misplaced.
+        """
+        if not merge.num_replaced:
+            return branch.sequence.num_computed_tokens
+        # The next token is sampled from the last one of the context, which is computed for it.
+        injected, num_kept = branch.injected, min(merge.num_kept, merge.num_context - 1)
+        if injected is not None and num_kept < injected.num_indivisible:
+            num_kept = min(num_kept, injected.start)
+        num_computed = self._scheduler.cut_kv(branch, num_kept)
+        if injected is not None and num_computed < injected.num_indivisible:
+            branch.discard_injected()
+        return num_computed
+
     def _inject(self, branch: Branch[E], children: Sequence[Branch[E]], merge: Merge) -> InjectedKV | None:
-        """Give a BLOCKED branch the KV of ``children``, if it has its own, and there are slots."""
+        """Give a BLOCKED branch the KV of ``children``, if it has its own, and there are slots.
+
+        What comes in the place of something is prefilled: they may have seen what is not there any more.
+        """
         num_computed = branch.sequence.num_computed_tokens
-        if not self._special_kwargs.injects_kv or not num_computed:
+        if not self._special_kwargs.injects_kv or not num_computed or merge.num_replaced:
             return None
         context = Context(merge.num_context - merge.num_merged, num_computed, branch.injected)
-        sources = {child.request_id: self._scheduler.kv_source(child) for child in children}
+        sources = {child.request_id: self._source(child) for child in children}
         injected = plan_injection(context, merge.spans, sources, self._special_kwargs.position_rule)
         if injected is None or not self._scheduler.allocate_injected(branch):
             return None
         branch.inject(injected)
         return injected
+
+    def _source(self, child: Branch[E]) -> Source:
+        return replace(self._scheduler.kv_source(child), replaced=child.replaced)
 
     def _finish(self, branch: Branch[E]) -> None:
         if branch.parent is None and branch.has_detached_below:

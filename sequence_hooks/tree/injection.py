@@ -133,6 +133,12 @@ class Source:
     """Tokens at the start of its context whose KV can be copied."""
 
     injected: InjectedKV | None
+    replaced: tuple[range, ...] = ()
+    """The tokens of its output that are not in its context."""
+
+    def index_of(self, position: int) -> int:
+        """The index in its context of an output token that is there; negative positions are of its prompt's end."""
+        return self.num_prompt + position - sum(len(gap) for gap in self.replaced if gap.start < position)
 
 
 class _Token(NamedTuple):
@@ -192,5 +198,5 @@ def _in_source(span: Span, sources: Mapping[str, Source]) -> Iterator[_Token | N
         return
     source = sources[owner]
     for position in span.positions:
-        index = source.num_prompt + position
+        index = source.index_of(position)
         yield _Token(owner, index, index if source.injected is None else source.injected.positions.of(index))

@@ -29,6 +29,7 @@ from sequence_hooks.tree.events import (
 )
 from sequence_hooks.tree.integrity import IntegrityError, faults_of, report_trees
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.stats import HookStats
@@ -118,10 +119,14 @@ class DependencyManager(Generic[S]):
         self.recheck(branch)
         return False
 
-    def block(self, branch: Branch[S], wait: Wait) -> None:
-        """Let a branch wait for its children, or for some of them, and also for a caller if ``wait`` says so."""
+    def block(self, branch: Branch[S], wait: Wait, replacement: Replacement = NO_REPLACEMENT) -> None:
+        """Let a branch wait for its children, or for some of them, and also for a caller if ``wait`` says so.
+
+        Args:
+            replacement: What its join does besides merging.
+        """
         self._require(branch, "live", "block")
-        branch.awaits_resume = wait.waits_for == "caller"
+        branch.awaits_resume, branch.replacement = wait.waits_for == "caller", replacement
         self._set_aside(branch, wait)
 
     def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
@@ -193,9 +198,11 @@ class DependencyManager(Generic[S]):
         # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
         # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
-        has_asked = branch.ended_as is None and not (merge.ends_at_length and not merge.spans)
+        is_empty = not merge.spans and not merge.num_replaced
+        has_asked = branch.ended_as is None and not (merge.ends_at_length and is_empty)
         is_merged = has_asked or bool(children)
         branch.phase, branch.resumed_with, branch.awaits_resume = "live", (), False
+        branch.replacement = NO_REPLACEMENT
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
@@ -210,6 +217,7 @@ class DependencyManager(Generic[S]):
             num_injected=num_injected,
             ends_at_length=merge.ends_at_length,
             error=merge.error,
+            num_replaced=merge.num_replaced,
         )
         self._tell(branch, event)
 
@@ -286,6 +294,8 @@ class DependencyManager(Generic[S]):
     def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
         join = merge.as_join(num_prefill)
         branch.joins.append(join)
+        if merge.num_replaced:
+            branch.replace_last(merge.num_replaced, merge.position)
         branch.merged += merge.segments
         num_failed = sum(child.has_failed for child in children)
         self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)
