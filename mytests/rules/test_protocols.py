@@ -17,6 +17,7 @@ from mytests.rules.notations import (
     PASTA,
 )
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
+from mytests.small_tokenizers import legacy_llama
 from sequence_hooks.config.presets import PROTOCOLS
 
 
@@ -154,6 +155,12 @@ class TestApr:
         )
         assert context_of(APR, engine) == f"{APR_NODES}{self.RESULTS}so"
         assert text_of(APR, engine) == f"{APR_NODES}{APR_CALLS}{self.RESULTS}so"
+
+    def test_no_space_is_put_where_results_are_inserted(self) -> None:
+        """With a tokenizer of Llama 2's kind, as its models have."""
+        notation = Notation("apr", [], base=legacy_llama())
+        engine = run(notation, r=APR_NODES + APR_CALLS + "so", r_child_0=f"{self.PATH}\n{self.PATH}", r_child_1="none")
+        assert context_of(notation, engine) == f"{APR_NODES}{self.RESULTS}so"
 
     def test_a_later_call_sees_no_earlier_one(self) -> None:
         """Each block of calls is replaced alone, and results of earlier ones stay."""
