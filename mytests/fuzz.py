@@ -90,7 +90,9 @@ def _rules(history: History, request: Request) -> Rules:
     setup = history.setup
     separator = SEPARATORS[setup.separator]
     limits = request.max_tokens, setup.child_max_tokens
-    return Rules(setup.hooks(), setup.max_model_len, separator, *limits, request.params)
+    # A sync that replaces something waits for all.
+    names = "" if setup.replaces else setup.names
+    return Rules(setup.hooks(), setup.max_model_len, separator, *limits, request.params, names=names)
 
 
 def _check_again(run: Run) -> None:

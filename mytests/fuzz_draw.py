@@ -17,7 +17,7 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST
 from mytests.fuzz_triggers import TEXTS
-from sequence_hooks.config.choices import ChildContext
+from sequence_hooks.config.choices import BlockOn, ChildContext
 
 ARCHITECTURES = (LLAMA,) * (len(DIALECT.architectures) - 1) + DIALECT.architectures[1:]
 """Every other history has the Llama, which alone has adapters."""
@@ -143,10 +143,13 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     max_children, prefix_caching = draw(st.integers(1, 8)), draw(st.sampled_from(DIALECT.prefix_caching))
     child_context: ChildContext = draw(st.sampled_from(["parent", *get_args(ChildContext)]))
     least = int(child_context != "parent")
+    block_on: BlockOn = draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"]))
     prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MAX_PREFIX).map(tuple)
     return Setup(
         promise_text=draw(st.sampled_from(["", "", "", "", *TEXTS])),
-        block_on=draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"])),
+        block_on=block_on,
+        join_when=None if block_on == "never" else draw(st.sampled_from([None, None, 1, 2])),
+        names=draw(st.sampled_from(["", "", "Oldest", "Newest"])),
         child_context=child_context,
         prefix_caching=prefix_caching,
         max_model_len=draw(st.integers(100, 320)),

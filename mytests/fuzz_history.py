@@ -14,6 +14,7 @@ from mytests.fuzz_compact import Compact
 from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
+from mytests.naming import handler
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext
 
@@ -32,6 +33,10 @@ class Setup(Compact):
     """The text that fires a promise, of `mytests.fuzz_triggers.TEXTS`; if empty, tokens fire the hooks by their ids."""
 
     block_on: BlockOn = "promise"
+    join_when: int | None = None
+    names: str = ""
+    """Which child a sync waits for, as the name of a class of `mytests.naming`; if empty, for all."""
+
     child_context: ChildContext = "parent"
     prefix_caching: bool = DIALECT.prefix_caching[0]
     max_model_len: int = 256
@@ -82,9 +87,13 @@ class Setup(Compact):
         if self.replaces:
             sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
             triggers["handlers"] = {sync: "mytests.fuzz_replaced.ReplacingSync"}
+        elif self.names:
+            sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
+            triggers["handlers"] = {sync: handler(self.names)}
         return SpecialKwargs(
             **triggers,
             block_on=self.block_on,
+            join_when=self.join_when,
             child_context=self.child_context,
             children_per_promise=len(self.prefixes),
             child_prefix_token_ids=self.prefixes[0] if same else self.prefixes,

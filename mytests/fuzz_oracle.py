@@ -11,6 +11,7 @@ from mytests.fuzz_replaced import replacement_of
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
 from mytests.fuzz_triggers import Hook, fired_by_id, fired_by_text
+from mytests.naming import named as named_by
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildOutput, Join, Segment
 
@@ -31,6 +32,9 @@ class Rules:
 
     block_size: int = DIALECT.block_size
     """The unit in which KV is given up."""
+
+    names: str = ""
+    """Which child a sync waits for, see `mytests.fuzz_history.Setup`."""
 
     def check(self, root: Node) -> None:
         """Check that all spawns, joins, segments, limits and ends are those that the sampled tokens ask for."""
@@ -109,8 +113,9 @@ class _Replay:
         if not node.tokens and self._may_be_cut():
             # It was waiting to be admitted.
             ending = "length"
-        name = node.name
-        assert node.output.finish_reason == (ending or "abort"), f"{name} ended with {node.output.finish_reason}"
+        name, reason = node.name, node.output.finish_reason
+        ending = None if ending == "abort" else ending
+        assert reason == (ending or self._end_by_others()), f"{name} ended with {reason}"
         assert self.position == len(node.tokens), f"{name} has tokens behind its end at {self.position}"
         assert self.num_children == len(node.children), f"{name} has children that no promise spawned"
         assert self.num_joins == len(node.output.joins), f"{name} has joins that nothing asked for"
@@ -121,9 +126,15 @@ class _Replay:
         if isinstance(node.output, ChildOutput):
             result = tuple(node.tokens[position] for position in node.result)
             assert node.output.result_token_ids == result, f"{name} has another result"
-            assert node.output.failed == (ending in (None, "abort")), f"{name}: failed is {node.output.failed}"
+            assert node.output.failed == (reason == "abort"), f"{name}: failed is {node.output.failed}"
         else:
             assert node.output.stop_reason == self.stop_reason, f"{name} stopped by {node.output.stop_reason!r}"
+
+    def _end_by_others(self) -> str:
+        """How it ends where none of its own tokens ends it."""
+        was_cancelled = self.node.is_cancelled and self.node.output.finish_reason == "cancelled"
+        assert not was_cancelled or self.rules.hooks.join_when is not None, f"{self.node.name} was cancelled by nobody"
+        return "cancelled" if was_cancelled else "abort"
 
     def _sample(self) -> str | None:
         token = self.node.tokens[self.position]
@@ -133,10 +144,12 @@ class _Replay:
         ending = self._ending(token)
         hook, num_tokens = self._fired()
         spawns = self._spawn(num_tokens if hook == "promise" else 0, ending)
+        named = named_by(self.unjoined, self.rules.names) if hook == "sync" and self.rules.names else None
+        syncs = hook == "sync" and named != []
         if ending is None and self._may_be_cut():
-            return self._cut(hook == "sync")
-        replaces = hook == "sync" and bool(self.rules.hooks.handlers)
-        waits = hook == "sync" or (spawns and self.rules.hooks.block_on == "promise")
+            return self._cut(syncs, named)
+        replaces = syncs and not self.rules.names and bool(self.rules.hooks.handlers)
+        waits = syncs or (spawns and self.rules.hooks.block_on == "promise")
         blocks = ending is None and waits
         if ending and self.rules.hooks.detaches and self.num_children and self.node.output.finish_reason == "abort":
             # It was aborted while it waited for detached children at its end.
@@ -146,7 +159,12 @@ class _Replay:
         joins = self.node.output.joins
         if self.num_joins == len(joins):
             return "abort"
-        is_full = self._join(joins[self.num_joins], ending, replaces and blocks)
+        is_full = self._join(joins[self.num_joins], ending, replaces and blocks, named if ending is None else None)
+        if is_full and self.unjoined:
+            # A join by name has filled it, and it waits for its other children.
+            if self.num_joins == len(joins):
+                return "abort"
+            self._join(joins[self.num_joins], "length", replaces=False)
         return ending or ("length" if is_full else None)
 
     def _may_be_cut(self) -> bool:
@@ -155,9 +173,14 @@ class _Replay:
         is_last = self.num_sampled == len(self.node.sampled)
         return is_used_up and is_last and self.node.output.finish_reason == "length"
 
-    def _cut(self, waits: bool) -> str:
+    def _cut(self, waits: bool, named: list[Node] | None) -> str:
         """Check the end of a sequence with its tree, with its last token or after it, before or after its join."""
         joins = self.node.output.joins
+        if named and len(joins) - self.num_joins > 1:
+            # It has got what it has named, and its tree ends before its next token.
+            join = joins[self.num_joins]
+            self._join(join, None if join.num_prefill else "length", replaces=False, named=named)
+            waits = False
         if self.unjoined or (waits and self.num_joins < len(joins)):
             assert self.num_joins < len(joins), f"{self.node.name} ends without its children's results"
             join = joins[self.num_joins]
@@ -225,12 +248,13 @@ class _Replay:
         """A lower bound on the tokens sampled in the tree so far: its own, and those of its joined children."""
         if self.rules.hooks.detaches:
             return self.num_sampled - 1
-        joined = self.node.children[: self.num_children - len(self.unjoined)]
+        joined = [child for child in self.node.children[: self.num_children] if child not in self.unjoined]
         return self.num_sampled - 1 + sum(len(node.sampled) for child in joined for node in child.walk())
 
-    def _join(self, join: Join, ending: str | None, replaces: bool) -> bool:
-        """Check a join; returns whether it fills the model's length."""
-        start, num_cut, pieces = self.position, 0, list(self._pieces())
+    def _join(self, join: Join, ending: str | None, replaces: bool, named: list[Node] | None = None) -> bool:
+        """Check a join with all children, or with those that are ``named``; returns whether it fills the model."""
+        awaited = self.unjoined if named is None else named
+        start, num_cut, pieces = self.position, 0, list(self._pieces(awaited))
         kept_from, words = replacement_of(len(self.context) - 1) if replaces else (len(self.context), ())
         num_replaced = len(self.context) - kept_from
         self.replaced.update(self.context[kept_from:])
@@ -255,14 +279,17 @@ class _Replay:
         self.merged_text_end = len(self.text)
         self.in_a_row = self.position if num_merged or num_replaced else self.in_a_row
         self.num_joins += 1
-        self.unjoined = []
+        self.unjoined = [child for child in self.unjoined if child not in awaited]
         return num_merged == room
 
-    def _pieces(self) -> Iterator[tuple[tuple[int, ...], str | None]]:
+    def _pieces(self, awaited: list[Node]) -> Iterator[tuple[tuple[int, ...], str | None]]:
+        joined, most = [child for child in awaited if not child.is_cancelled], self.rules.hooks.join_when
+        num_joined = len(awaited) if most is None else min(most, len(awaited))
+        assert len(joined) == num_joined, f"{self.node.name} is joined with {len(joined)} of {len(awaited)} children"
         if self.rules.hooks.child_merge_strategy == "none":
             return
-        for child in self.unjoined:
-            if child is not self.unjoined[0]:
+        for child in joined:
+            if child is not joined[0]:
                 yield self.rules.separator, None
             yield tuple(child.tokens[position] for position in child.result), child.name
 

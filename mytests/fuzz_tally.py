@@ -20,6 +20,8 @@ KINDS = (
     "with_other_parameters",
     "streams",
     "forks_by_text",
+    "cancelled",
+    "joined_by_name",
     "replaced",
     "of_other_models",
 )
@@ -60,6 +62,12 @@ class Tally:
 
     forks_by_text: int = 0
     """Children whose promises were texts."""
+
+    cancelled: int = 0
+    """Sequences without which a parent has gone on."""
+
+    joined_by_name: int = 0
+    """Joins where a sync waits for one child."""
 
     replaced: int = 0
     """Joins that have cut something from a context."""
@@ -116,6 +124,8 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         with_other_parameters=sum(not all(each.is_plain for each in both) for both in params),
         streams=sum(request.params.stream == "DELTA" for request in done),
         forks_by_text=sum(node.depth > 0 for node in nodes) * bool(history.setup.promise_text),
+        cancelled=sum(node.is_cancelled for node in nodes),
+        joined_by_name=sum(join.num_merged > 0 for join in joins) * bool(history.setup.names),
         replaced=sum(join.num_replaced > 0 for join in joins),
         urgent=sum(request.priority < lowest for request in done),
         of_other_models=len(done) * (history.setup.architecture != LLAMA),

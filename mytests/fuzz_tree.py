@@ -44,8 +44,9 @@ class Node:
 
     @property
     def result(self) -> list[int]:
-        """The positions that its parent gets: those in its context but for what ended it; none if it was aborted."""
-        if self.output.finish_reason == "abort":
+        """The positions that its parent gets: those in its context but for what ended it; none if it was aborted, or
+        cancelled before its end."""
+        if self.output.finish_reason in ("abort", "cancelled"):
             return []
         ending = self._ending() if self.output.finish_reason == "stop" else range(0)
         gone = {p for s in self.segments if s.is_replaced for p in range(s.start, s.end)}
@@ -55,6 +56,11 @@ class Node:
     def stretches(self) -> list[Stretch]:
         """What it has sampled from each of its contexts."""
         return stretches_of(self.prompt, self.tokens, self.segments, self.output.joins)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its parent has gone on without it."""
+        return isinstance(self.output, ChildOutput) and self.output.cancelled
 
     def walk(self) -> Iterator["Node"]:
         """The node and its descendants."""

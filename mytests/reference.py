@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mytests.characters import EOS, SYNC, ids
+from mytests.naming import NEWEST, OLDEST, Newest, Oldest, named
 from mytests.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Actions, Merged, TokenEvent
@@ -48,7 +49,7 @@ class Reference:
 
     def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
         self.hooks = hooks
-        self.replaces = bool(hooks.handlers)
+        self.replaces = any(token == REPLACE for token, _ in hooks.named_handlers)
         self.max_len = max_len
         self.fed: dict[str, list[int]] = {}
         self.given: dict[str, list[list[int]]] = {}
@@ -109,6 +110,13 @@ class Reference:
             is_full = num_prompt + len(context) >= self.max_len or has_sampled_all
             ends = token == EOS or num_sampled == self._max_tokens[root_id] or is_full
             waits = token == SYNC and not ends
+            awaited = _named(token, pending, branch, end) if not ends else []
+            if awaited:
+                fitting = self._merged(awaited, root_id)[: self.max_len - num_prompt - len(context)]
+                out += fitting
+                context += fitting
+                pending = [child for child in pending if child not in awaited]
+                ends = num_prompt + len(context) >= self.max_len
             replaces = self.replaces and token == REPLACE and not ends
             if replaces and branch is not None and branch.has_used_up and num_sampled == len(fed):
                 # It may be the token with which the budget was used up.
@@ -131,7 +139,8 @@ class Reference:
         assert not children and not pending
         return out if as_output else context
 
-    def _merged(self, children: list[Branch[Any]], root_id: str) -> list[int]:
+    def _merged(self, awaited: list[Branch[Any]], root_id: str) -> list[int]:
+        children = _first(awaited, self.hooks.join_when)
         if self.hooks.child_merge_strategy == "none":
             return []
         results = [self._result(child, root_id) for child in children]
@@ -142,3 +151,31 @@ class Reference:
         if child.has_failed:
             return []
         return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, as_output=False)
+
+
+def _named(token: int, pending: list[Branch[Any]], branch: Branch[Any] | None, end: int) -> list[Branch[Any]]:
+    """The child that a token waits for, before its sequence goes on.
+
+    A tree that is used up while it waits joins all of its children at once.
+    """
+    if branch is None or token not in (OLDEST, NEWEST):
+        return []
+    num_joins = sum(join.position >= end for join in branch.joins)
+    if branch.has_used_up and _is_last(branch, end) and num_joins < 2:
+        return []
+    return named(pending, (Oldest if token == OLDEST else Newest).__name__)
+
+
+def _is_last(branch: Branch[Any], end: int) -> bool:
+    """Whether it has sampled nothing from ``end`` on."""
+    return all(segment.origin != "sampled" for segment in branch.segments if segment.end > end)
+
+
+def _first(awaited: list[Branch[Any]], join_when: int | None) -> list[Branch[Any]]:
+    """Those of the children whose results are joined: so many, the first in spawn order of those that had one."""
+    joined = [child for child in awaited if not child.is_cancelled]
+    assert len(joined) == (len(awaited) if join_when is None else min(join_when, len(awaited)))
+    too_late = [child.number for child in awaited if child.is_cancelled and child.ended_as in ("stopped", "length")]
+    has_result = [child.number for child in joined if not child.has_failed]
+    assert not too_late or (len(has_result) == len(joined) and max(has_result) < min(too_late))
+    return joined

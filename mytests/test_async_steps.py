@@ -92,6 +92,24 @@ def test_a_budget_ends_a_tree_as_without_it(most: int) -> None:
     assert [child.text for child in found.children] == [child.text for child in expected.children]
 
 
+@pytest.mark.parametrize("join_when", [1, 2])
+@pytest.mark.parametrize("lengths", [(3, 9, 9), (9, 3, 4), (5, 5, 5), (9, 4, 6), (6, 7, 5)], ids=str)
+def test_what_is_cancelled_has_the_text_of_all_its_tokens(join_when: int, lengths: tuple[int, ...]) -> None:
+    """Its token of the step before is processed first; and one that turns out to have ended is not told otherwise."""
+    hooks = dataclasses.replace(SYNC_HOOKS, join_when=join_when)
+    texts = {f"r_child_{number}": "BCDEFGHIJ"[:length] for number, length in enumerate(lengths)}
+    engine = AsyncEngine(hooks)
+    engine.surgical.add()
+    engine.run(script(r="!!!.zz", **texts))
+    output = engine.outputs[-1].outputs[0]
+    assert len([child for child in output.children if not child.cancelled]) == join_when
+    for child in output.children:
+        ended = child.finish_reason == "stop"
+        assert child.text == "".join(map(chr, child.token_ids[: len(child.token_ids) - ended]))
+        assert child.text == texts[child.request_id][: len(child.text)]
+        assert ended or (child.finish_reason, child.cancelled) == ("cancelled", True)
+
+
 def test_what_was_processed_at_once_is_not_processed_again() -> None:
     """Upstream asks for processing again before it preempts a group; then nothing happens."""
     engine = AsyncEngine()

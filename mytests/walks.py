@@ -17,11 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_walks
 
 from mytests.characters import CHILD, EOS, PROMISE, SYNC, ids
+from mytests.naming import HANDLERS, NEWEST, OLDEST
 from mytests.reference import Reference
 from mytests.stepped import SteppedEngine, finished
 from sequence_hooks.tree.branch import Branch
 
-TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, EOS])
+TOKENS = st.sampled_from([PROMISE, *ids("xxxyy"), PROMISE, SYNC, OLDEST, NEWEST, EOS])
 MAX_QUEUED = 8
 MAX_IDLE_STEPS = 6
 """Enough to preempt all that runs."""
@@ -157,6 +158,9 @@ class Walks(RuleBasedStateMachine):
         for branch in (branch for root in self.trees.values() for branch in root.subtree()):
             self.seen[f"ended as {branch.ended_as}"] += 1
             self.seen["ended at a join"] += branch.ended_at_join
+            self.seen["waited by name"] += branch.wait.numbers is not None
+            self.seen[f"cancelled as {branch.ended_as}"] += branch.is_cancelled
+            self.seen[f"cancelled at depth {branch.depth}"] += branch.is_cancelled
             self.seen[f"replaced at depth {branch.depth}"] += bool(branch.num_replaced)
         for name in self.roots:
             # A request that is aborted is forgotten as a whole.
@@ -204,13 +208,15 @@ class Walks(RuleBasedStateMachine):
         """The fields of any hooks."""
         children = draw(1, 2, 3)
         strategy = draw(*self.strategies)
-        injects = strategy == "kv_inject"
+        injects, block_on = strategy == "kv_inject", draw(*self.block_on)
+        block_on = "sync" if injects and block_on == "never" else block_on
         # Only children that see their parent have KV that can be injected.
         context = draw("parent", *(["before_trigger", "none"] if not injects or draw(False, False, True) else []))
         return {
             "promise_token_id": PROMISE,
             "sync_token_id": SYNC,
-            "block_on": draw(*(each for each in self.block_on if each != "never" or not injects)),
+            "block_on": block_on,
+            "join_when": None if block_on == "never" else draw(None, None, 1, 2),
             "child_context": context,
             "child_prefix_token_ids": () if context == "parent" else (CHILD,),
             "sync_resume": draw("auto", "manual"),
@@ -223,7 +229,7 @@ class Walks(RuleBasedStateMachine):
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),
             "max_running_children": draw(None, None, 1, 3),
-            "handlers": draw(*self.handlers),
+            "handlers": {**HANDLERS, **draw(*self.handlers)},
         }
 
     def _step(self, draw_token: Callable[[], int]) -> None:

@@ -106,10 +106,11 @@ class ChildOutput:
     numbers, unlike the dicts by token id in upstream's `CompletionOutput`: a child's alternatives are not kept."""
 
     result_token_ids: tuple[int, ...]
-    """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed."""
+    """``token_ids`` without the EOS, stop token or stop string that ended it; empty if it failed, or was cancelled
+    before its end."""
 
     finish_reason: str | None
-    """As in `CompletionOutput`."""
+    """As in `CompletionOutput`; "cancelled" if it was cancelled before its end."""
 
     failed: bool
     """Whether it was aborted or could never fit."""
@@ -122,6 +123,10 @@ class ChildOutput:
 
     finished_time: float | None
     """Seconds since the epoch; None while it runs."""
+
+    cancelled: bool = False
+    """Whether its parent, or that of a sequence that it descends from, went on without it: see
+    `SpecialKwargs.join_when`. It may have ended by itself before, as its ``finish_reason`` says."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,11 @@ class Waiting:
     """The text of its output so far."""
 
     children: tuple[str, ...]
-    """The request ids of the children whose results it gets when it goes on, in spawn order."""
+    """The request ids of the children that it waits for, too, in spawn order: it gets their results, or with
+    ``join_when`` those of the first."""
 
     num_unfinished_children: int
-    """How many of them still run: it goes on only when they have finished, too."""
+    """How many of them have to finish yet, before it can go on."""
 
     since: float
     """When it began to wait, in seconds since the epoch."""
@@ -200,7 +206,8 @@ class TreeFields:
     limits_met: tuple[str, ...] = ()
     """What has refused a promise of its tree, in this order: limits by name, ``max_model_len`` among them; "malformed"
     for a block that is not as its notation has it, all or a part of which is ordinary text; "failed" for a hook that
-    has raised, or asked for what cannot be. ``max_tree_tokens`` has ended all sequences of the tree."""
+    has raised, or asked for what cannot be; "wait_for" for a sync that names a child which its sequence has not, or
+    which is joined already. ``max_tree_tokens`` has ended all sequences of the tree."""
 
     sampled: Transcript | None = None
     """The completion as it was sampled, which is its context; None unless it has detached children."""

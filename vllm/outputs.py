@@ -28,7 +28,8 @@ class RequestOutput(upstream.RequestOutput):
     """
 
     child_deltas: tuple[ChildDelta, ...] = ()
-    """Empty in all other outputs; not set by `__init__`, which is called for each request in each step."""
+    """Empty in all other outputs, but for the last: it has the ends of children that ended after their last step. Not
+    set by `__init__`, which is called for each request in each step."""
 
     waiting: tuple[Waiting, ...] = ()
     """The sequence that has begun to wait; empty in all other outputs."""
@@ -54,10 +55,12 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
             return RequestOutputFactory._of_request(seq_group, seq_id_to_seq_group, use_cache)
         waiting = _begins_to_wait(branch, seq_id_to_seq_group)
         if branch.parent is not None:
-            output = _of_child(branch, seq_id_to_seq_group) if branch.limits.stream_children else None
+            output = _of_child(branch, seq_id_to_seq_group) if _is_streamed(branch) else None
         else:
             # A cached object would tell of it again.
             output = RequestOutputFactory._of_request(seq_group, seq_id_to_seq_group, use_cache and not waiting)
+            if isinstance(output, RequestOutput) and output.finished:
+                output.child_deltas = _late_deltas(branch, seq_id_to_seq_group)
         if waiting:
             output = output or _without_completions(branch, seq_id_to_seq_group)
             output.waiting = waiting
@@ -148,8 +151,21 @@ def _without_completions(branch: V0Branch, seq_id_to_seq_group: Mapping[str, Seq
     return RequestOutput(request_id, None, None, None, [], finished=False)
 
 
+def _is_streamed(child: V0Branch) -> bool:
+    """Whether a step of a child is told of, and its end was not."""
+    return child.limits.stream_children and not child.sequence.is_told
+
+
+def _late_deltas(root: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> tuple[ChildDelta, ...]:
+    """The ends of children that came outside a step, before the one that ends their request: nothing follows that."""
+    below = root.subtree() if root.limits.stream_children else ()
+    late = (each for each in below if each.parent is not None and not each.has_failed and _is_streamed(each))
+    return tuple(delta for each in late for delta in _of_child(each, seq_id_to_seq_group).child_deltas)
+
+
 def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
     output = _without_completions(child, seq_id_to_seq_group)
+    child.sequence.is_told = child.phase == "finished"
     seq, params = child.sequence.seq, child.sequence.sampling_params
     token_ids = seq.get_output_token_ids_to_return(delta=True)
     text = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)

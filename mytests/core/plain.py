@@ -13,7 +13,7 @@ from sequence_hooks.handlers.builtin import PromiseHandler
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.tree.rules import Merge, join
+from sequence_hooks.tree.rules import Merge, join, joined
 from sequence_hooks.tree.sequence import Outcome
 
 PROMISE, SYNC, EOS = 1, 2, 3
@@ -88,7 +88,7 @@ def merged(branch: Branch[PlainSequence], room: int = 100, vocab_size: int | Non
     """Do what an engine does at a join: append what the rules return."""
     sequence = branch.sequence
     num_context = len(sequence.prompt_token_ids) + len(sequence.output_token_ids)
-    merge = join(branch, num_context + room, encode, vocab_size)
+    merge = join(branch, joined(branch), num_context + room, encode, vocab_size)
     for span in merge.spans:
         sequence.output_token_ids += span.token_ids
     return merge

@@ -20,7 +20,7 @@ from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
-from sequence_hooks.tree.rules import Merge
+from sequence_hooks.tree.rules import Merge, needs_kv
 
 
 class ComputedSequence(PlainSequence):
@@ -172,9 +172,12 @@ class PlainEngine:
         for branch in branches:
             (self.queue if branch in self.queue else self.blocked).remove(branch)
             branch.sequence.outcome = "failed"
-            self._release_kept(branch)
             self.driver.abort(branch)
+            self._release_kept(branch)
             self.finished[branch.request_id] = branch
+
+    def cancel_sequences(self, branches: Sequence[PlainBranch]) -> None:
+        self.abort_sequences(branches)
 
     def assert_empty(self) -> None:
         """No sequence is left, and nobody's KV is kept."""
@@ -202,4 +205,5 @@ class PlainEngine:
 
     def _release_kept(self, parent: PlainBranch) -> None:
         for child in parent.children:
-            self.kept.pop(child.request_id, None)
+            if not needs_kv(child):
+                self.kept.pop(child.request_id, None)

@@ -22,7 +22,8 @@ class PlainWalks(Walks):
         {
             *("injected", "refused slots", "evicted", "resumed", "assembled"),
             *(f"abort {queue} at depth {depth}" for queue in ("running", "blocked") for depth in (0, 1)),
-            *("ended as stopped", "ended as length", "ended at a join"),
+            *("ended as stopped", "ended as length", "ended as cancelled", "ended at a join", "waited by name"),
+            *("cancelled as stopped", "cancelled as failed", "cancelled at depth 1", "cancelled at depth 2"),
         }
     )
     engine: SteppedPlainEngine

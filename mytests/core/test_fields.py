@@ -71,6 +71,11 @@ class TestFields:
             ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
             ({"max_tree_tokens": -1}, "max_tree_tokens is -1; use an integer of at least 1"),
             ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
+            ({"join_when": 0}, "join_when is 0; use an integer of at least 1"),
+            (
+                {"join_when": 2, "block_on": "never"},
+                "join_when is 2; leave it out, as nobody waits for detached children",
+            ),
             ({"max_running_children": 0}, "max_running_children is 0; use an integer of at least 1"),
             ({"max_children": True}, "max_children is True; use an integer of at least 1"),
             ({"max_child_depth": -1}, "max_child_depth is -1; use an integer of at least 0"),

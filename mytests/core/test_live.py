@@ -42,7 +42,7 @@ WAITING = {
     "num_unfinished_children": 0,
     "text": "ab\ncd",
 }
-PIECE = {"origin": "sampled", "child": None, "text": "\x1b[31m[bold]"}
+PIECE = {"origin": "sampled", "child": None, "text": "\x1b[31m[bold]", "is_replaced": False}
 CLIENT = httpx.Client
 METRICS = """\
 # HELP vllm:num_requests_running of upstream

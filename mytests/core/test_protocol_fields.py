@@ -86,7 +86,7 @@ def test_fields_beside_it_override_it() -> None:
 
 def test_another_word_is_refused() -> None:
     """The error lists those that there are."""
-    with pytest.raises(ValueError, match=r"protocol is 'nrp'; use one of apr, hpd, multiverse, npr, padoc, "):
+    with pytest.raises(ValueError, match=r"protocol is 'nrp'; use one of apr, asyncthink, hpd, multiverse, npr, "):
         SpecialKwargs(protocol="nrp")
 
 

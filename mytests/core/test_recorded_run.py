@@ -16,6 +16,8 @@ from sequence_hooks.trace.observer import NO_RECORDER, TreeRecorder
 from sequence_hooks.trace.reader import read
 from sequence_hooks.trace.recorder import Recorder, begin
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.rules import joined as awaited
+from sequence_hooks.tree.wait import ALL
 
 
 @pytest.fixture
@@ -29,11 +31,11 @@ def run(tmp_path: Path) -> Path:
     recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
     root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
     only = child_of(trees, root, handler(), [20, 3])
-    trees.block(root, "children")
+    trees.block(root, ALL)
     counts = {"num_used_blocks": 1, "num_unshared_blocks": 2, "num_blocked": 1, "num_waiting": 0}
     recorder.note(events.Step, prefill=[], decode=["r_child_0"], **counts)
     end(trees, only)
-    trees.join(root, merged(root), num_prefill=2, num_injected=0)
+    trees.join(root, awaited(root), merged(root), num_prefill=2, num_injected=0)
     return path
 
 
@@ -95,7 +97,7 @@ def test_detached_children_are_drawn(tmp_path: Path) -> None:
     for context in contexts:
         end(trees, child_of(trees, root, handler(), [20, 3], context=context, is_detached=True))
     assert not end(trees, root)
-    trees.join(root, merged(root), num_prefill=0, num_injected=0)
+    trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
     assert end(trees, root)
     trees.assemble(root, [Span([1, 20, 20], "r", range(3))])
     picture = picture_of(read(path))

@@ -20,7 +20,8 @@ from sequence_hooks.tree.assembly import Assembler, segments_of
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement, continued, with_replaced
-from sequence_hooks.tree.rules import Decision, Refusal, keeps_kv
+from sequence_hooks.tree.rules import Decision, Refusal, joined, keeps_kv
+from sequence_hooks.tree.wait import ALL
 
 
 class Replaces:
@@ -282,7 +283,7 @@ def test_nobody_keeps_kv_for_a_parent_that_replaces() -> None:
     root = trees.add_root(PlainSequence(num_computed_tokens=3), branch_with().limits)
     spec = ChildSpec("r_child_0", "r", 0, 1, 1, 3, (), "parent", False)
     child = trees.spawn(root, spec, handler(), PlainSequence("r_child_0", output_token_ids=[5, 6]))
-    trees.block(root, "children", Replacement(2))
+    trees.block(root, ALL, Replacement(2))
     end(trees, child)
     assert not keeps_kv(child)
 
@@ -311,10 +312,10 @@ def test_a_cut_within_a_result_splits_what_stands_for_it() -> None:
     detached = child_of(trees, child, Asks(Actions(), [90]), [40, EOS], position=2, is_detached=True)
     end(trees, detached)
     end(trees, child, "length")
-    trees.join(child, merged(child), 0, 0)
+    trees.join(child, joined(child), merged(child), 0, 0)
     trees.end(child)
-    trees.block(root, "children", NO_REPLACEMENT)
-    trees.join(root, merged(root), 0, 0)
+    trees.block(root, ALL, NO_REPLACEMENT)
+    trees.join(root, joined(root), merged(root), 0, 0)
     root.replace_last(2, len(root.sequence.output_token_ids))
     assert [each.is_replaced for each in root.merged] == [False, True]
     root.sequence.outcome = "length"

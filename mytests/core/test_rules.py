@@ -20,14 +20,15 @@ from mytests.core.plain import (
     spec,
 )
 from sequence_hooks.config.limits import Limits
-from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler
+from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent, TokenHandler, UnjoinedChild
 from sequence_hooks.handlers.builtin import SyncHandler
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import ChildOutput, Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Decision, Refusal, decide, join, keeps_kv
+from sequence_hooks.tree.rules import Decision, Refusal, decide, join, joined, keeps_kv, needs_kv
 from sequence_hooks.tree.sequence import Outcome
+from sequence_hooks.tree.wait import ALL, Wait
 
 
 class Asks:
@@ -116,7 +117,11 @@ class TestDecide:
         branch.sequence.output_token_ids += [20, 21, PROMISE]
         asks = Looks(Actions())
         decide(branch, PROMISE, TriggerMatch(asks, 2), branch.sequence.output_token_ids[:2], 20, None)
-        assert seen == [TokenEvent(PROMISE, "r_child_0", (10, 11), (20, 21), 1, 2, 2)]
+        assert seen == [
+            TokenEvent(
+                PROMISE, "r_child_0", (10, 11), (20, 21), 1, 2, 2, 2, tuple(UnjoinedChild(each, 1) for each in (0, 1))
+            )
+        ]
 
     @pytest.mark.parametrize(
         ("state", "limit"),
@@ -143,7 +148,7 @@ class TestDecide:
     def test_limits_are_for_spawns_alone(self) -> None:
         """A sync blocks whatever its depth."""
         sync = SyncHandler(HOOKS)
-        assert decided(sync, branch_with(depth=2), room=0) == Decision(PROMISE, sync, (), "children")
+        assert decided(sync, branch_with(depth=2), room=0) == Decision(PROMISE, sync, (), ALL)
 
     def test_each_child_needs_room_for_a_token(self) -> None:
         """After its prefix."""
@@ -173,7 +178,7 @@ class TestDecide:
         rest = decided(Asks(Actions((Spawn((5,)),), is_malformed=True)))
         assert isinstance(rest, Decision) and rest.is_malformed and len(rest.children) == 1
         blocks = decided(Asks(Actions(block=True, is_malformed=True)))
-        assert isinstance(blocks, Decision) and (blocks.is_malformed, blocks.waits_for) == (True, "children")
+        assert isinstance(blocks, Decision) and (blocks.is_malformed, blocks.waits_for) == (True, ALL)
 
     def test_without_a_vocabulary_any_id_will_do(self) -> None:
         """Some engines don't know theirs."""
@@ -200,9 +205,11 @@ class TestDecide:
         ("actions", "waits_for"),
         [
             (Actions(), None),
-            (Actions(block=True), "children"),
-            (Actions(await_resume=True), "caller"),
-            (Actions(block=True, await_resume=True), "caller"),
+            (Actions(block=True), ALL),
+            (Actions(await_resume=True), Wait("caller")),
+            (Actions(block=True, await_resume=True), Wait("caller")),
+            (Actions(block=True, join_when=3), Wait(join_when=3)),
+            (Actions(block=True, wait_for=()), Wait(numbers=())),
         ],
     )
     def test_a_sequence_waits_for(self, actions: Actions, waits_for: Any) -> None:
@@ -220,9 +227,86 @@ def parent_of(
     for number, (name, result, spawned_by) in enumerate(children):
         sequence = PlainSequence(name, output_token_ids=result, outcome="length")
         assert trees.end(trees.spawn(root, spec(number), spawned_by, sequence))
-    trees.block(root, "caller")
+    trees.block(root, Wait("caller"))
     trees.resume(root, given)
     return root
+
+
+class TestWaits:
+    """Which children a sequence waits for, and which of their results it gets."""
+
+    @pytest.mark.parametrize("numbers", [(0,), (1, 0), (2, 3), (3, 3)])
+    def test_it_may_name_children_that_it_has_or_spawns(self, numbers: tuple[int, ...]) -> None:
+        """Two are unjoined, and two more are spawned; each counts once."""
+        branch = branch_with(num_children=2, limits=replace(LIMITS, max_children=9))
+        decision = decided(Asks(replace(TWO, block=True, wait_for=numbers)), branch)
+        assert isinstance(decision, Decision) and decision.waits_for is not None
+        assert decision.waits_for.numbers == tuple(sorted(set(numbers)))
+
+    @pytest.mark.parametrize("numbers", [(1,), (2,), (-1,), (0, 4), (9, 9)])
+    def test_no_other(self, numbers: tuple[int, ...]) -> None:
+        """Child 1 is joined already, and number 2 would be detached."""
+        trees = Trees()
+        branch = trees.add_root(PlainSequence(), replace(LIMITS, max_children=9))
+        _, second = child_of(trees, branch, handler()), child_of(trees, branch, handler(), [3])
+        trees.block(branch, Wait(numbers=(1,)))
+        second.sequence.outcome = "stopped"
+        trees.end(second, range(0))
+        trees.join(branch, [second], merged(branch), num_prefill=1, num_injected=0)
+        asks = Asks(Actions((Spawn((5,), is_detached=True),), block=True, wait_for=numbers))
+        assert decided(asks, branch) == Refusal("wait_for")
+
+    @pytest.mark.parametrize(
+        ("wait", "outcomes", "num_awaited", "numbers"),
+        [
+            (ALL, ("stopped", "length", "failed"), 0, [0, 1, 2]),
+            (Wait(numbers=(1,)), (None, "stopped", None), 0, [1]),
+            (Wait(numbers=()), (None, None, None), 0, []),
+            (Wait(join_when=1), (None, None, None), 1, []),
+            (Wait(join_when=2), (None, "stopped", None), 1, [1]),
+            (Wait(join_when=1), (None, "stopped", "stopped"), 0, [1]),
+            (Wait(join_when=2), ("stopped", None, "length"), 0, [0, 2]),
+            # A failed child counts only if there is no other.
+            (Wait(join_when=1), ("failed", None, None), 1, [0]),
+            (Wait(join_when=1), ("failed", "failed", "stopped"), 0, [2]),
+            (Wait(join_when=2), ("failed", "failed", "stopped"), 0, [0, 2]),
+            (Wait(join_when=9), ("stopped", "stopped", None), 1, [0, 1]),
+            (Wait(join_when=9), ("stopped", "stopped", "failed"), 0, [0, 1, 2]),
+            (Wait(numbers=(0, 2), join_when=1), (None, "stopped", "stopped"), 0, [2]),
+        ],
+    )
+    def test_who_is_awaited_and_who_is_joined(
+        self, wait: Wait, outcomes: tuple[Outcome | None, ...], num_awaited: int, numbers: list[int]
+    ) -> None:
+        """Of three children."""
+        trees = Trees()
+        root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
+        children = [child_of(trees, root, handler(), [20, 3]) for _ in outcomes]
+        trees.block(root, wait)
+        for child, outcome in zip(children, outcomes, strict=True):
+            if outcome == "failed":
+                trees.abort(child)
+            elif outcome is not None:
+                child.sequence.outcome = outcome
+                trees.end(child, range(1, 2))
+        assert root.num_awaited == num_awaited
+        assert [child.number for child in joined(root)] == numbers
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"wait_for": (0,)}, "Actions.wait_for is (0,), and nothing waits; set block=True"),
+            ({"join_when": 1}, "Actions.join_when is 1, and nothing waits; set block=True"),
+            ({"block": True, "wait_for": (0,), "replace_from": 0}, "Actions.wait_for is (0,), and replace_from 0: "),
+            ({"block": True, "join_when": 0}, "Actions.join_when is 0; give an integer of at least 1"),
+            ({"block": True, "join_when": True}, "Actions.join_when has True; give integers"),
+            ({"block": True, "wait_for": (False,)}, "Actions.wait_for has False; give integers"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, fields: dict[str, Any], message: str) -> None:
+        """The token is an ordinary one, and the error says how to ask for it."""
+        refusal = decided(Asks(Actions(**fields)))
+        assert isinstance(refusal, Refusal) and message in str(refusal.error)
 
 
 class TestJoin:
@@ -289,7 +373,7 @@ class TestJoin:
             return [len(text)]
 
         parent = parent_of(("a", [1], Asks(Actions(), ["x", 7, "y", "", "y", 7, "x"])))
-        merge = join(parent, 100, encode_noted, None)
+        merge = join(parent, joined(parent), 100, encode_noted, None)
         assert [list(span.token_ids) for span in merge.spans] == [[1], [7], [2], [7], [1]]
         assert encoded == ["x", "yy"]
 
@@ -347,11 +431,22 @@ class TestKeptKV:
         child.parent.sequence.outcome = None
         assert (child.parent.phase, keeps_kv(child)) == ("blocked", False)
 
+    def test_until_its_parent_needs_it_no_longer(self) -> None:
+        """What is kept of a child stays while its siblings are joined."""
+        child = ended_child()
+        assert (child.parent is not None) and needs_kv(child)
+        child.parent.settle([child])
+        assert not needs_kv(child)
+        other = ended_child()
+        assert other.parent is not None
+        other.parent.ended_as = "stopped"
+        assert not needs_kv(other)
+
     @pytest.mark.parametrize("num_computed", [0, 3])
     def test_not_if_its_blocked_parent_has_lost_its_own(self, num_computed: int) -> None:
         """It prefills its whole context, and its children's results with it."""
         child = ended_child()
         assert child.parent is not None
-        Trees().block(child.parent, "children")
+        Trees().block(child.parent, ALL)
         child.parent.sequence.num_computed_tokens = num_computed
         assert keeps_kv(child) == bool(num_computed)

@@ -16,8 +16,10 @@ from sequence_hooks.tree.injection import InjectedKV, Positions
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import IllegalStep
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.rules import joined as awaited
 from sequence_hooks.tree.rules import ready
 from sequence_hooks.tree.transcript import output_of, tokens_of
+from sequence_hooks.tree.wait import ALL, Wait
 
 
 def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
@@ -27,7 +29,8 @@ def planted(**fields: Any) -> tuple[Trees, Branch[PlainSequence]]:
 
 
 def joined(trees: Trees, branch: Branch[PlainSequence], room: int = 100) -> Join:
-    trees.join(branch, merged(branch, room), num_prefill=1, num_injected=0)
+    children = awaited(branch)
+    trees.join(branch, children, merged(branch, room), num_prefill=1, num_injected=0)
     return branch.joins[-1]
 
 
@@ -36,7 +39,7 @@ class TestLife:
         """In order; merged tokens are its child's."""
         trees, root = planted(output_token_ids=[1, 5])
         child = child_of(trees, root, handler(), [20, 21, 3])
-        trees.block(root, "children")
+        trees.block(root, ALL)
         assert end(trees, child)
         joined(trees, root)
         root.sequence.output_token_ids.append(6)
@@ -47,7 +50,7 @@ class TestLife:
         trees, root = planted(output_token_ids=[1])
         spawned_by = handler()
         first, second = child_of(trees, root, spawned_by, [20, 3]), child_of(trees, root, spawned_by, [30, 3])
-        trees.block(root, "children")
+        trees.block(root, ALL)
         assert list(ready(trees.take_unsettled())) == []
         assert end(trees, second)
         assert list(ready(trees.take_unsettled())) == []
@@ -81,7 +84,7 @@ class TestLife:
         """What it gives comes after their results."""
         trees, root = planted(output_token_ids=[1])
         only = child_of(trees, root, handler(), [20, 3])
-        trees.block(root, "caller")
+        trees.block(root, Wait("caller"))
         end(trees, only)
         assert list(ready(trees.take_unsettled())) == []
         trees.resume(root, (40, 41))
@@ -94,7 +97,7 @@ class TestLife:
         """At its join."""
         trees, root = planted(output_token_ids=[1])
         only = child_of(trees, root, handler(), [20, 21, 3])
-        trees.block(root, "children")
+        trees.block(root, ALL)
         end(trees, only)
         join = joined(trees, root, room=1)
         assert (join.num_merged, join.num_cut, root.ended_as) == (1, 1, "length")
@@ -104,7 +107,7 @@ class TestLife:
         trees, root = planted(output_token_ids=[1])
         middle = child_of(trees, root, handler(), [20, 3])
         leaf = child_of(trees, middle, handler(), [30, 3])
-        trees.block(root, "children")
+        trees.block(root, ALL)
         end(trees, middle)
         end(trees, leaf)
         seen = []
@@ -121,7 +124,7 @@ class TestLife:
         """And is counted."""
         trees, root = planted(output_token_ids=[1])
         aborted, other = child_of(trees, root, handler(), [20]), child_of(trees, root, handler(), [30, 3])
-        trees.block(root, "children")
+        trees.block(root, ALL)
         trees.abort(aborted)
         end(trees, other)
         joined(trees, root)
@@ -133,7 +136,7 @@ class TestLife:
         """Whatever its children were about to do."""
         trees, root = planted(output_token_ids=[1])
         only = child_of(trees, root, handler())
-        trees.block(root, "caller")
+        trees.block(root, Wait("caller"))
         trees.abort(root)
         trees.abort(only)
         assert (list(trees.branches), trees.has_unsettled, root.awaits_resume) == ([], False, False)
@@ -141,7 +144,7 @@ class TestLife:
     def test_the_time_blocked_is_of_each_join(self) -> None:
         """In seconds of the trees' own clock."""
         trees, root = planted()
-        trees.block(root, "children")
+        trees.block(root, ALL)
         joined(trees, root)
         assert list(trees.stats.blocked_times) == [2.5]
 
@@ -151,10 +154,10 @@ class TestSteps:
     def test_a_blocked_branch_takes_no_step_of_its_own(self, step: str) -> None:
         """The error names sequence, phase and step."""
         trees, root = planted()
-        trees.block(root, "children")
+        trees.block(root, ALL)
         steps = {
             "spawn": lambda: trees.spawn(root, spec(), handler(), PlainSequence("r_child_0")),
-            "block": lambda: trees.block(root, "children"),
+            "block": lambda: trees.block(root, ALL),
             "end": lambda: trees.end(root),
         }
         with pytest.raises(IllegalStep, match=f"^r is blocked and cannot {step}$"):
@@ -199,12 +202,12 @@ class TestEvents:
         trees = Trees([first, second])
         root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
         only = child_of(trees, root, handler(), [20, 3])
-        trees.block(root, "caller")
+        trees.block(root, Wait("caller"))
         assert second.take() == [Spawned(spec()), Blocked("r", "caller")]
         assert first[0].request_id == "r"
         trees.resume(root, (40,))
         end(trees, only)
-        trees.join(root, merged(root, room=2), num_prefill=3, num_injected=1)
+        trees.join(root, awaited(root), merged(root, room=2), num_prefill=3, num_injected=1)
         spans = (Span((20,), "r_child_0", [0]), Span((40,)))
         join = Joined("r", ("r_child_0",), spans, 0, 3, 1, True, None)
         assert second.take() == [Ended("r_child_0", "stopped", (1, 2)), join]
@@ -222,7 +225,7 @@ class TestEvents:
         assert noted.take() == [Ended("r", "stopped", (1, 2)), Blocked("r", "children")]
         trees.abort(only)
         assert noted.take() == [Aborted("r_child_0")]
-        trees.join(root, merged(root), num_prefill=0, num_injected=0)
+        trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
         trees.end(root)
         assert noted.take() == [
             Joined("r", ("r_child_0",), (), 0, 0, 0, False, None),
@@ -238,7 +241,7 @@ class TestEvents:
         end(trees, child_of(trees, root, handler(), [20], is_detached=True), "length")
         end(trees, root)
         noted.clear()
-        trees.join(root, merged(root), num_prefill=0, num_injected=0)
+        trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
         assert root.joins == []
         trees.end(root)
         output = [Span((20,), "r_child_0", (0,)), Span((3,), "r", (1,))]
@@ -257,7 +260,7 @@ class TestBranch:
         trees, root = planted(output_token_ids=[1])
         first, second = child_of(trees, root, handler(), [20]), child_of(trees, root, handler(), [3])
         below = child_of(trees, first, handler(), [30])
-        trees.block(root, "children")
+        trees.block(root, ALL)
         trees.abort(first)
         trees.abort(below)
         end(trees, second)
@@ -272,7 +275,7 @@ class TestBranch:
         root.inject(InjectedKV(1, 2, Positions(), glue=[0]))
         only = child_of(trees, root, handler(), [3])
         assert only.injected is not None and only.injected.glue == []
-        trees.block(root, "children")
+        trees.block(root, ALL)
         end(trees, only)
         joined(trees, root)
         root.take_releasable()
@@ -316,7 +319,7 @@ class TestIntegrity:
         trees, root = planted(output_token_ids=[1])
         child_of(trees, root, handler())
         trees.check_integrity()
-        trees.block(root, "caller")
+        trees.block(root, Wait("caller"))
         trees.check_integrity()
 
     @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ class TestIntegrity:
                 [Segment(1, 2, "merged"), Segment(0, 1, "merged")],
                 "has segments that do not follow each other",
             ),
-            ("num_joined", 1, "is joined with a child that has not finished"),
+            ("_unjoined", {}, "is joined with a child that has not finished"),
             ("depth", 3, "has depth 3, and may have 2"),
             ("phase", "finished", "has finished, and it is not known how"),
             ("awaits_resume", True, "waits for a caller, and is not blocked"),

@@ -19,8 +19,8 @@ FORK = (
         (
             Edit(
                 "sequence_hooks.tree.rules:join",
-                "merge(finished(branch.unjoined), ",
-                "merge(finished(branch.unjoined)[::-1], ",
+                "merge(finished(children), ",
+                "merge(finished(children)[::-1], ",
             ),
         ),
         "A parent gets its children's results in the wrong order.",
@@ -130,6 +130,43 @@ FORK = (
             "mytests/core/test_rules.py::TestKeptKV",
             "mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_a_detached_child",
         ),
+        BOTH,
+    ),
+    Fault(
+        "kept-of-an-unjoined-sibling",
+        (Edit("sequence_hooks.tree.rules:needs_kv", "child.is_unjoined and ", ""),),
+        "KV of joined children is kept until their parent has ended.",
+        surgical(
+            "mytests/core/test_rules.py::TestKeptKV::test_until_its_parent_needs_it_no_longer",
+            "mytests/rules/test_named_waits.py::TestKV",
+        ),
+        BOTH,
+    ),
+    Fault(
+        "joined-with-siblings",
+        (
+            Edit(
+                "sequence_hooks.tree.branch:Branch.awaited",
+                "named is None or child.number in named",
+                "True",
+            ),
+        ),
+        "A wait by number is a wait for all children.",
+        surgical("mytests/rules/test_named_waits.py::TestWaits", "mytests/core/test_rules.py::TestWaits"),
+        BOTH,
+    ),
+    Fault(
+        "nobody-cancelled",
+        (Edit("sequence_hooks.tree.driver:ForkJoinDriver._cancel", "if unfinished:", "if not unfinished:"),),
+        "Children whose parents have gone on without them run on.",
+        surgical("mytests/rules/test_first_results.py::TestFirst"),
+        BOTH,
+    ),
+    Fault(
+        "failed-is-a-result",
+        (Edit("sequence_hooks.tree.rules:joined", "child.has_failed", "child.number"),),
+        "A child that has failed counts as one of the first results.",
+        surgical("mytests/core/test_rules.py::TestWaits", "mytests/rules/test_first_results.py::TestFailures"),
         BOTH,
     ),
     Fault(

@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from mytests.engine.surgical import SYNC_HOOKS, CharTokenizer, SpecialKwargs
@@ -112,6 +113,40 @@ class Beside(Pair):
 
     def on_token(self, event: TokenEvent) -> Actions:
         return Actions((Spawn((1,), None, "none", is_detached=True), Spawn((2,))), block=True)
+
+
+class Named(Fork):
+    """Waits for the children that the digits before it name."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions(block=True, wait_for=numbers_before(event))
+
+
+class NamedFirst(Fork):
+    """Waits for the first of the children that the digits before it name."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions(block=True, wait_for=numbers_before(event), join_when=1)
+
+
+class NamedByCaller(Fork):
+    """Waits for the children that the digits before it name, and for a caller."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions(await_resume=True, wait_for=numbers_before(event))
+
+
+class Some(Fork):
+    """Goes on when as many children have a result as the digit before it says."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions(block=True, join_when=event.output_token_ids[-1] - ord("0"))
+
+
+def numbers_before(event: TokenEvent) -> list[int]:
+    """The digits just before a token, in the order in which they stand there."""
+    before = takewhile(lambda token: chr(token).isdigit(), reversed(event.output_token_ids))
+    return [token - ord("0") for token in before][::-1]
 
 
 class Malformed(Fork):

@@ -18,11 +18,12 @@ PASTA = Notation("pasta", [])
 HPD = Notation("hpd", ["<FORK>", "<CHILD>", "<|im_end|>", "<BLOCK>"])
 PADOC = Notation("padoc", ["[fork]"], promise_token="[fork]")
 APR = Notation("apr", [])
+ASYNCTHINK = Notation("asyncthink", [])
 APR_WITH_BOS = Notation("apr", ["<s>"])
 APR_WITH_BOS.tokenizer.bos_token = "<s>"
 
 
-ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR)
+ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR, ASYNCTHINK)
 APR_NODES = (
     "Moving to Node #0\nCurrent State: 24:[4, 9, 3], Operations: []\n"
     "Generated Node #0,0: 24:[4, 6] Operation: 9-3=6\nGenerated Node #0,1: 24:[4, 12] Operation: 9+3=12\n"

@@ -18,7 +18,7 @@ from mytests.engine.surgical import (
     plan,
 )
 from mytests.rules.handlers import FORK, Prefixed, Seeing, hooks_with, own
-from sequence_hooks.handlers import TokenEvent, TokenHandler
+from sequence_hooks.handlers import TokenEvent, TokenHandler, UnjoinedChild
 from sequence_hooks.handlers.builtin import PromiseHandler, SyncHandler
 from vllm.sampling_params import SamplingParams
 
@@ -55,7 +55,7 @@ class TestHandlers:
         Seeing.events.clear()
         engine.run(plan(r="a!*.z", r_child_0="b*"))
         assert Seeing.events == [
-            TokenEvent(FORK, "r", (ord("p"),), (ord("a"), PROMISE), 0, 1),
+            TokenEvent(FORK, "r", (ord("p"),), (ord("a"), PROMISE), 0, 1, 1, 1, (UnjoinedChild(0, 2),)),
             TokenEvent(FORK, "r_child_0", (*ids("pa"), PROMISE), (ord("b"),), 1, 0),
         ]
         engine.assert_empty()

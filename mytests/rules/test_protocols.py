@@ -10,6 +10,7 @@ from mytests.rules.notations import (
     APR_CALLS,
     APR_NODES,
     APR_WITH_BOS,
+    ASYNCTHINK,
     HPD,
     PADOC,
     PARALLEL_R1,
@@ -222,6 +223,69 @@ class TestApr:
         assert (len(children_of(engine)), finished(engine).limits_met) == (1, ("malformed",))
 
 
+class TestAsyncThink:
+    FORKS = "so <FORK-1>even roots</FORK-1> and <FORK-2>odd roots</FORK-2> then "
+
+    def test_a_worker_is_joined_by_its_number(self) -> None:
+        """The organizer gets what it returns while the other still thinks, whose turn comes with its own tag."""
+        slow = "Let me think. " * 20 + "<RETURN>two</RETURN>"
+        main = f"{self.FORKS}<JOIN-2>fewer<JOIN-1>so three."
+        engine = run(ASYNCTHINK, r=main, r_child_0=slow, r_child_1="Hm.<RETURN> one </RETURN>")
+        joined = f"{self.FORKS}<JOIN-2>one</JOIN-2>fewer<JOIN-1>two</JOIN-1>so three."
+        assert text_of(ASYNCTHINK, engine) == joined
+
+    def test_a_worker_sees_its_query_alone(self) -> None:
+        """Nothing of the organizer's context."""
+        prompts: Prompts = {}
+        engine = ASYNCTHINK.engine(prompts)
+        engine.run(ASYNCTHINK.stream(r=f"{self.FORKS}<JOIN-1>.", others="<RETURN>x</RETURN>"), MAX_STEPS)
+        assert [ASYNCTHINK.text(prompts[f"r_child_{each}"]) for each in (0, 1)] == ["even roots\n", "odd roots\n"]
+
+    def test_it_is_asked_as_a_user_asks_where_there_is_a_template(self) -> None:
+        """With the words that the tokenizer's chat template puts around a message."""
+        asked = Notation("asyncthink", [])
+        asked.tokenizer.chat_template = "U:{{ messages[0]['content'] }}{% if add_generation_prompt %} A:{% endif %}"
+        prompts: Prompts = {}
+        engine = asked.engine(prompts)
+        engine.run(asked.stream(r=f"{self.FORKS}.", others="<RETURN>x</RETURN>"), MAX_STEPS)
+        assert asked.text(prompts["r_child_0"]) == "U:even roots A:"
+
+    def test_without_a_return_it_is_all_that_a_worker_says(self) -> None:
+        """A guess; and a number may be used again."""
+        main = "<FORK-7>a</FORK-7><JOIN-7><FORK-7>b</FORK-7><JOIN-7>."
+        engine = run(ASYNCTHINK, r=main, r_child_0="it is A", r_child_1="it is B")
+        assert text_of(ASYNCTHINK, engine) == main.replace("<JOIN-7><", "<JOIN-7>it is A</JOIN-7><").replace(
+            "<JOIN-7>.", "<JOIN-7>it is B</JOIN-7>."
+        )
+
+    def test_of_two_with_one_number_the_later_is_meant(self) -> None:
+        """The other is joined at the end."""
+        main = "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>."
+        engine = run(ASYNCTHINK, r=main, r_child_0="<RETURN>A</RETURN>", r_child_1="<RETURN>B</RETURN>")
+        text = text_of(ASYNCTHINK, engine)
+        assert text == "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>B</JOIN-1>.A</JOIN-1>"
+
+    @pytest.mark.parametrize(
+        "text", ["a > b <br> <JOIN-1>c", "</FORK-1> <JOIN-x> <FORK-2>a</FORK-3>b", "<JOIN-1234567890>"]
+    )
+    def test_other_tags_that_end_alike_are_text(self, text: str) -> None:
+        """A join without its fork, and a fork that was not opened."""
+        engine = run(ASYNCTHINK, r=text)
+        assert (text_of(ASYNCTHINK, engine), children_of(engine)) == (text, ())
+
+    def test_a_join_of_nobody_is_told(self) -> None:
+        """It is an ordinary tag, and its caller learns of it."""
+        engine = run(ASYNCTHINK, r="<FORK-1>a</FORK-1><JOIN-2>b<JOIN-1>c", r_child_0="<RETURN>A</RETURN>")
+        assert text_of(ASYNCTHINK, engine) == "<FORK-1>a</FORK-1><JOIN-2>b<JOIN-1>A</JOIN-1>c"
+        assert finished(engine).limits_met == ("wait_for",)
+
+    def test_what_it_remembers_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The oldest labels are forgotten."""
+        monkeypatch.setattr("sequence_hooks.protocols.asyncthink._MAX_LABELS", 1)
+        engine = run(ASYNCTHINK, r="<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-1>c", r_child_0="A", r_child_1="B")
+        assert text_of(ASYNCTHINK, engine).startswith("<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-1>c")
+
+
 class TestEveryProtocol:
     def test_each_has_its_tests(self) -> None:
         """On an engine that knows it by its name."""
@@ -247,4 +311,5 @@ STREAMS = {
     "hpd": ("a<FORK>b<FORK>", "then " * 20),
     "padoc": ("a[fork]b[fork]", "then " * 20),
     "apr": (APR_NODES, APR_CALLS, "then " * 20),
+    "asyncthink": ("<FORK-1>a</FORK-1>", "<JOIN-1>", "then " * 20),
 }

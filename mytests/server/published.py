@@ -118,6 +118,14 @@ PLAYS: Mapping[str, Play] = {
             '<promise topic="a"/> <promise topic="b"/><sync/><async>A</async><async>A</async> on',
             "a<br/><sync/>b",
         ),
+        Play(
+            notations.ASYNCTHINK,
+            "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2> on<JOIN-1>",
+            "<RETURN>A",
+            "</RETURN>",
+            "<FORK-1>a</FORK-1><FORK-2>b</FORK-2><JOIN-2>A</JOIN-2> on<JOIN-1>A</JOIN-1>",
+            "<FORK-1>a</FORK-2><JOIN-1>",
+        ),
         Play(notations.HPD, "a<FORK>b<FORK>", "A", "<|im_end|>", "a<CHILD>Ab<CHILD>A", "a<CHILD>b<|im_end|>"),
         Play(notations.PADOC, "a[fork]b[fork]", "A", "", "aAbA", "[for]k"),
         Play(

@@ -95,6 +95,25 @@ def test_random_trees_of_random_models(merge: Merge, moving: Moving, name: str) 
     assert total > 400
 
 
+PARTIAL: dict[str, dict[str, Any]] = {
+    "first": {"block_on": "sync", "join_when": 1},
+    "first-at-once": {"block_on": "promise", "join_when": 1, "prefixes": ((5,), (9, 6), (7,))},
+    "oldest": {"block_on": "sync", "names": "Oldest"},
+    "newest": {"block_on": "sync", "names": "Newest"},
+}
+"""Joins that are not with all children."""
+
+
+@pytest.mark.parametrize("merge", get_args(Merge))
+@pytest.mark.parametrize("partial", PARTIAL)
+def test_joins_with_some_children(merge: Merge, partial: str) -> None:
+    """A cancelled child's tokens are targets like any other's, and in nobody's context."""
+    outputs = outputs_of(random_history(merge, 0, **PARTIAL[partial]))
+    assert num_compared(outputs, merge, "computed", model_folder()) > 50
+    children = [child for output in outputs for each in output.outputs for child in each.children]
+    assert any(child.cancelled for child in children) == ("join_when" in PARTIAL[partial])
+
+
 @pytest.mark.parametrize(
     ("merge", "moving"),
     [

@@ -72,6 +72,18 @@ def test_a_sequence_without_hook_tokens_has_sampled_all() -> None:
     assert (tree.segments, tree.last_sampled, tree.logprobs) == ((Segment(0, 6, "sampled"),), 5, None)
 
 
+def test_a_cancelled_child_has_no_result() -> None:
+    """Also if the last that it got was a join; one that was too late has ended as any other."""
+    segments = (Segment(0, 1, "sampled"), Segment(1, 3, "merged", "r_child_0_child_0"))
+    cancelled = child(finish_reason="cancelled", cancelled=True, result_token_ids=(), segments=segments)
+    late = child(request_id="r_child_1", cancelled=True)
+    (tree,) = token_trees(output(completion(children=(cancelled, late))))
+    assert [(below.has_failed, below.result, below.is_trained) for below in tree.children] == [
+        (True, (), True),
+        (False, (0, 1), True),
+    ]
+
+
 def test_an_empty_output_has_no_segment() -> None:
     """A child that never ran."""
     (tree,) = token_trees(output(completion(children=(child(token_ids=(), result_token_ids=(), failed=True),))))

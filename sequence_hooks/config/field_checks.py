@@ -51,7 +51,7 @@ def check_fields(given: Any) -> None:
     _check_choices(given)
     for name, least in (("max_child_depth", 0), ("max_children", 1), ("children_per_promise", 1)):
         check_at_least(given, name, least)
-    for name in ("max_tree_tokens", "max_tree_sequences", "max_running_children"):
+    for name in ("max_tree_tokens", "max_tree_sequences", "max_running_children", "join_when"):
         if getattr(given, name) is not None:
             check_at_least(given, name, 1)
     check_text(given, "merge_separator")
@@ -67,6 +67,8 @@ def check_fields(given: Any) -> None:
         raise_for_field(
             given, "child_merge_strategy", "use 'concatenate': no context gets the results of detached children"
         )
+    if given.detaches and given.join_when is not None:
+        raise_for_field(given, "join_when", "leave it out, as nobody waits for detached children, or change block_on")
     if given.child_merge_strategy not in BUILT_IN_MERGES:
         load("child_merge_strategy", given.child_merge_strategy, BUILT_IN_MERGES)
     for _, name in given.named_handlers:

@@ -24,8 +24,11 @@ _MIN_VALUES = {
 _MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
-LimitName = Literal["max_child_depth", "max_children", "max_tree_sequences", "max_tree_tokens", "max_model_len"]
-"""The limits that a tree may meet: those of `Limits`, and the model's length."""
+LimitName = Literal[
+    "max_child_depth", "max_children", "max_tree_sequences", "max_tree_tokens", "max_model_len", "wait_for"
+]
+"""The limits that a tree may meet: those of `Limits`, the model's length, and ``wait_for``, which may name no child
+but those that are unjoined."""
 
 RefusedBy = Literal[LimitName, "malformed", "failed"]
 """What a promise of a tree is refused by: a limit, its own text, or its hook, which has failed."""

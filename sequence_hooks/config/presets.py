@@ -14,6 +14,10 @@ FIELDS: dict[str, dict[str, Any]] = {
         },
         "trigger_by": "text",
     },
+    "asyncthink": {
+        "handlers": {">": "sequence_hooks.protocols.asyncthink.handler"},
+        "trigger_by": "text",
+    },
     "hpd": {
         "promise_token": "<FORK>",
         "block_on": "never",

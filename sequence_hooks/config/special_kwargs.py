@@ -112,6 +112,10 @@ class SpecialKwargs(metaclass=_WithProtocol):
     sequence can run, "swap" copies it to swap space (without swap space it is discarded), "discard" frees it and
     recomputes it later, "auto" chooses whichever wastes the least time."""
 
+    join_when: int | None = None
+    """How many of the children that it waits for have to finish with a result, before a parent goes on. It then gets so
+    many results, the first in spawn order, and the rest is cancelled. None waits for all, as does a larger number."""
+
     sync_resume: SyncResume = "auto"
     """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync also waits until a caller
     resumes the sequence."""

@@ -32,6 +32,17 @@ JoinFunction = Callable[[Sequence[ChildOutput]], Merged]
 
 
 @dataclass(frozen=True)
+class UnjoinedChild:
+    """A child whose result its parent may still get."""
+
+    number: int
+    """Its index among its parent's children, in spawn order, by which `Actions.wait_for` names it."""
+
+    spawn_position: int
+    """Output tokens of its parent at the spawn, including the token that spawned it."""
+
+
+@dataclass(frozen=True)
 class TokenEvent:
     """A hook token that was sampled, and that the engine has not acted on yet."""
 
@@ -50,6 +61,12 @@ class TokenEvent:
     num_unfinished_children: int
     num_trigger_tokens: int = 1
     """The tokens that contain the trigger, this one included."""
+
+    num_children: int = 0
+    """How many children the sequence has spawned so far: the number of the next one."""
+
+    unjoined: tuple[UnjoinedChild, ...] = ()
+    """The children that it may still wait for, finished or not, in spawn order."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,16 @@ class Actions:
 
     insert_token_ids: tuple[int, ...] = ()
     """What the join appends before the results of children. Only for a sequence that is BLOCKED."""
+
+    wait_for: Sequence[int] | None = None
+    """If it is BLOCKED: the numbers of the children that it waits for, whose results alone it gets; those that this
+    token spawns may be among them. The others run on, and stay unjoined. None waits for all that are unjoined. If one
+    has no unjoined child, the token is an ordinary one."""
+
+    join_when: int | None = None
+    """If it is BLOCKED: how many of these children have to finish with a result, before it goes on with so many
+    results, the first in spawn order. The rest is cancelled. None is `SpecialKwargs.join_when`; a number that no wait
+    reaches waits for all of them."""
 
 
 @runtime_checkable

@@ -10,8 +10,13 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers import Actions, Spawn
 
 
-def plain_actions(given: Any, most_children: int, most_prefix: int, most_inserted: int) -> Actions:
-    """A copy of ``given``. Reads at most one child, one prefix token and one inserted token more than allowed.
+def plain_actions(
+    given: Any, most_children: int, most_prefix: int, most_inserted: int, num_unjoined: int = 0
+) -> Actions:
+    """A copy of ``given``. Reads at most one child, and one prefix token, inserted token and number more than allowed.
+
+    Args:
+        num_unjoined: How many children it could wait for, beside those that it spawns.
 
     Raises:
         TypeError, ValueError: ``given`` is not what a handler has to return.
@@ -30,7 +35,19 @@ def plain_actions(given: Any, most_children: int, most_prefix: int, most_inserte
             f"Actions.{name} is {abbreviated(value)}, and the sequence is not BLOCKED, so nothing is joined; "
             "set block or await_resume"
         )
-    return Actions(spawn, block, await_resume, bool(given.is_malformed), start, inserted)
+    if start is not None and given.wait_for is not None:
+        raise ValueError(
+            f"Actions.wait_for is {abbreviated(given.wait_for)}, and replace_from {start}: siblings that run on have "
+            "seen what is replaced; leave one of them out"
+        )
+    numbers = _plain_numbers(given.wait_for, num_unjoined + len(spawn))
+    join_when = None if given.join_when is None else _plain_integer(given.join_when, "join_when")
+    if join_when is not None and join_when < 1:
+        raise ValueError(f"Actions.join_when is {join_when}; give an integer of at least 1, or None to wait for all")
+    for field, asked in (("wait_for", numbers), ("join_when", join_when)):
+        if asked is not None and not (block or await_resume):
+            raise ValueError(f"Actions.{field} is {abbreviated(asked)}, and nothing waits; set block=True")
+    return Actions(spawn, block, await_resume, bool(given.is_malformed), start, inserted, numbers, join_when)
 
 
 def as_token_id(value: Any) -> int:
@@ -42,6 +59,19 @@ def as_token_id(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError(f"{value} is not a token id")
     return operator.index(value)
+
+
+def _plain_integer(value: Any, name: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"Actions.{name} has {value}; give integers")
+    return operator.index(value)
+
+
+def _plain_numbers(given: Any, most: int) -> tuple[int, ...] | None:
+    """The numbers of children in ascending order, each once."""
+    if given is None:
+        return None
+    return tuple(sorted({_plain_integer(each, "wait_for") for each in islice(given, most + 1)}))
 
 
 def _plain_spawn(given: Any, most_prefix: int) -> Spawn:

@@ -10,6 +10,7 @@ from sequence_hooks.tree.stats import HookStats
 COUNTERS = {
     "num_spawned": ("vllm:children_spawned_total", "Number of children spawned."),
     "num_failed": ("vllm:children_failed_total", "Number of children that failed, and were left out of the join."),
+    "num_cancelled": ("vllm:children_cancelled_total", "Number of children that a parent has gone on without."),
     "num_merged": ("vllm:merged_tokens_total", "Number of tokens merged into parents."),
     "num_prefilled": ("vllm:resume_prefill_tokens_total", "Number of tokens to prefill at resumes."),
     "num_saved": (

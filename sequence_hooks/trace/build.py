@@ -9,7 +9,7 @@ from sequence_hooks.trace import events
 from sequence_hooks.trace.events import AnyEvent
 from sequence_hooks.trace.lanes import Arrow, Lane, Note, Picture, Sample, State, StreamSamples
 from sequence_hooks.trace.reader import Recording, TraceError
-from sequence_hooks.tree.events import Assembled, Blocked, Joined, Spawned
+from sequence_hooks.tree.events import Assembled, Blocked, Cancelled, Joined, Spawned
 
 
 def picture_of(recorded: Recording) -> Picture:
@@ -150,10 +150,15 @@ class _Builder:
 
     @_on.register
     def _(self, event: Blocked, line: AnyEvent) -> None:
-        text = "BLOCKED until its children finish" if event.waits_for == "children" else "BLOCKED until it is resumed"
-        lane = self._note(line, event.request_id, text)
+        lane = self._note(line, event.request_id, _waits(event))
         self._close(line.stream, event.request_id, self._time(line))
         lane.blocked_since = self._time(line)
+
+    @_on.register
+    def _(self, event: Cancelled, line: AnyEvent) -> None:
+        lane = self._note(line, event.request_id, "cancelled: its parent goes on without it")
+        lane.is_cancelled = True
+        lane.reason = "cancelled" if lane.reason == "aborted" else lane.reason
 
     @_on.register
     def _(self, event: Joined, line: AnyEvent) -> None:
@@ -190,13 +195,21 @@ class _Builder:
 
     @_on.register
     def _(self, event: events.Finished, line: AnyEvent) -> None:
-        time = self._time(event)
-        lane = self._note(event, event.sequence, f"finished: {event.reason}")
+        time, lane = self._time(event), self._lane(event, event.sequence)
+        reason = "cancelled" if lane.is_cancelled and event.reason == "aborted" else event.reason
+        self._note(event, event.sequence, f"finished: {reason}")
         self._close(event.stream, event.sequence, time)
         lane.unblock(time)
         lane.wait_until(time)
-        lane.end, lane.reason, lane.text = time, event.reason, event.text
+        lane.end, lane.reason, lane.text = time, reason, event.text
         lane.num_output_tokens = event.num_output_tokens
+
+
+def _waits(event: Blocked) -> str:
+    if event.waits_for == "caller":
+        return "BLOCKED until it is resumed"
+    numbers = "" if event.numbers is None else " " + ", ".join(map(str, event.numbers))
+    return f"BLOCKED until its children{numbers} finish" + (f", {event.join_when} of them" if event.join_when else "")
 
 
 def _means(event: events.Evicted | events.Preempted) -> str:

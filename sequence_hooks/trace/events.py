@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.kv.eviction import EvictionMeans
-from sequence_hooks.tree.events import Assembled, Blocked, Joined, Spawned
+from sequence_hooks.tree.events import Assembled, Blocked, Cancelled, Joined, Spawned
 
 FORMAT_VERSION = 4
 
@@ -55,7 +55,7 @@ class Arrived(Event, frozen=True):
 class TreeChanged(Event, frozen=True, tag="tree"):
     """Something happened to a tree. An end is told by `Finished`, with the sequence's text."""
 
-    event: Spawned | Blocked | Joined | Assembled
+    event: Spawned | Blocked | Cancelled | Joined | Assembled
 
 
 class Step(Event, frozen=True):

@@ -48,6 +48,9 @@ class Lane:
     """None if the recording ends first."""
 
     reason: str = "unfinished"
+    is_cancelled: bool = False
+    """Whether its parent has gone on without it; an engine that has ended it so tells of an abort."""
+
     num_output_tokens: int | None = None
     text: str = ""
     blocked_since: float | None = None

@@ -99,12 +99,17 @@ def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
         segments=segments,
         joins=child.joins,
         result=_result(child, segments),
-        has_failed=child.failed,
+        has_failed=_has_no_result(child),
         sees_parent=child.num_shared == num_context,
         logprobs=child.logprobs,
         children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids), child.joins),
         spawn_position=child.spawn_position,
     )
+
+
+def _has_no_result(child: ChildOutput) -> bool:
+    """Whether it failed, or was cancelled before its end."""
+    return child.failed or child.finish_reason == "cancelled"
 
 
 def _segments(segments: tuple[Segment, ...], num_tokens: int) -> tuple[Segment, ...]:
@@ -120,7 +125,7 @@ def _logprobs(entries: Any, token_ids: tuple[int, ...]) -> tuple[float, ...] | N
 
 def _result(child: ChildOutput, segments: tuple[Segment, ...]) -> tuple[int, ...]:
     """The positions of ``child.result_token_ids``: all but the tokens that ended it, the last ones that it sampled."""
-    if child.failed:
+    if _has_no_result(child):
         return ()
     end = max((segment.end for segment in segments if segment.origin == "sampled"), default=0)
     gone = set(chain.from_iterable(replaced_ranges(segments)))

@@ -33,7 +33,7 @@ class TokenTree:
     """The positions of the output tokens that its parent gets if it is merged."""
 
     has_failed: bool = False
-    """Whether it was aborted or could never fit: no KV of it is injected."""
+    """Whether it was aborted, could never fit, or was cancelled before its end: no KV of it is injected."""
 
     sees_parent: bool = True
     """Whether a child's context begins with all that its parent had when it started: only then is its KV injected."""

@@ -2,7 +2,7 @@
 """One sequence of a tree. Only its own methods and `sequence_hooks.tree.manager.DependencyManager` write its state."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -12,6 +12,7 @@ from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, replaced_ranges, with_replaced, within_context
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
+from sequence_hooks.tree.wait import ALL, Wait
 
 if TYPE_CHECKING:
     from sequence_hooks.tree.injection import InjectedKV
@@ -77,8 +78,15 @@ class Branch(Generic[S]):
         self.ending = range(0)
         """The output tokens that ended it and are not part of its result: EOS, a stop token, a stop string."""
 
-        self.num_joined = 0
-        """Its children ``[:num_joined]`` are merged."""
+        self._unjoined: dict[Branch[S], None] = {}
+        """The children whose results it may still get, in spawn order: neither joined nor cancelled."""
+
+        self.is_cancelled = False
+        """Whether its parent has gone on without it. Unless it had finished by then, it has ended so, as has all that
+        was unfinished below it."""
+
+        self.wait: Wait = ALL
+        """Which of its children it waits for, if it is BLOCKED."""
 
         self.merged: list[Segment] = []
         """The segments of its output that it did not sample itself, or that are not in its context any more."""
@@ -102,7 +110,9 @@ class Branch(Generic[S]):
         self.injected: InjectedKV | None = None
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
-        self._num_released = 0
+        self._releasable: list[Branch[S]] = []
+        """The children that were joined or cancelled, and whose contexts are not released yet."""
+
         self._detached_unreleased: list[Branch[S]] = []
         """The detached children whose contexts are still needed."""
 
@@ -126,8 +136,24 @@ class Branch(Generic[S]):
 
     @property
     def unjoined(self) -> list["Branch[S]"]:
-        """The children whose results will be merged, and are not yet, in spawn order."""
-        return [child for child in self.children[self.num_joined :] if not child.is_detached]
+        """The children whose results may be merged, and are not yet, in spawn order."""
+        return list(self._unjoined)
+
+    @property
+    def is_unjoined(self) -> bool:
+        """Whether its parent may still get its result."""
+        return self.parent is not None and self in self.parent._unjoined
+
+    @property
+    def awaited(self) -> list["Branch[S]"]:
+        """The children that a BLOCKED branch waits for, and some or all of whose results it gets, in spawn order."""
+        named = self.wait.numbers
+        return [child for child in self._unjoined if named is None or child.number in named]
+
+    @property
+    def number(self) -> int:
+        """Its index among its parent's children; 0 of a root."""
+        return 0 if self.spec is None else self.spec.number
 
     @property
     def num_unfinished_children(self) -> int:
@@ -137,17 +163,22 @@ class Branch(Generic[S]):
     @property
     def num_awaited(self) -> int:
         """How many unfinished children a BLOCKED branch waits for: the detached ones only if it has ended."""
-        waited = self.unjoined if self.ended_as is None else (*self.unjoined, *self.detached)
-        return sum(child.phase != "finished" for child in waited)
+        awaited = self.awaited
+        num_unfinished = sum(child.phase != "finished" for child in awaited)
+        if self.wait.join_when is not None:
+            num_results = sum(child.phase == "finished" and not child.has_failed for child in awaited)
+            num_unfinished = min(num_unfinished, max(self.wait.join_when - num_results, 0))
+        detached = self.detached if self.ended_as is not None else ()
+        return num_unfinished + sum(child.phase != "finished" for child in detached)
 
     @property
     def waits_at_end(self) -> bool:
         """Whether it would be BLOCKED if it ended now, or still is at its end."""
-        return bool(self.unjoined or self.num_awaited or (self.ended_as is None and self.detached))
+        return bool(self._unjoined or self.num_awaited or (self.ended_as is None and self.detached))
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was aborted or could never fit."""
+        """Whether it was aborted or could never fit; not if it was cancelled."""
         return self.ended_as == "failed"
 
     @property
@@ -202,8 +233,9 @@ class Branch(Generic[S]):
 
     @property
     def result_positions(self) -> list[int]:
-        """The positions of the output tokens that a finished child's parent gets; none if the child failed."""
-        if self.has_failed:
+        """The positions of the output tokens that a finished child's parent gets; none if the child failed, or was
+        cancelled before its end."""
+        if self.ended_as in ("failed", "cancelled"):
             return []
         # What it got from its own children at its end comes after the tokens that ended it.
         found = [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
@@ -240,6 +272,21 @@ class Branch(Generic[S]):
             self.detached.append(child)
             self._detached_unreleased.append(child)
             self.root.has_detached_below = True
+        else:
+            self._unjoined[child] = None
+
+    def settle(self, children: Iterable["Branch[S]"]) -> None:
+        """Record that it got the results of these of its ``children``, or does without them."""
+        for child in children:
+            del self._unjoined[child]
+            self._releasable.append(child)
+
+    def cancel(self) -> None:
+        """Record that its parent, or that of a branch that it descends from, goes on without its result."""
+        # What a caller was told of it before lacks this.
+        self.is_cancelled, self._output = True, None
+        if self.parent is not None and self.is_unjoined:
+            self.parent.settle([self])
 
     def output(self, make: Callable[["Branch[S]"], ChildOutput]) -> ChildOutput:
         """What ``make`` returns for this child. Once the child has finished, the first result is kept."""
@@ -264,25 +311,25 @@ class Branch(Generic[S]):
         self.injected = None
 
     def take_releasable(self) -> list["Branch[S]"]:
-        """Return each descendant once whose context is no longer needed: its parent has been joined, or has finished,
-        or it is detached and has finished."""
-        left = self._take_children(self.num_joined)
+        """Return each descendant once whose context is no longer needed: its parent has got its result, or goes on
+        without it, or has finished; or it is detached and has finished."""
+        left = self._take_children()
         taken: list[Branch[S]] = []
         while left:
             branch = left.pop()
             taken.append(branch)
             branch.injected = None
             # The children of an aborted branch are never joined.
-            left += branch._take_children(len(branch.children))
+            branch.settle(branch.unjoined)
+            left += branch._take_children()
         return taken
 
-    def _take_children(self, num_joined: int) -> list["Branch[S]"]:
-        """Return each of the first ``num_joined`` children once, and the detached ones that have finished."""
-        joined = [child for child in self.children[self._num_released : num_joined] if not child.is_detached]
+    def _take_children(self) -> list["Branch[S]"]:
+        """Return each child once that was joined or cancelled, and the detached ones that have finished."""
         ended = [child for child in self._detached_unreleased if child.phase == "finished"]
-        self._num_released = num_joined
+        taken, self._releasable = [*self._releasable, *ended], []
         self._detached_unreleased = [child for child in self._detached_unreleased if child.phase != "finished"]
-        return joined + ended
+        return taken
 
 
 def _fill_with_sampled(merged: Sequence[Segment], length: int) -> tuple[Segment, ...]:

@@ -23,6 +23,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic
 
+from msgspec import structs
+
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import RefusedBy, limits_of, max_tokens_alone
 from sequence_hooks.config.messages import FAULTS
@@ -38,6 +40,7 @@ from sequence_hooks.tree.merge import Encode, Span
 from sequence_hooks.tree.port import E, SchedulerPort, SequencePort
 from sequence_hooks.tree.resume import checked_ids
 from sequence_hooks.tree.rules import Decision, Merge, Refusal
+from sequence_hooks.tree.wait import Wait
 
 
 class ForkJoinDriver(Generic[E]):
@@ -65,6 +68,11 @@ class ForkJoinDriver(Generic[E]):
         self._scheduler = scheduler
         self._log = log
         self._vocab_size = vocab_size
+        self._at_end = Wait(join_when=special_kwargs.join_when)
+        """How a sequence waits for its children at its end."""
+
+        self._cancelling: set[Branch[E]] = set()
+        """The sequences that the engine is told to abort because their parents go on without them."""
 
     def max_tokens_alone(self, params: Any) -> int | None:
         """The most tokens that a request with these sampling parameters may sample before it has a tree."""
@@ -117,7 +125,7 @@ class ForkJoinDriver(Generic[E]):
             self._scheduler.enqueue_children(branch, children)
         if decision.waits_for is None:
             return False
-        self.trees.block(branch, decision.waits_for, decision.replacement)
+        self.trees.block(branch, self._with_default(decision.waits_for), decision.replacement)
         self._scheduler.block_sequence(branch)
         return True
 
@@ -132,7 +140,7 @@ class ForkJoinDriver(Generic[E]):
         if branch.has_used_up and "max_tree_tokens" not in branch.root.limits_met:
             self.trees.limit(branch, "max_tree_tokens")
             self._log.used_up(branch.request_id)
-        if not self.trees.end(branch, ending):
+        if not self.trees.end(branch, ending, self._at_end):
             self._scheduler.block_sequence(branch)
 
     def join_ready(self) -> None:
@@ -160,6 +168,9 @@ class ForkJoinDriver(Generic[E]):
 
     def abort(self, branch: Branch[E]) -> None:
         """Record that the engine has aborted a sequence, and have it abort what is unfinished below."""
+        if branch in self._cancelling:
+            self.trees.cancel(branch)
+            return
         self.trees.abort(branch)
         below = self.unfinished_below([branch])
         if below:
@@ -186,30 +197,46 @@ class ForkJoinDriver(Generic[E]):
     def _end_used_up(self) -> None:
         """Let all sequences of trees that may sample no more wait for their children alone, and end at that join."""
         for branch in self.unfinished_below(self.trees.take_used_up()):
-            if self.trees.stop_waiting(branch):
+            if self.trees.stop_waiting(branch, self._at_end):
                 self._scheduler.block_sequence(branch)
 
     def _join(self, branch: Branch[E]) -> None:
-        max_len = self._sequences.max_len(branch.sequence)
-        merge = rules.join(branch, max_len, self._encode(branch), self._vocab_size)
+        max_len, children = self._sequences.max_len(branch.sequence), rules.joined(branch)
+        merge = rules.join(branch, children, max_len, self._encode(branch), self._vocab_size)
         if branch.phase != "blocked":
             # Its own join function has aborted it.
             return
+        self._cancel([child for child in branch.awaited if child not in children])
         num_computed = self._cut_kv(branch, merge)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
         ends = branch.ended_as is not None or merge.ends_at_length
-        injected = None if ends else self._inject(branch, merge)
+        injected = None if ends else self._inject(branch, children, merge)
         num_injected = 0 if injected is None else len(injected.copies)
         num_prefill = 0 if ends else merge.num_context - num_computed - num_injected
-        self.trees.join(branch, merge, num_prefill, num_injected)
+        self.trees.join(branch, children, merge, num_prefill, num_injected)
         if not ends:
             self._scheduler.enqueue_joined(branch)
-        elif self.trees.end(branch):
+        elif self.trees.end(branch, wait=self._at_end):
             self._finish(branch)
         else:
-            # The join has filled the model's length, and detached children are not done.
+            # The join has filled the model's length, and other children are not done.
             self._scheduler.block_sequence(branch)
+
+    def _cancel(self, children: Sequence[Branch[E]]) -> None:
+        """Let the parent of ``children`` go on without them: what is unfinished of them, and below, is aborted."""
+        unfinished = self.unfinished_below(children)
+        self._cancelling.update(unfinished)
+        if unfinished:
+            self._scheduler.cancel_sequences(unfinished)
+        self._cancelling.clear()
+        for child in children:
+            if not child.is_cancelled:
+                self.trees.cancel(child)
+
+    def _with_default(self, wait: Wait) -> Wait:
+        """A handler's ``wait``, with the configured ``join_when`` if it has none."""
+        return wait if wait.join_when is not None else structs.replace(wait, join_when=self._special_kwargs.join_when)
 
     def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
         """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.
@@ -227,16 +254,16 @@ class ForkJoinDriver(Generic[E]):
             branch.discard_injected()
         return num_computed
 
-    def _inject(self, branch: Branch[E], merge: Merge) -> InjectedKV | None:
-        """Give a BLOCKED branch the KV of its children, if it has its own, and there are slots.
+    def _inject(self, branch: Branch[E], children: Sequence[Branch[E]], merge: Merge) -> InjectedKV | None:
+        """Give a BLOCKED branch the KV of ``children``, if it has its own, and there are slots.
 
-        What comes in the place of something is prefilled: its children may have seen what is not there any more.
+        What comes in the place of something is prefilled: they may have seen what is not there any more.
         """
         num_computed = branch.sequence.num_computed_tokens
         if not self._special_kwargs.injects_kv or not num_computed or merge.num_replaced:
             return None
         context = Context(merge.num_context - merge.num_merged, num_computed, branch.injected)
-        sources = {child.request_id: self._source(child) for child in branch.unjoined}
+        sources = {child.request_id: self._source(child) for child in children}
         injected = plan_injection(context, merge.spans, sources, self._special_kwargs.position_rule)
         if injected is None or not self._scheduler.allocate_injected(branch):
             return None

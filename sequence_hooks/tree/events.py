@@ -11,7 +11,8 @@ import msgspec
 from sequence_hooks.config.limits import RefusedBy
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span, num_tokens
-from sequence_hooks.tree.sequence import Outcome, WaitsFor
+from sequence_hooks.tree.sequence import Outcome
+from sequence_hooks.tree.wait import Wait, WaitsFor
 
 if TYPE_CHECKING:
     from sequence_hooks.tree.branch import Branch
@@ -37,6 +38,15 @@ class Blocked(_Event, frozen=True):
 
     request_id: str
     waits_for: WaitsFor
+    numbers: tuple[int, ...] | None = None
+    """See `Wait`."""
+
+    join_when: int | None = None
+
+    @property
+    def wait(self) -> Wait:
+        """The same as a value."""
+        return Wait(self.waits_for, self.numbers, self.join_when)
 
 
 class Ended(_Event, frozen=True):
@@ -57,6 +67,15 @@ class Aborted(_Event, frozen=True):
     request_id: str
 
 
+class Cancelled(_Event, frozen=True):
+    """The parent of a sequence, or that of one that it descends from, goes on without it.
+
+    It has ended so, if it had not finished before.
+    """
+
+    request_id: str
+
+
 class Limited(_Event, frozen=True):
     """A promise of a sequence was refused, by a limit or otherwise; or, if it is ``max_tree_tokens``, that limit ends
     all sequences of the tree."""
@@ -72,7 +91,7 @@ class Joined(_Event, frozen=True):
 
     request_id: str
     children: tuple[str, ...]
-    """Those whose results it was to get; none if it only waited for detached ones."""
+    """Those whose results it got; none if it only waited for detached ones."""
 
     spans: tuple[Span, ...]
     """The tokens that were appended to it."""
@@ -107,7 +126,7 @@ class Assembled(_Event, frozen=True):
     of its descendants."""
 
 
-TreeEvent = Spawned | Limited | Blocked | Ended | Aborted | Joined | Assembled
+TreeEvent = Spawned | Limited | Blocked | Ended | Aborted | Cancelled | Joined | Assembled
 
 
 class TreeObserver(Protocol):

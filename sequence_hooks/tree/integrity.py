@@ -67,7 +67,7 @@ def report_trees(branches: "Iterable[Branch[Any]]") -> str:
     lines = [
         f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
         f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
-        f"{branch.num_joined} of {len(branch.children)} children joined"
+        f"{len(branch.unjoined)} of {len(branch.children)} children unjoined"
         for branch in branches
     ]
     return "\n".join(["trees:", *lines])
@@ -82,7 +82,7 @@ def faults_of(branch: "Branch[Any]") -> Iterator[str]:
         end = segment.end
     if end != num_output:
         yield f"has segments up to {end}, and {num_output} output tokens"
-    if any(child.phase != "finished" and not child.is_detached for child in branch.children[: branch.num_joined]):
+    if any(not (child.phase == "finished" or child.is_detached or child.is_unjoined) for child in branch.children):
         yield "is joined with a child that has not finished"
     if branch.num_unfinished_children > branch.limits.max_children:
         yield f"has {branch.num_unfinished_children} unfinished children, and may have {branch.limits.max_children}"
@@ -95,3 +95,5 @@ def faults_of(branch: "Branch[Any]") -> Iterator[str]:
         yield "has finished, and it is not known how"
     if branch.awaits_resume and branch.phase != "blocked":
         yield "waits for a caller, and is not blocked"
+    if branch.ended_as == "cancelled" and not branch.is_cancelled:
+        yield "was cancelled, and its parent has not gone on without it"

@@ -63,6 +63,12 @@ class HookLog:
             self._logger.info(
                 "%s: max_tree_sequences is reached, and its tree spawns no more children", printable(request_id)
             )
+        elif refusal.reason == "wait_for" and self._logged_requests.is_first(request_id):
+            self._logger.info(
+                "%s: token %d names a child that is not there, or joined already, and waits for nothing",
+                printable(request_id),
+                token_id,
+            )
 
     def used_up(self, request_id: str) -> None:
         """The tree of a sequence may sample no more tokens."""

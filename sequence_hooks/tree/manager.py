@@ -19,6 +19,7 @@ from sequence_hooks.tree.events import (
     Aborted,
     Assembled,
     Blocked,
+    Cancelled,
     Ended,
     Joined,
     Limited,
@@ -30,8 +31,9 @@ from sequence_hooks.tree.integrity import IntegrityError, faults_of, report_tree
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.resume import find_waiting
-from sequence_hooks.tree.sequence import WaitsFor
+from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.stats import HookStats
+from sequence_hooks.tree.wait import ALL, Wait
 
 if TYPE_CHECKING:
     from sequence_hooks.tree.rules import Merge
@@ -101,28 +103,31 @@ class DependencyManager(Generic[S]):
         root.limits_met[name] = None
         self._tell(branch, Limited(branch.request_id, name))
 
-    def stop_waiting(self, branch: Branch[S]) -> bool:
-        """Let a sequence of a tree that has used up its tokens wait for nothing but its children.
+    def stop_waiting(self, branch: Branch[S], wait: Wait) -> bool:
+        """Let a sequence of a tree that has used up its tokens wait for nothing but all of its children.
+
+        Args:
+            wait: How it waits for them, unless it is BLOCKED and says so itself.
 
         Returns:
             Whether it was live, and is BLOCKED now.
         """
         if branch.phase == "live":
-            self.block(branch, "children")
+            self.block(branch, wait)
             return True
-        branch.awaits_resume = False
+        branch.awaits_resume, branch.wait = False, Wait(join_when=branch.wait.join_when)
         self.recheck(branch)
         return False
 
-    def block(self, branch: Branch[S], waits_for: WaitsFor, replacement: Replacement = NO_REPLACEMENT) -> None:
-        """Let a branch wait for its children, and also for a caller if ``waits_for`` says so.
+    def block(self, branch: Branch[S], wait: Wait, replacement: Replacement = NO_REPLACEMENT) -> None:
+        """Let a branch wait for its children, or for some of them, and also for a caller if ``wait`` says so.
 
         Args:
             replacement: What its join does besides merging.
         """
         self._require(branch, "live", "block")
-        branch.awaits_resume, branch.replacement = waits_for == "caller", replacement
-        self._set_aside(branch, waits_for)
+        branch.awaits_resume, branch.replacement = wait.waits_for == "caller", replacement
+        self._set_aside(branch, wait)
 
     def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
         """Record that a caller has resumed a branch, with ``token_ids`` appended after its children's results."""
@@ -131,11 +136,12 @@ class DependencyManager(Generic[S]):
         branch.awaits_resume, branch.resumed_with = False, token_ids
         self.recheck(branch)
 
-    def end(self, branch: Branch[S], ending: range | None = None) -> bool:
+    def end(self, branch: Branch[S], ending: range | None = None, wait: Wait = ALL) -> bool:
         """Record that a sequence has ended: for good, or except for the results of its unjoined children.
 
         Args:
             ending: The output tokens that ended it and are not part of its result; None if it ended at a join.
+            wait: How it waits for its children.
 
         Returns:
             Whether it has finished. If not, it is BLOCKED until its children have finished.
@@ -150,7 +156,7 @@ class DependencyManager(Generic[S]):
         ended = Ended(branch.request_id, branch.ended_as, (branch.ending.start, branch.ending.stop))
         if has_detached or branch.waits_at_end:
             self._tell(branch, ended)
-            self._set_aside(branch, "children")
+            self._set_aside(branch, wait)
             return False
         self._finish(branch)
         self._tell(branch, ended)
@@ -158,22 +164,37 @@ class DependencyManager(Generic[S]):
 
     def abort(self, branch: Branch[S]) -> None:
         """Record that a sequence was aborted, in whatever phase it was."""
-        branch.finished_time, branch.ended_as, branch.awaits_resume = time.time(), "failed", False
-        self._finish(branch)
+        self._finish_as(branch, "failed")
         self._tell(branch, Aborted(branch.request_id))
 
-    def join(self, branch: Branch[S], merge: "Merge", num_prefill: int, num_injected: int) -> None:
+    def cancel(self, branch: Branch[S]) -> None:
+        """Record that the parent of a child, or of one that it descends from, goes on without it.
+
+        It has ended so, unless it had finished before.
+        """
+        if branch.parent is None or branch.is_cancelled:
+            raise IllegalStep(f"{branch.request_id} is no child that can be cancelled")
+        branch.cancel()
+        if branch.phase != "finished":
+            self._finish_as(branch, "cancelled")
+        self.stats.num_cancelled += 1
+        self._tell(branch, Cancelled(branch.request_id))
+
+    def join(
+        self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int, num_injected: int
+    ) -> None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
 
         One that only waited for detached children before it finishes is joined with nothing, and has no `Join`.
 
         Args:
+            children: Those whose results it got.
             merge: What `sequence_hooks.tree.rules.join` returned.
             num_prefill: Tokens to compute before the next one can be sampled; 0 if it ends with the join.
             num_injected: How many of the merged tokens came with their KV.
         """
         self._require(branch, "blocked", "join")
-        children, branch.num_joined = branch.unjoined, len(branch.children)
+        branch.settle(children)
         # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
         # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
@@ -264,10 +285,11 @@ class DependencyManager(Generic[S]):
         """All trees, one line per sequence."""
         return report_trees(self.branches)
 
-    def _set_aside(self, branch: Branch[S], waits_for: WaitsFor) -> None:
+    def _set_aside(self, branch: Branch[S], wait: Wait) -> None:
         branch.phase, branch.blocked_since, branch.blocked_time = "blocked", self._clock(), time.time()
+        branch.wait = wait
         self.recheck(branch)
-        self._tell(branch, Blocked(branch.request_id, waits_for))
+        self._tell(branch, Blocked(branch.request_id, wait.waits_for, wait.numbers, wait.join_when))
 
     def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
         join = merge.as_join(num_prefill)
@@ -281,6 +303,10 @@ class DependencyManager(Generic[S]):
     def _tell(self, branch: Branch[S], event: TreeEvent) -> None:
         for observer in self._observers:
             observer.note(branch, event)
+
+    def _finish_as(self, branch: Branch[S], outcome: Outcome) -> None:
+        branch.finished_time, branch.ended_as, branch.awaits_resume = time.time(), outcome, False
+        self._finish(branch)
 
     def _finish(self, branch: Branch[S]) -> None:
         branch.phase = "finished"

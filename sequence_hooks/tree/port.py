@@ -93,3 +93,9 @@ class SchedulerPort(Protocol[E]):
 
     def abort_sequences(self, branches: Sequence[Branch[E]]) -> None:
         """Abort unfinished sequences; children come before their parents. Each is noted with the driver's ``abort``."""
+
+    def cancel_sequences(self, branches: Sequence[Branch[E]]) -> None:
+        """5. Abort unfinished sequences, as above, because a parent goes on without them.
+
+        What they have sampled is processed first, so one may turn out to have ended by itself.
+        """

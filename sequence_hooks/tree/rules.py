@@ -31,6 +31,9 @@ Between the end of a child and its join, ``keeps_kv`` says whether its KV may st
 A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and then
 finishes with the outcome it had. A child may spawn children of its own, up to ``max_child_depth``.
 
+A wait may name some of the children: their results alone are joined, and the others run on, to be joined later. With
+``join_when`` the first results are joined, and the rest is cancelled.
+
 `sequence_hooks.tree.manager` keeps the state between these steps. Each engine only has to make,
 queue and compute sequences, and to append what a join returns.
 """
@@ -41,7 +44,7 @@ from typing import Any
 
 from sequence_hooks.config.limits import LimitName, RefusedBy
 from sequence_hooks.config.messages import FAULTS, abbreviated
-from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
+from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler, UnjoinedChild
 from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import Join, Segment
@@ -50,8 +53,8 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.merge import Encode, Span, cut_to, inserted, merge, num_tokens
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
-from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.transcript import N, finished
+from sequence_hooks.tree.wait import Wait
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class Decision:
     children: tuple[tuple[ChildSpec, Any], ...]
     """In spawn order, each with its own `sequence_hooks.handlers.Spawn.sampling_params`, which the engine completes."""
 
-    waits_for: WaitsFor | None
-    """What the sequence waits for; None if it goes on."""
+    waits_for: Wait | None
+    """What the sequence waits for; None if it goes on. Without ``join_when`` the engine's holds."""
 
     is_malformed: bool = False
     """Whether some of what the token completes spawns nothing, see `Actions.is_malformed`."""
@@ -150,12 +153,14 @@ def decide(
         branch.depth,
         branch.num_unfinished_children,
         match.num_tokens,
+        number,
+        tuple(UnjoinedChild(child.number, _position(child)) for child in branch.unjoined),
     )
     try:
-        given = match.handler.on_token(event)
-        actions = plain_actions(given, branch.limits.max_children, max_len - num_context, max_len)
+        given, num_unjoined = match.handler.on_token(event), len(event.unjoined)
+        actions = plain_actions(given, branch.limits.max_children, max_len - num_context, max_len, num_unjoined)
         replacement = _replacement(actions, event, vocab_size)
-        forbids = _forbidding(actions, branch) if actions.spawn else None
+        forbids = _forbidding(actions, branch)
         if forbids is not None:
             return Refusal(forbids)
         for spawn in actions.spawn:
@@ -187,12 +192,29 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
             yield branch
 
 
-def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None) -> Merge:
+def joined(branch: Branch[S]) -> list[Branch[S]]:
+    """The children whose results a parent that is ready gets, in spawn order.
+
+    With ``join_when`` these are so many of those that it has waited for: the first in spawn order that have a result,
+    and only if there are fewer, the first that have failed.
+    """
+    awaited = branch.awaited
+    if branch.wait.join_when is None:
+        return awaited
+    ended = [child for child in awaited if child.phase == "finished"]
+    first = sorted(ended, key=lambda child: child.has_failed)[: branch.wait.join_when]
+    return sorted(first, key=lambda child: child.number)
+
+
+def join(
+    branch: Branch[N], children: Sequence[Branch[N]], max_len: int, encode: Encode, vocab_size: int | None
+) -> Merge:
     """What to append to a parent that is ready: its children's results in spawn order, cut to the room left.
 
     What its handler inserts comes first, and what a caller resumed it with last. What is replaced gives its room back.
 
     Args:
+        children: What `joined` returned.
         max_len: The most tokens that its context may have.
         encode: Returns the token ids of a text, without special tokens.
         vocab_size: Token ids must be below it; None if it is unknown.
@@ -200,7 +222,7 @@ def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None
     num_output, replacement = len(branch.sequence.output_token_ids), branch.replacement
     num_kept = branch.num_context if replacement.num_kept is None else replacement.num_kept
     num_free = max_len - num_kept
-    spans, error = merge(finished(branch.unjoined), encode, vocab_size)
+    spans, error = merge(finished(children), encode, vocab_size)
     spans.insert(0, inserted(replacement.token_ids, None))
     if branch.resumed_with:
         spans.append(inserted(branch.resumed_with, None))
@@ -227,13 +249,18 @@ def keeps_kv(child: Branch[Any]) -> bool:
     if parent is None or spec is None or spec.context != "parent" or spec.is_detached:
         return False
     # One that ends at a join which replaces something has given up its KV from there on.
-    ends_replacing = child.ended_at_join and bool(child.joins[-1].num_replaced)
+    ends_replacing = child.ended_at_join and any(join.num_replaced for join in child.joins[-1:])
     has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
     goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces
     has_lost_kv = parent.phase == "blocked" and not parent.sequence.num_computed_tokens
     return has_result and goes_on and not has_lost_kv
+
+
+def needs_kv(child: Branch[Any]) -> bool:
+    """Whether what is kept of a finished child's KV may be injected at a join that is still to come."""
+    return child.parent is not None and child.is_unjoined and child.parent.ended_as is None
 
 
 def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
@@ -245,11 +272,15 @@ def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
 
 
 def _forbidding(actions: Actions, branch: Branch[Any]) -> LimitName | None:
-    """The first limit that the children would exceed; None if all may be spawned.
+    """The first limit that the children would exceed, or what names no child; None if all may be done.
 
     ``max_tree_tokens`` is no such limit: the token with which it is used up ends its sequence.
     """
     limits, num_new = branch.limits, len(actions.spawn)
+    if actions.wait_for is not None and not {*actions.wait_for} <= _waitable(actions, branch):
+        return "wait_for"
+    if not num_new:
+        return None
     if branch.depth >= limits.max_child_depth:
         return "max_child_depth"
     if branch.num_unfinished_children + num_new > limits.max_children:
@@ -291,7 +322,20 @@ def _spec(event: TokenEvent, number: int, spawn: Spawn, position: int) -> ChildS
     )
 
 
-def _waits_for(actions: Actions) -> WaitsFor | None:
+def _waitable(actions: Actions, branch: Branch[Any]) -> set[int]:
+    """The numbers of the children that a sequence may wait for, with those that it is to spawn."""
+    number = len(branch.children)
+    new = {each for each, spawn in enumerate(actions.spawn, number) if not spawn.is_detached}
+    return new | {child.number for child in branch.unjoined}
+
+
+def _position(child: Branch[Any]) -> int:
+    assert child.spec is not None
+    return child.spec.position
+
+
+def _waits_for(actions: Actions) -> Wait | None:
+    numbers = None if actions.wait_for is None else tuple(actions.wait_for)
     if actions.await_resume:
-        return "caller"
-    return "children" if actions.block else None
+        return Wait("caller", numbers, actions.join_when)
+    return Wait("children", numbers, actions.join_when) if actions.block else None

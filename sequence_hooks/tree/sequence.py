@@ -4,12 +4,10 @@
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-Outcome = Literal["stopped", "length", "failed"]
+Outcome = Literal["stopped", "length", "failed", "cancelled"]
 """How a sequence ended. "stopped": by EOS, a stop token or a stop string. "length": by a length limit. "failed": it was
-aborted or could never fit."""
-
-WaitsFor = Literal["children", "caller"]
-"""What a BLOCKED sequence waits for: its children alone, or also a caller."""
+aborted or could never fit. "cancelled": its parent, or that of a sequence that it descends from, has gone on without
+it; an engine's own sequences know this as an abort."""
 
 
 class HookedSequence(Protocol):

@@ -20,6 +20,9 @@ class HookStats:
     num_failed: int = 0
     """Children that were aborted or could never fit."""
 
+    num_cancelled: int = 0
+    """Children, and those below them, that a parent has gone on without."""
+
     num_refused: Counter[RefusedBy] = field(default_factory=Counter)
     """Promises that were refused, by what has refused them."""
 

@@ -64,15 +64,14 @@ def waiting_of(branch: Branch[N], index: int) -> Waiting:
     Args:
         index: That of the completion that its tree belongs to.
     """
-    unjoined = branch.unjoined
     return Waiting(
         request_id=branch.request_id,
         parent_id=None if branch.parent is None else branch.parent.request_id,
         index=index,
         position=len(branch.sequence.output_token_ids),
         text=branch.sequence.text,
-        children=tuple(child.request_id for child in unjoined),
-        num_unfinished_children=sum(child.phase != "finished" for child in unjoined),
+        children=tuple(child.request_id for child in branch.awaited),
+        num_unfinished_children=branch.num_awaited,
         since=branch.blocked_time,
     )
 
@@ -91,8 +90,13 @@ def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int]) 
         spawn_position=child.spec.position,
         text=text,
         token_ids=tuple(token_ids),
-        finish_reason=child.sequence.finish_reason if child.phase == "finished" else None,
+        finish_reason=finish_reason_of(child) if child.phase == "finished" else None,
     )
+
+
+def finish_reason_of(child: Branch[N]) -> str | None:
+    """As the caller is told: engines know no other end than an abort for what its tree has cancelled."""
+    return "cancelled" if child.ended_as == "cancelled" else child.sequence.finish_reason
 
 
 def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
@@ -142,8 +146,9 @@ def _child_output(child: Branch[N]) -> ChildOutput:
         token_ids=token_ids,
         logprobs=None if logprobs is None else tuple(logprobs),
         result_token_ids=tuple(token_ids[position] for position in child.result_positions),
-        finish_reason=sequence.finish_reason,
+        finish_reason=finish_reason_of(child),
         failed=child.has_failed,
+        cancelled=child.is_cancelled,
         children=tuple(output_of(below) for below in child.children),
         segments=child.segments,
         joins=tuple(child.joins),

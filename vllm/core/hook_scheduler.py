@@ -183,6 +183,17 @@ class HookScheduler(FairScheduler):
             self.driver.abort(branch)
             self._kept.release(branch)
 
+    def cancel_sequences(self, branches: Collection[V0Branch]) -> None:
+        if self.output_proc_callback is not None:
+            # With asynchronous processing, tokens of the step before may not be processed yet.
+            for branch in branches:
+                self.output_proc_callback(request_id=branch.request_id)
+            self.free_finished_seq_groups()
+        cancelled = [branch for branch in branches if branch.phase != "finished"]
+        self.abort_sequences(cancelled)
+        # Streams are told of their ends, as of those of others that end outside a step.
+        self._finished_at_join += (branch.sequence.group for branch in cancelled)
+
     def abort_seq_group(
         self, request_id: str | Iterable[str], seq_id_to_seq_group: dict[str, Any] | None = None
     ) -> None:

@@ -40,6 +40,9 @@ class V0Sequence:
         self.reported_wait = 0.0
         """When the wait for its caller began that its stream was told of last, in seconds since the epoch."""
 
+        self.is_told = False
+        """Whether a stream has told of its end."""
+
         self.orders: tuple[Transcript, Transcript] | None = None
         """With detached children: its output as it was sampled, and assembled, once its tree has ended."""
 

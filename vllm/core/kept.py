@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.rules import needs_kv
 from vllm.core.hooked_sequence import V0Branch, num_alike
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import Sequence, SequenceGroup
@@ -34,8 +35,8 @@ class KeptKV:
 
     def groups(self) -> Iterator[SequenceGroup]:
         """The children whose KV can be given up, because no copy of it is under way."""
-        waiting = (children for parent, children in self._by_parent.items() if parent.num_joined < len(parent.children))
-        return (child.sequence.group for children in waiting for child in children)
+        children = (child for children in self._by_parent.values() for child in children)
+        return (child.sequence.group for child in children if needs_kv(child))
 
     def source(self, child: V0Branch) -> Source:
         """What a join can copy of a child's KV."""
@@ -45,7 +46,11 @@ class KeptKV:
         return Source(len(sequence.prompt_token_ids), num_available, child.injected)
 
     def release(self, parent: V0Branch) -> None:
-        """Free what the children of ``parent`` hold."""
-        for child in self._by_parent.pop(parent, ()):
-            seq = child.sequence.seq
-            self._blocks.free(seq, self._num_alike.pop(seq.seq_id))
+        """Free what those children of ``parent`` hold which are to be joined at no later join."""
+        children = self._by_parent.pop(parent, ())
+        for child in children:
+            if not needs_kv(child):
+                seq = child.sequence.seq
+                self._blocks.free(seq, self._num_alike.pop(seq.seq_id))
+        if left := [child for child in children if needs_kv(child)]:
+            self._by_parent[parent] = left

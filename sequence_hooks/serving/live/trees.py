@@ -11,7 +11,7 @@ from typing import Literal
 
 from sequence_hooks.results import Origin
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.transcript import N
+from sequence_hooks.tree.transcript import N, finish_reason_of
 
 NUM_RECENT = 20
 """How many trees that have ended are shown."""
@@ -48,6 +48,9 @@ class LiveSequence:
     state: State
     waits_for: Literal["children", "caller"] | None = None
     """What it waits for if it is "blocked"."""
+
+    num_awaited: int = 0
+    """How many of its children have to finish yet, before it can go on."""
 
     since: float | None = None
     """When it was last BLOCKED; None if it never was."""
@@ -140,9 +143,10 @@ def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
         is_detached=branch.is_detached,
         state=_state_of(branch),
         waits_for=("caller" if branch.awaits_resume else "children") if is_blocked else None,
+        num_awaited=branch.num_awaited if is_blocked else 0,
         since=branch.blocked_time or None,
         num_output_tokens=len(sequence.output_token_ids),
-        finish_reason=sequence.finish_reason if branch.phase == "finished" else None,
+        finish_reason=finish_reason_of(branch) if branch.phase == "finished" else None,
         started=branch.spawn_time,
         ended=branch.finished_time if branch.phase == "finished" else None,
         last_tokens=tuple(_last(branch, num_tokens)),

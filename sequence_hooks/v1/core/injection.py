@@ -153,7 +153,7 @@ class Injection:
             self.step = InjectedStep(self._num_steps, copies, offsets)
         # What takes these blocks now writes to them after the copies.
         for request in self.copies:
-            self._kept.release_children(request)
+            self._kept.release_settled(request)
         self.copies.clear()
 
     def take_computed_glue(self, output: SchedulerOutput) -> list[Request]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.rules import needs_kv
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -72,6 +73,12 @@ class KeptKV:
         """Give back what is kept of the children of ``parent``, if anything is."""
         for child in list(self._children.get(parent, ())):
             self.release(child)
+
+    def release_settled(self, parent: Request) -> None:
+        """Give back what is kept of those children of ``parent`` which are to be joined at no later join."""
+        for child in list(self._children.get(parent, ())):
+            if not needs_kv(self._by_child[child].branch):
+                self.release(child)
 
     def release(self, child: str) -> bool:
         """Give back what is kept of a child; whether anything was."""

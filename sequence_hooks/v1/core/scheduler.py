@@ -283,7 +283,7 @@ class HookScheduler(ReleaseScheduler):
                 self._shares.end(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
-        if branch is not None and branch.has_failed:
+        if branch is not None and branch.ended_as in ("failed", "cancelled"):
             # User-defined code may have aborted it while its token is processed: upstream is to cache no block for it.
             request.num_computed_tokens = 0
         return freed
@@ -340,7 +340,7 @@ class HookScheduler(ReleaseScheduler):
         self._leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
-            self._kept.release_children(request)
+            self._kept.release_settled(request)
 
     def kv_source(self, child: V1Branch) -> Source:
         """What is kept of a finished child."""
@@ -379,7 +379,7 @@ class HookScheduler(ReleaseScheduler):
                 self.requests[glue.request_id] = glue
                 self._tree_queue.prepend_request(glue)
         else:
-            self._kept.release_children(request)
+            self._kept.release_settled(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
         """Finish a BLOCKED request with the end that it had, or with the model's length."""
@@ -393,6 +393,10 @@ class HookScheduler(ReleaseScheduler):
     def abort_sequences(self, branches: Sequence[V1Branch]) -> None:
         """Abort requests, in this order."""
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
+
+    def cancel_sequences(self, branches: Sequence[V1Branch]) -> None:
+        """Abort requests, in this order: what a step in flight samples for them is dropped."""
+        self.abort_sequences(branches)
 
     # Who gives up its row or its KV, and what is out of upstream's queues.
 

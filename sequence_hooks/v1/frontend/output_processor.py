@@ -108,10 +108,11 @@ class HookOutputProcessor(OutputProcessor):
         """
         self._stats.begin(engine_core_timestamp, iteration_stats)
         args = (engine_core_timestamp, iteration_stats, *args)
-        outputs = engine_core_outputs
+        outputs, early = engine_core_outputs, list[Any]()
         if outputs and outputs[0].request_id == EVENT_LOG_ID:
             self._begin_step(outputs[0])
-            outputs = outputs[1:]
+            # What has ended between two steps is told before an output that ends its request.
+            early, outputs = self._side_outputs.take_outputs(self._states), outputs[1:]
         step = self._step
         if step is None:
             made = self._process(outputs, *args, **kwargs)
@@ -120,6 +121,7 @@ class HookOutputProcessor(OutputProcessor):
         end = min(len(outputs), step.num_outputs)
         step.num_outputs -= end
         made = self._process(outputs[:end], *args, **kwargs)
+        made.request_outputs[:0] = early
         if step.num_outputs:
             return made
         self._step = None

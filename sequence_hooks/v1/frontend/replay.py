@@ -13,7 +13,17 @@ from msgspec import structs
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Limited, Spawned, TreeObserver
+from sequence_hooks.tree.events import (
+    Aborted,
+    Assembled,
+    Blocked,
+    Cancelled,
+    Ended,
+    Joined,
+    Limited,
+    Spawned,
+    TreeObserver,
+)
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Span
@@ -71,7 +81,7 @@ class Replay:
             case Blocked():
                 # One that has ended is BLOCKED by its end.
                 if branch.ended_as is None:
-                    self.trees.block(branch, event.waits_for)
+                    self.trees.block(branch, event.wait)
             case Limited():
                 self.trees.limit(branch, event.limit)
             case Joined():
@@ -83,6 +93,10 @@ class Replay:
             case Aborted():
                 branch.sequence.finish_reason = "abort"
                 self.trees.abort(branch)
+            case Cancelled():
+                if branch.phase != "finished":
+                    branch.sequence.finish_reason = "cancelled"
+                self.trees.cancel(branch)
             case Assembled():
                 self.trees.assemble(branch, [self._named(span) for span in event.spans])
 
@@ -112,7 +126,8 @@ class Replay:
             ends_at_length=event.ends_at_length,
             error=event.error,
         )
-        self.trees.join(branch, merge, event.num_prefill, event.num_injected)
+        children = [self.branches[child] for child in event.children]
+        self.trees.join(branch, children, merge, event.num_prefill, event.num_injected)
 
     def _named(self, span: Span) -> Span:
         """What the engine tells, with the names that its caller knows."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from logging import Logger
 
 import vllm.outputs as upstream
-from sequence_hooks.tree.events import Blocked, Ended, TreeEvent
+from sequence_hooks.tree.events import Blocked, Cancelled, Ended, TreeEvent
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
@@ -29,7 +29,7 @@ class SideOutputs:
 
     def note(self, branch: FrontBranch, event: TreeEvent) -> None:
         """Note an end, and the beginning of a wait for a caller, which is also logged."""
-        if isinstance(event, Ended):
+        if isinstance(event, Ended) or (isinstance(event, Cancelled) and branch.ended_as == "cancelled"):
             self.note_delta(branch)
         elif isinstance(event, Blocked) and event.waits_for == "caller":
             self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))
