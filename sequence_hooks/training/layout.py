@@ -10,7 +10,7 @@ child's KV are (`Moving`). The parent computes only the *glue* in its own contex
 inserted tokens, tokens that no child has computed, and the very last token (`sequence_hooks.tree.injection` draws it).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -54,10 +54,20 @@ class _Way(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A merged token, and where it stands in the context of ``child``; one that no child has has neither."""
+    """A token of a join, and where it stands in the context of ``child``.
 
-    child: "_Layout | None"
-    place: int
+    One that is inserted, or is of a child that has not seen its parent, stands nowhere else.
+    """
+
+    child: "_Layout | None" = None
+    place: int = 0
+    is_last: bool = False
+    """Whether it belongs to what the join inserts last."""
+
+    @property
+    def has_kv(self) -> bool:
+        """Whether the child has KV of it, if none is given up."""
+        return self.child is not None and self.child._has_kv(self.place)
 
 
 class _Layout:
@@ -114,12 +124,13 @@ class _Layout:
             self._table.predict(self._contexts[first + position], target)
 
     def _join(self, join: Join) -> None:
-        """Let the sequence see what a join has injected; the tokens of one that injects nothing are text."""
-        tree = self._tree
+        """Lay out a join: what it has injected, and the text that the sequence computes itself."""
+        tree, pieces = self._tree, list(self._pieces(join))
         if not join.num_prefill:
             return
         if join.num_prefill == join.num_context:
             self._start_over(tree.num_prompt + join.position)
+            self._place(pieces, num_seen=0)
             return
         num_injectable = tree.num_injectable(join)
         if join.num_prefill != join.num_merged + 1 - num_injectable:
@@ -128,23 +139,28 @@ class _Layout:
                 f"{join.num_merged + 1 - num_injectable}: KV was given up, and what was injected is unknown. Leave its "
                 "tree out, or give the engine more KV cache"
             )
-        if num_injectable:
-            self._inject(join)
+        self._extend_to(tree.num_prompt + join.position)
+        self._place(pieces, num_seen=len(pieces) - 1)
 
-    def _inject(self, join: Join) -> None:
-        pieces = list(self._pieces(join))
-        self._extend_to(self._tree.num_prompt + join.position)
+    def _place(self, pieces: Sequence[_Piece], num_seen: int) -> None:
+        """Lay out the tokens of a join. Of the first ``num_seen`` those are seen that have a child's KV."""
         furthest = self._next_positions[-1] - 1
-        for number, (child, place) in enumerate(pieces, 1):
+        for number, piece in enumerate(pieces):
             position = self._next_positions[-1]
-            if child is not None and self._way.merge == "overlap":
-                position = child._position(place)
-            if child is None or number == len(pieces) or not child._has_kv(place):
-                self._compute_at(position)
+            if self._way.merge == "overlap":
+                position = self._overlapping(piece, position, furthest)
+            if piece.child is not None and piece.has_kv and number < num_seen:
+                self._see(self._moved(piece.child, piece.place, position), position)
             else:
-                self._see(self._moved(child, place, position), position)
+                self._compute_at(position)
             furthest = max(furthest, position)
         self._next_positions[-1] = furthest + 1
+
+    def _overlapping(self, piece: _Piece, following: int, furthest: int) -> int:
+        """The position of a piece, as `sequence_hooks.tree.positions` has it."""
+        if piece.child is not None:
+            return piece.child._position(piece.place)
+        return furthest + 1 if piece.is_last else following
 
     def _moved(self, child: "_Layout", place: int, position: int) -> int:
         """A row for ``position`` with what a child has computed at ``place``."""
@@ -157,21 +173,28 @@ class _Layout:
         children = {child.name: child for child in self._tree.children}
         for segment in merged_by(join, self._tree.segments):
             num_tokens = segment.end - segment.start
-            if segment.child is None:
-                yield from [_Piece(None, 0)] * num_tokens
+            child = None if segment.child is None else children[segment.child]
+            if child is None:
+                yield from [_Piece(is_last=segment.end == join.position + join.num_merged)] * num_tokens
+            elif not child.sees_parent:
+                yield from [_Piece()] * num_tokens
             else:
-                child = children[segment.child]
                 laid_out = self._laid_out(child)
                 # A prefix is counted back from the child's own output.
                 own = child.result if segment.origin == "merged" else range(-len(child.prompt_token_ids), 0)
                 yield from (_Piece(laid_out, child.num_prompt + each) for each in own[:num_tokens])
 
     def _start_over(self, num_tokens: int) -> None:
-        """Compute all tokens from the context alone. Children of the first ``num_tokens`` have seen the former rows."""
+        """Compute the first ``num_tokens`` from the context alone, at the same positions. Their children have seen the
+        former rows."""
         for child in self._tree.children:
             if child.num_shared <= num_tokens:
                 self._laid_out(child)
+        *positions, following = map(self._position, range(num_tokens + 1))
         self._contexts, self._next_positions, self._seen = [NOTHING], [0], set()
+        for position in positions:
+            self._compute_at(position)
+        self._next_positions[-1] = following
 
     def _laid_out(self, child: TokenTree) -> "_Layout":
         if child.name not in self._children:

@@ -56,6 +56,15 @@ class ResultOf:
 
 
 @dataclass(frozen=True)
+class PrefixOf:
+    """What the sequence gets of a child's own prompt, as `sequence_hooks.handlers.PrefixOf` says to a join: all of it,
+    before its `ResultOf`. It is the child's text, with the child's KV, and not an `InsertedText`."""
+
+    child: str
+    """The child's name."""
+
+
+@dataclass(frozen=True)
 class TextTree:
     """One sequence with its children."""
 
@@ -65,7 +74,7 @@ class TextTree:
     prompt: str
     """A root's prompt; for a child, the text that follows its parent's context."""
 
-    output: tuple[SampledText | InsertedText | Fork | ResultOf, ...]
+    output: tuple[SampledText | InsertedText | Fork | PrefixOf | ResultOf, ...]
     sees_parent: bool = True
     """Whether a child's context begins with its parent's."""
 
@@ -78,7 +87,8 @@ def encoded(tree: TextTree, encode: Encode) -> TokenTree:
     """A tree of token ids, whose engine has given up no KV.
 
     Raises:
-        ValueError: two sequences have the same name; or a result is that of no child, or of one that starts later.
+        ValueError: two sequences have the same name; or a result or prefix is that of no child, or of one that starts
+            later.
     """
     names = list(_names(tree))
     twice = [name for name in names if names.count(name) > 1]
@@ -103,6 +113,8 @@ def _encoded(tree: TextTree, encode: Encode, num_parent: int) -> TokenTree:
             writer.children[piece.child.name] = _encoded(piece.child, encode, num_context)
         elif isinstance(piece, ResultOf):
             writer.write_result(piece.child)
+        elif isinstance(piece, PrefixOf):
+            writer.write_prefix(piece.child)
         elif isinstance(piece, InsertedText):
             writer.write(encode(piece.text), "inserted")
         else:
@@ -132,10 +144,16 @@ class _Writer:
             self._result += range(start, end)
 
     def write_result(self, name: str) -> None:
-        if name not in self.children:
-            raise ValueError(f"{self._name} has no child {name!r} before its result; it has {list(self.children)}")
-        child = self.children[name]
+        child = self._child(name, "result")
         self.write([child.output_token_ids[position] for position in child.result], "merged", name)
+
+    def write_prefix(self, name: str) -> None:
+        self.write(self._child(name, "prefix").prompt_token_ids, "inserted", name)
+
+    def _child(self, name: str, what: str) -> TokenTree:
+        if name not in self.children:
+            raise ValueError(f"{self._name} has no child {name!r} before its {what}; it has {list(self.children)}")
+        return self.children[name]
 
     def tree(self, num_shared: int, prompt: tuple[int, ...]) -> TokenTree:
         without_joins = TokenTree(

@@ -9,6 +9,7 @@ from sequence_hooks.config.limits import LimitName, Limits
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.positions import PLAIN, Positions, Strand
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class Branch(Generic[S]):
         self.injected: InjectedKV | None = None
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
+        self.positions: Positions = PLAIN
+        """Those of its context, whatever KV it has."""
+
         self._num_released = 0
         self._detached_unreleased: list[Branch[S]] = []
         """The detached children whose contexts are still needed."""
@@ -115,6 +119,11 @@ class Branch(Generic[S]):
     def is_detached(self) -> bool:
         """Whether its parent neither waits for it nor sees it."""
         return self.spec is not None and self.spec.is_detached
+
+    @property
+    def sees_parent(self) -> bool:
+        """Whether the context of a child begins with all that its parent had."""
+        return self.spec is not None and self.spec.context == "parent"
 
     @property
     def unjoined(self) -> list["Branch[S]"]:
@@ -222,12 +231,21 @@ class Branch(Generic[S]):
         self._output = made if self.phase == "finished" else None
         return made
 
+    @property
+    def strand(self) -> Strand:
+        """Where its tokens stand."""
+        return Strand(len(self.sequence.prompt_token_ids), self.positions)
+
+    def place(self, positions: Positions) -> None:
+        """Record the positions of its context."""
+        self.positions = positions
+
     def inject(self, injected: "InjectedKV") -> None:
         """Record that KV was injected into its context."""
         self.injected = injected
 
     def discard_injected(self) -> None:
-        """Record that its KV was discarded, and will be computed from its own context."""
+        """Record that its KV was discarded, and will be computed from its own context, at the same positions."""
         self.injected = None
 
     def take_releasable(self) -> list["Branch[S]"]:
@@ -238,7 +256,7 @@ class Branch(Generic[S]):
         while left:
             branch = left.pop()
             taken.append(branch)
-            branch.injected = None
+            branch.injected, branch.positions = None, PLAIN
             # The children of an aborted branch are never joined.
             left += branch._take_children(len(branch.children))
         return taken

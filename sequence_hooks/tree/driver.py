@@ -35,6 +35,7 @@ from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Encode, Span
 from sequence_hooks.tree.port import E, SchedulerPort, SequencePort
+from sequence_hooks.tree.positions import Positions, overlapping
 from sequence_hooks.tree.resume import checked_ids
 from sequence_hooks.tree.rules import Decision, Merge, Refusal
 
@@ -164,7 +165,7 @@ class ForkJoinDriver(Generic[E]):
 
     def room_to_resume(self, branch: Branch[E]) -> int:
         """How many more tokens the context of a branch may have."""
-        return self._sequences.max_len(branch.sequence) - branch.num_context
+        return self._sequences.max_len(branch.sequence) - branch.num_context - branch.positions.lead
 
     def resume(self, request_id: str, token_ids: Sequence[int] | None) -> None:
         """Let a branch that waits for its caller go on, with these tokens after its children's results.
@@ -187,9 +188,13 @@ class ForkJoinDriver(Generic[E]):
         if branch.phase != "blocked":
             # Its own join function has aborted it.
             return
+        positions = self._positions(branch, merge)
+        merge = rules.within(merge, positions, max_len)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
         ends = branch.ended_as is not None or merge.ends_at_length
+        if not ends:
+            branch.place(positions)
         injected = None if ends else self._inject(branch, merge)
         num_injected = 0 if injected is None else len(injected.copies)
         num_prefill = 0 if ends else merge.num_context - branch.sequence.num_computed_tokens - num_injected
@@ -202,6 +207,13 @@ class ForkJoinDriver(Generic[E]):
             # The join has filled the model's length, and detached children are not done.
             self._scheduler.block_sequence(branch)
 
+    def _positions(self, branch: Branch[E], merge: Merge) -> Positions:
+        """Those of a BLOCKED branch after a join, whatever KV it and its children have. An end changes none."""
+        if self._special_kwargs.position_rule == "sequential" or branch.ended_as is not None:
+            return branch.positions
+        strands = {child.request_id: child.strand for child in branch.unjoined if child.sees_parent}
+        return overlapping(branch.positions, merge.num_context - merge.num_merged, merge.spans, strands)
+
     def _inject(self, branch: Branch[E], merge: Merge) -> InjectedKV | None:
         """Give a BLOCKED branch the KV of its children, if it has its own, and there are slots."""
         num_computed = branch.sequence.num_computed_tokens
@@ -209,7 +221,7 @@ class ForkJoinDriver(Generic[E]):
             return None
         context = Context(merge.num_context - merge.num_merged, num_computed, branch.injected)
         sources = {child.request_id: self._scheduler.kv_source(child) for child in branch.unjoined}
-        injected = plan_injection(context, merge.spans, sources, self._special_kwargs.position_rule)
+        injected = plan_injection(context, merge.spans, sources, branch.positions)
         if injected is None or not self._scheduler.allocate_injected(branch):
             return None
         branch.inject(injected)

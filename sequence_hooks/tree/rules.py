@@ -27,7 +27,7 @@ queue and compute sequences, and to append what a join returns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sequence_hooks.config.limits import LimitName
@@ -40,6 +40,7 @@ from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.merge import Encode, Span, cut_to, inserted, merge, num_tokens
+from sequence_hooks.tree.positions import Positions, num_within
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.transcript import N, finished
 
@@ -141,7 +142,8 @@ def decide(
         return Refusal(error=error)
     specs = [_spec(event, each, spawn, num_context) for each, spawn in enumerate(actions.spawn, number)]
     # Each child needs room for a token of its own.
-    if any(spec.num_prompt_tokens >= max_len for spec in specs):
+    lead = branch.positions.lead
+    if any(spec.num_prompt_tokens + lead * bool(spec.num_shared) >= max_len for spec in specs):
         return Refusal(limit="max_model_len")
     own_params = (spawn.sampling_params for spawn in actions.spawn)
     children = tuple(zip(specs, own_params, strict=True))
@@ -186,13 +188,35 @@ def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None
     )
 
 
+def within(merge: Merge, positions: Positions, max_len: int) -> Merge:
+    """The part of a join whose positions a model has: they may be further than its tokens are many.
+
+    Args:
+        positions: Those of the context after the join.
+        max_len: The model has none from here on.
+    """
+    first = merge.num_context - merge.num_merged
+    num_fitting = num_within(positions, first, merge.num_context, max_len)
+    if num_fitting == merge.num_merged and positions.of(merge.num_context) < max_len:
+        return merge
+    spans = tuple(span for span in cut_to(merge.spans, num_fitting) if span.token_ids)
+    return replace(
+        merge,
+        spans=spans,
+        segments=tuple(segments(spans, merge.position)),
+        num_cut=merge.num_cut + merge.num_merged - num_fitting,
+        num_context=first + num_fitting,
+        ends_at_length=True,
+    )
+
+
 def keeps_kv(child: Branch[Any]) -> bool:
     """Whether the parent of a child whose sequence has ended may still be given its KV; otherwise nobody needs it.
 
     An engine may free a sequence before its tree learns how it has ended, so the sequences are asked as well.
     """
     parent, spec = child.parent, child.spec
-    if parent is None or spec is None or spec.context != "parent" or spec.is_detached:
+    if parent is None or spec is None or not child.sees_parent or spec.is_detached:
         return False
     has_result = child.sequence.outcome in ("stopped", "length")
     goes_on = parent.ended_as is None and parent.sequence.outcome is None

@@ -42,7 +42,7 @@ class KeptKV:
         sequence = child.sequence
         is_here = self.holds(sequence.seq) and self._blocks.is_on_device(sequence.seq)
         num_available = sequence.num_computed_tokens if is_here else 0
-        return Source(len(sequence.prompt_token_ids), num_available, child.injected)
+        return Source(child.strand, num_available)
 
     def release(self, parent: V0Branch) -> None:
         """Free what the children of ``parent`` hold."""

@@ -40,7 +40,9 @@ class HookStopChecker(StopChecker):
         # Upstream checks no limit before min_tokens, and a child or a parent with merged tokens may lack room for them.
         branch = branch_of_seq(seq)
         has_tokens = branch is None or branch.count_sampled()
-        if not seq.is_finished() and not (has_tokens and seq.get_len() < self.max_len(lora_req)):
+        # A position may be further than the number of tokens.
+        num_positions = seq.get_len() + (0 if branch is None else branch.positions.lead)
+        if not seq.is_finished() and not (has_tokens and num_positions < self.max_len(lora_req)):
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
     def _stop_by_params(
