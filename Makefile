@@ -175,7 +175,8 @@ bench-agreement: setup ## kv_inject against a prefill of the same tokens
 bench-plugin-overhead: plugin ## steps of a stock vLLM with the plug-in and no hook token, against those without
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.plugin_overhead
 
-bench-fairness: plugin ## an ordinary request beside one that spawns as much as it can, on a stock vLLM with the plug-in
+bench-fairness: setup plugin ## an ordinary request beside one that spawns as much as it can, on both engines
+	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m benchmarks.bench_fairness
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.bench_fairness
 
 bench-plugin: setup plugin ## hooks on a stock vLLM against a client, decoding in sequence, and the fork: build/bench-plugin

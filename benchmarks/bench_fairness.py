@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from forkjoin_engine import MODEL_FOLDER, SamplingParams, hooks_for, open_engine
 
+import vllm
 from benchmarks.counts import positive
 
 TARGET = 4.0
@@ -132,7 +133,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=positive, default=3, help="rounds for each load")
     parser.add_argument("--loads", type=positive, default=len(LOADS), help="measure only the first so many loads")
     options = parser.parse_args()
-    print(f"{MODEL_FOLDER.name}: medians of {options.repeats}, seconds and steps; target: at most {TARGET:g}")
+    print(f"{MODEL_FOLDER.name} on vLLM {vllm.__version__}: medians of {options.repeats}, seconds and steps")
+    print(f"target: at most {TARGET:g} times as long beside hooks as beside hooks: 0")
     print(f"{'load':<22} {ALONE:>15} {UNHOOKED:>15} {HOOKED:>15} {'ratio':>6}")
     for load in LOADS[: options.loads]:
         print(line(load.name, dict(measure(load, options.repeats))), flush=True)

@@ -49,8 +49,8 @@ class Failure(Exception):
 
 
 @cache
-def _model(adapter: int) -> Model:
-    return Model(model_folder(), adapter)
+def _model(architecture: str, adapter: int) -> Model:
+    return Model(model_folder(architecture), adapter)
 
 
 def replay(history: History) -> Tally:
@@ -67,7 +67,7 @@ def replay(history: History) -> Tally:
             _rules(history, request).check(root)
         roots[request.adapter].append((root, history.plan(request)))
     for adapter, those in roots.items():
-        _model(adapter).check(those)
+        _model(history.setup.architecture, adapter).check(those)
     if history.is_reproducible:
         _check_again(run)
     return count(run, [root for those in roots.values() for root, _ in those])

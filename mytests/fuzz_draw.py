@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the fuzzer's histories are drawn, and which features may be combined in one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.check_upstream.workload import VOCABULARY
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_adapters import NUM_ADAPTERS
+from mytests.fuzz_architectures import LLAMA
 from mytests.fuzz_grammars import grammars
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES, SEPARATORS, Abort, History, Request, Setup
 from mytests.fuzz_model import EOS, PROMISE, SYNC, word
@@ -17,6 +18,9 @@ from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST
 from mytests.fuzz_triggers import TEXTS
 from sequence_hooks.config.choices import ChildContext
+
+ARCHITECTURES = (LLAMA,) * (len(DIALECT.architectures) - 1) + DIALECT.architectures[1:]
+"""Every other history has the Llama, which alone has adapters."""
 
 MAX_FEATURES = 4
 """The maximum number of features in one request's parameters."""
@@ -103,6 +107,9 @@ def _consistent(drawn: Params) -> Params:
         drawn = replace(drawn, temperature=1.0, seed=5)
     if not drawn.detokenize:
         drawn = replace(drawn, stop=())
+    if drawn.ignore_eos:
+        # There may be several in a row, and `mytests.fuzz_text.piece` does not know what is before a token.
+        drawn = replace(drawn, spaces_between_special_tokens=True)
     return _without_rivals(drawn, drawn)
 
 
@@ -162,7 +169,9 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
 
 
 @st.composite
-def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> History:
+def histories(
+    draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES), architectures: Sequence[str] = ARCHITECTURES
+) -> History:
     """All histories, or those whose requests differ from plain ones only in ``features``."""
     setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))
     request = st.builds(
@@ -180,8 +189,10 @@ def histories(draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES)) -> 
     streams = st.sampled_from(["CUMULATIVE", "DELTA", "FINAL_ONLY"])
     requests = draw(st.lists(st.tuples(request, st.just(setup), streams), min_size=1, max_size=6))
     aborts = st.builds(Abort, step=st.integers(0, 60), place=st.integers(0, 40))
-    return History(
-        setup,
-        tuple(_together(*each) for each in requests),
-        draw(st.lists(aborts, max_size=3).map(tuple)),
-    )
+    drawn = draw(st.lists(aborts, max_size=3).map(tuple))
+    architecture = draw(st.sampled_from(architectures))
+    if architecture != LLAMA:
+        # There are no adapters for it.
+        setup = replace(setup, architecture=architecture, max_loras=0)
+        requests = [(replace(request, adapter=0), setup, stream) for request, _, stream in requests]
+    return History(setup, tuple(_together(*each) for each in requests), drawn)

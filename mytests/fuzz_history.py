@@ -63,6 +63,7 @@ class Setup(Compact):
     """That of grammars that choose none."""
 
     dtype: str = "float32"
+    architecture: str = DIALECT.architectures[0]
 
     @property
     def num_blocks(self) -> int:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fuzzer's model: a tiny random Llama, with a tokenizer for which allowed tokens are easy to compute.
+"""The fuzzer's models: tiny and random, with a tokenizer for which allowed tokens are easy to compute.
 
-A token is a word, and no word is a prefix of another: what a grammar allows next is a set of tokens.
+A token is a word, and no word is a prefix of another: what a grammar allows next is a set of tokens. All but the Llama
+are of `mytests.fuzz_architectures`.
 """
 
 import tempfile
@@ -16,6 +17,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.check_upstream.workload import VOCABULARY, save_model
+from mytests.fuzz_architectures import LLAMA, save_random
 
 EOS, PROMISE, SYNC = 2, 3, 4
 OPEN_JSON, CLOSE_JSON = 5, 6
@@ -28,9 +30,12 @@ def word(token: int) -> str:
 
 
 @cache
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+def _temporary_folder(architecture: str) -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
-    save_model(Path(folder.name))
+    if architecture == LLAMA:
+        save_model(Path(folder.name))
+    else:
+        save_random(architecture, Path(folder.name))
     words = {word(token): token for token in range(VOCABULARY)}
     backend = Tokenizer(WordLevel(words, unk_token=word(0)))
     backend.pre_tokenizer = WhitespaceSplit()
@@ -39,9 +44,9 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def model_folder() -> Path:
+def model_folder(architecture: str = LLAMA) -> Path:
     """The folder of the model, which exists until the process ends."""
-    return Path(_temporary_folder().name)
+    return Path(_temporary_folder(architecture).name)
 
 
 def fill_with_noise(values: torch.Tensor) -> None:

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from mytests.fuzz_architectures import LLAMA
 from mytests.fuzz_run import Run
 from mytests.fuzz_tree import Node
 
@@ -19,6 +20,7 @@ KINDS = (
     "with_other_parameters",
     "streams",
     "forks_by_text",
+    "of_other_models",
 )
 """What a run must have seen before it means anything that no fault was found."""
 
@@ -60,6 +62,9 @@ class Tally:
 
     urgent: int = 0
     """Those more urgent than others of their history."""
+
+    of_other_models: int = 0
+    """Those of another architecture than the Llama's."""
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -108,4 +113,5 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         streams=sum(request.params.stream == "DELTA" for request in done),
         forks_by_text=sum(node.depth > 0 for node in nodes) * bool(history.setup.promise_text),
         urgent=sum(request.priority < lowest for request in done),
+        of_other_models=len(done) * (history.setup.architecture != LLAMA),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_adapters import with_adapter
@@ -35,7 +35,7 @@ class Model:
     """The reference: which tokens the model gives in each context, and with what logprobs."""
 
     def __init__(self, folder: Path, adapter: int = 0) -> None:
-        model = LlamaForCausalLM.from_pretrained(folder).float().eval()
+        model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
         self._model = with_adapter(model, adapter) if adapter else model
 
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import strategies as st
 
 import mytests.fuzz as fuzzer
+from mytests.engine.dialect import DIALECT
 from mytests.faults import fault_named
 from mytests.faults.fault import HERE
 from mytests.faults.planting import planted
-from mytests.fuzz import History, Tally
+from mytests.fuzz import History, Tally, fuzz
 from mytests.fuzz_draw import histories
 from mytests.fuzz_tally import MIN_HISTORIES, MIN_JOINS
-from mytests.fuzz_trials import first_failure, short_run
-from mytests.tiers import full, sizes
+from mytests.fuzz_trials import SECONDS, first_failure, short_run
+from mytests.tiers import full, names, sizes
 
 pytestmark = pytest.mark.model
 
@@ -31,6 +32,18 @@ def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
     tally = short_run(SHORT_SEED, size)
     assert tally.unseen == []
     assert tally.sequences > 2 * tally.histories
+
+
+@pytest.mark.floats
+@pytest.mark.parametrize("architecture", names(DIALECT.architectures[1:], []))
+def test_trees_of_each_architecture(architecture: str) -> None:
+    """Such as have windows, attention sinks or experts: forks, joins, and KV that is given up."""
+    tally = fuzz(SECONDS, 5, among=histories(architectures=(architecture,)), is_enough=_has_most)
+    assert tally.of_other_models > 20
+
+
+def _has_most(seen: Tally) -> bool:
+    return seen.joins > 30 and seen.joins_after_loss > 2 and seen.preemptions > 2 and seen.forks_by_text > 0
 
 
 def _has_plain_joins(history: History) -> bool:

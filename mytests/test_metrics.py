@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.engine.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan
+from mytests.rules.handlers import FORK, Malformed
 from vllm.engine.hook_metrics import HookStatLogger
 from vllm.engine.llm_engine import LLMEngine
 
@@ -73,6 +74,18 @@ class TestMetrics:
         assert told("promises_refused_total", limit="max_children") == 2
         assert told("trees_limited_total", limit="max_children") == 1
         assert told("trees_limited_total", limit="max_tree_tokens") == 1
+        engine.assert_empty()
+
+    def test_other_refusals_are_counted_beside_them(self) -> None:
+        """What a handler finds malformed, and a hook that fails."""
+        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: f"{Malformed.__module__}.Malformed"}))
+        logger = logger_of(engine)
+        engine.add()
+        engine.run(plan(r="a*b*c*d"))
+        log(logger)
+        assert told("promises_refused_total", limit="malformed") == 1
+        assert told("promises_refused_total", limit="failed") == 2
+        assert told("trees_limited_total", limit="malformed") == told("trees_limited_total", limit="failed") == 1
         engine.assert_empty()
 
     def test_who_is_blocked_and_what_they_hold(self) -> None:

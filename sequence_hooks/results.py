@@ -190,8 +190,9 @@ class TreeFields:
     request has ``extra_args={"count_tree": True}`` in its sampling parameters."""
 
     limits_met: tuple[str, ...] = ()
-    """The limits that have refused a promise of its tree, by name, ``max_model_len`` among them; with
-    ``max_tree_tokens``, that limit has ended all sequences of the tree."""
+    """What has refused a promise of its tree, in this order: limits by name, ``max_model_len`` among them; "malformed"
+    for a block that is not as its notation has it, all or a part of which is ordinary text; "failed" for a hook that
+    has raised, or asked for what cannot be. ``max_tree_tokens`` has ended all sequences of the tree."""
 
     sampled: Transcript | None = None
     """The completion as it was sampled, which is its context; None unless it has detached children."""

@@ -115,3 +115,7 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens
         return [ord(character) for character in text]
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        names = {token_id: name for name, token_id in self.get_vocab().items()}
+        return "".join(names.get(token_id, chr(token_id)) for token_id in token_ids)

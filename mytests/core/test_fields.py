@@ -38,6 +38,9 @@ class WordTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return {"fork": [9], "sync up": [3, 4]}.get(text, [0])
 
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return " ".join({9: "fork", 3: "sync", 4: "up"}.get(token_id, "?") for token_id in token_ids)
+
 
 class TestFields:
     @pytest.mark.parametrize(

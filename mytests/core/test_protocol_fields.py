@@ -12,7 +12,7 @@ import pytest
 
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.presets import ONE_TOKEN, PROTOCOLS, fields_of, one_token_tags
+from sequence_hooks.config.presets import ONE_TOKEN, PROTOCOLS, REQUIRED, fields_of, one_token_tags
 from sequence_hooks.config.tokens import needs_tokenizer, single_token, with_token_ids
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent
 from sequence_hooks.handlers.builtin import make_handlers
@@ -28,18 +28,46 @@ class Tagged(Tokenizer):
         tags = ["<FORK>", "<CHILD>", "<|im_end|>", "[fork]"]
         return {**super().get_vocab(), **{tag: 300 + index for index, tag in enumerate(tags)}}
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return "".join(map(chr, token_ids))
-
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_word_is_a_whole_configuration(protocol: str) -> None:
     """That is valid, can be sent to another process, and needs a tokenizer for its tags."""
-    special_kwargs = SpecialKwargs(protocol=protocol)
+    fields: dict[str, Any] = {"protocol": protocol, **dict.fromkeys(REQUIRED.get(protocol, {}), "<fork>")}
+    special_kwargs = SpecialKwargs(**fields)
     assert pickle.loads(pickle.dumps(special_kwargs)) == special_kwargs
     assert dataclasses.replace(special_kwargs) == special_kwargs
-    assert Derived.of(special_kwargs) == Derived.of({"protocol": protocol})
+    assert Derived.of(special_kwargs) == Derived.of(fields)
     assert needs_tokenizer(special_kwargs)
+
+
+def test_a_field_that_no_one_published_is_asked_for() -> None:
+    """The error says why, and what to give; an id will do."""
+    with pytest.raises(ValueError) as error:
+        SpecialKwargs(protocol="padoc")
+    assert str(error.value) == (
+        "special_kwargs: promise_token is None; protocol 'padoc' needs it: no public checkpoint tells the text of its "
+        "fork token; give that of your model's, or promise_token_id"
+    )
+    by_id = SpecialKwargs(protocol="padoc", promise_token_id=7)
+    assert (by_id.promise_token_id, needs_tokenizer(by_id)) == (7, False)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "fields"),
+    [
+        ("hpd", {"max_running_children": 64, "max_children": 1024, "max_tree_sequences": 1025}),
+        ("padoc", {"promise_token": "<fork>", "max_children": 255, "max_tree_sequences": 256}),
+        ("multiverse", {"max_children": 20, "max_child_depth": 6}),
+        ("npr", {"max_child_depth": 6, "child_sampling_params": {"repetition_penalty": 1.02}}),
+        ("threadweaver", {"max_children": 50, "max_child_depth": 1}),
+    ],
+)
+def test_limits_are_those_of_its_authors(protocol: str, fields: dict[str, Any]) -> None:
+    """`docs/protocols.md` says where each of them stands."""
+    special_kwargs = SpecialKwargs(**{"protocol": protocol, **fields})
+    given = {name: value for name, value in fields.items() if name not in REQUIRED.get(protocol, {})}
+    assert {name: fields_of(protocol).get(name, getattr(SpecialKwargs, name)) for name in given} == given
+    assert {name: getattr(special_kwargs, name) for name in fields} == fields
 
 
 def test_the_tags_of_a_handler_need_a_tokenizer() -> None:
@@ -49,7 +77,7 @@ def test_the_tags_of_a_handler_need_a_tokenizer() -> None:
 
 def test_fields_beside_it_override_it() -> None:
     """Also with what is a field's default."""
-    assert SpecialKwargs(protocol="hpd").max_children == 64
+    assert SpecialKwargs(protocol="hpd").max_children == 1024
     assert SpecialKwargs(protocol="hpd", max_children=16).max_children == 16
     assert SpecialKwargs.of({"protocol": "multiverse", "max_child_depth": 1}) == SpecialKwargs(
         protocol="multiverse", max_child_depth=1
@@ -190,6 +218,9 @@ class Counting(Tagged):
     def get_vocab(self) -> dict[str, int]:
         self.num_made += 1
         return {**super().get_vocab(), **self.added}
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
 
 
 class TestVocabulary:

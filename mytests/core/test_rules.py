@@ -128,7 +128,7 @@ class TestDecide:
     )
     def test_past_a_limit_a_token_is_an_ordinary_one(self, state: dict[str, Any], limit: Any) -> None:
         """And it is known which limit has refused it."""
-        assert decided(Asks(TWO), branch_with(**state)) == Refusal(limit=limit)
+        assert decided(Asks(TWO), branch_with(**state)) == Refusal(limit)
 
     @pytest.mark.parametrize(
         "state",
@@ -147,7 +147,7 @@ class TestDecide:
 
     def test_each_child_needs_room_for_a_token(self) -> None:
         """After its prefix."""
-        assert decided(Asks(TWO), room=2) == Refusal(limit="max_model_len")
+        assert decided(Asks(TWO), room=2) == Refusal("max_model_len")
 
     @pytest.mark.parametrize(
         ("actions", "error"),
@@ -165,6 +165,15 @@ class TestDecide:
         """Whatever a handler raises or returns, the rules raise nothing."""
         refusal = decided(Asks(actions))
         assert isinstance(refusal, Refusal) and isinstance(refusal.error, error)
+        assert refusal.reason == "failed"
+
+    def test_a_block_that_is_malformed_is_refused(self) -> None:
+        """One of which a part is, spawns the rest; one that blocks, blocks."""
+        assert decided(Asks(Actions(is_malformed=True))) == Refusal("malformed")
+        rest = decided(Asks(Actions((Spawn((5,)),), is_malformed=True)))
+        assert isinstance(rest, Decision) and rest.is_malformed and len(rest.children) == 1
+        blocks = decided(Asks(Actions(block=True, is_malformed=True)))
+        assert isinstance(blocks, Decision) and (blocks.is_malformed, blocks.waits_for) == (True, "children")
 
     def test_without_a_vocabulary_any_id_will_do(self) -> None:
         """Some engines don't know theirs."""
@@ -272,16 +281,25 @@ class TestJoin:
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
 
     def test_a_text_is_encoded_once(self) -> None:
-        """However often a join function repeats it."""
+        """However often a join function repeats it; adjacent texts are one, the last of which may be apart."""
         encoded: list[str] = []
 
         def encode_noted(text: str) -> list[int]:
             encoded.append(text)
             return [len(text)]
 
-        parent = parent_of(("a", [1], Asks(Actions(), ["x", "yy", "x"])))
+        parent = parent_of(("a", [1], Asks(Actions(), ["x", 7, "y", "", "y", 7, "x"])))
         merge = join(parent, 100, encode_noted, None)
-        assert ([list(span.token_ids) for span in merge.spans], encoded) == ([[1], [2], [1]], ["x", "yy"])
+        assert [list(span.token_ids) for span in merge.spans] == [[1], [7], [2], [7], [1]]
+        assert encoded == ["x", "yy", "y"]
+
+    def test_the_last_of_adjacent_texts_is_apart(self) -> None:
+        """Where results overlap, it has a place of its own. Unless a token has parts of both."""
+        parent = parent_of(("a", [1], Asks(Actions(), ["ab", "c", "de"])))
+        one_each = join(parent, 100, lambda text: [ord(letter) for letter in text], None)
+        assert ["".join(map(chr, span.token_ids)) for span in one_each.spans] == ["abc", "de"]
+        pairs = join(parent, 100, lambda text: [len(text[at : at + 2]) for at in range(0, len(text), 2)], None)
+        assert [list(span.token_ids) for span in pairs.spans] == [[2, 2, 1]]
 
     def test_a_fault_costs_its_own_children_alone(self) -> None:
         """The first of several is told."""

@@ -20,6 +20,9 @@ class Dialect:
     async_output: tuple[bool, ...]
     """Whether outputs may be processed while the next step runs."""
 
+    architectures: tuple[str, ...]
+    """Of `mytests.fuzz_architectures`, those that it runs; the first is the default."""
+
     missing: frozenset[str]
     """The features of requests that it does not have."""
 
@@ -79,6 +82,7 @@ V0 = Dialect(
     block_size=16,
     prefix_caching=(False, True),
     async_output=(False, True),
+    architectures=("llama", "qwen3"),
     missing=frozenset(),
     grammar_field="guided_decoding",
     grammar_backends=("xgrammar", "outlines"),
@@ -103,6 +107,7 @@ V1 = Dialect(
     block_size=32,
     prefix_caching=(True,),
     async_output=(False,),
+    architectures=("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe"),
     # Prompts are truncated where they are rendered.
     missing=frozenset({"truncate"}),
     grammar_field="structured_outputs",

@@ -2,9 +2,8 @@
 """What the fuzzers do with an engine, and what they are told of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -53,13 +52,10 @@ class Driver(ABC):
     scheduler: Any
     """Ours."""
 
-    model_folder: Callable[[], Path] = staticmethod(model_folder)
-    """The folder of its model."""
-
     def arguments(self, setup: Setup) -> dict[str, Any]:
         """The arguments of an engine that both vLLMs have."""
         return {
-            "model": str(self.model_folder()),
+            "model": str(model_folder(setup.architecture)),
             "dtype": setup.dtype,
             "enforce_eager": True,
             "disable_log_stats": True,

@@ -175,4 +175,21 @@ FORK = (
         ),
         BOTH,
     ),
+    Fault(
+        "refused-silently",
+        (Edit("sequence_hooks.tree.driver:ForkJoinDriver._tell_refusal", "", "return"),),
+        "A promise that is refused is text of which neither its caller nor the metrics know.",
+        surgical("mytests/rules/test_fan_out.py", "mytests/rules/test_handler_faults.py::TestFaults"),
+        BOTH,
+    ),
+    Fault(
+        "a-space-before-texts",
+        (Edit("sequence_hooks.config.continuing:continuing_ids", "", "return _encode(text, tokenizer)"),),
+        "Tokenizers of SentencePiece's kind put a space before each text that is inserted.",
+        surgical(
+            "mytests/core/test_continuing.py",
+            "mytests/rules/test_fan_out.py::TestFanOut::test_no_space_is_put_where_texts_are_inserted",
+        ),
+        BOTH,
+    ),
 )

@@ -37,7 +37,7 @@ KV_TRAPS = (
         "other-layers-are-allowed",
         "Children share blocks of layers that have freed or overwritten them.",
         (Edit(f"{CORE}.forks:check_kv_groups", "", "return"),),
-        surgical(f"{CHECKS}::test_layers_without_full_attention_are_refused"),
+        surgical(f"{CHECKS}::test_layers_with_a_window_are_refused"),
     ),
     undoing(
         "a reset of the cache",

@@ -122,3 +122,12 @@ class Beside(Pair):
 
     def on_token(self, event: TokenEvent) -> Actions:
         return Actions((Spawn((1,), None, "none", is_detached=True), Spawn((2,))), block=True)
+
+
+class Malformed(Fork):
+    """Finds what its token completes malformed, and raises when it is asked again."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        if event.token_id in event.output_token_ids:
+            raise RuntimeError("broken")
+        return Actions(is_malformed=True)

@@ -16,7 +16,7 @@ SPELT = Notation("threadweaver", [])
 PARALLEL_R1 = Notation("parallel_r1", tags("Parallel", "Path", "Summary"))
 PASTA = Notation("pasta", [])
 HPD = Notation("hpd", ["<FORK>", "<CHILD>", "<|im_end|>", "<BLOCK>"])
-PADOC = Notation("padoc", ["[fork]"])
+PADOC = Notation("padoc", ["[fork]"], promise_token="[fork]")
 APR = Notation("apr", [])
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Surgical engines of published notations: tokens are bytes, or whole tags where a model has them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from mytests.engine.surgical import EOS, Prompts, SpecialKwargs, SurgicalEngine
+from mytests.engine.surgical import EOS, Prompts, SpecialKwargs, SurgicalEngine, finished
 from mytests.rules.spoken import TOKENIZER
 from sequence_hooks.config.tokens import with_token_ids
 
@@ -17,25 +18,28 @@ class Notation:
 
     Args:
         tags: Those that are one token each.
+        base: A tokenizer with the same first tokens, instead of that of bytes.
         fields: Given beside ``protocol``.
     """
 
-    def __init__(self, protocol: str, tags: Sequence[str], **fields: Any) -> None:
-        copied = Tokenizer.from_str(TOKENIZER.backend_tokenizer.to_str())
+    def __init__(self, protocol: str, tags: Sequence[str], base: Any = TOKENIZER, **fields: Any) -> None:
+        copied = Tokenizer.from_str(base.backend_tokenizer.to_str())
         copied.add_tokens(list(tags))
         self.tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=copied, eos_token="<eos>")
         self.name = protocol
-        self._fields = {"protocol": protocol, **fields}
+        self.fields = {"protocol": protocol, **fields}
 
-    def engine(self, prompts: Prompts | None = None, **params: Any) -> SurgicalEngine:
+    def engine(
+        self, prompts: Prompts | None = None, other_sizes: Mapping[str, Any] = MappingProxyType({}), **params: Any
+    ) -> SurgicalEngine:
         """An engine with one request "r".
 
         Args:
             prompts: The prompt of each sequence is kept there.
         """
-        special_kwargs = with_token_ids(SpecialKwargs(**self._fields), self.tokenizer)
+        special_kwargs = with_token_ids(SpecialKwargs(**self.fields), self.tokenizer)
         sizes: dict[str, Any] = {"max_model_len": 2048, "num_blocks": 1024, "max_num_batched_tokens": 4096}
-        sizes["prompts"] = prompts
+        sizes |= {"prompts": prompts, **other_sizes}
         engine = SurgicalEngine(special_kwargs, tokenizer=self.tokenizer, vocab_size=len(self.tokenizer), **sizes)
         engine.add(**{"max_tokens": 1500, **params})
         return engine
@@ -61,3 +65,24 @@ class Notation:
         """The text of token ids, without the EOS."""
         text: str = self.tokenizer.decode([each for each in token_ids if each != EOS], skip_special_tokens=False)
         return text
+
+
+MAX_STEPS = 1500
+
+
+def run(notation: Notation, others: str = "", **texts: str) -> SurgicalEngine:
+    """An engine that has run one request, and its children, on these texts; see `Notation.stream`."""
+    engine = notation.engine()
+    engine.run(notation.stream(others, **texts), MAX_STEPS)
+    engine.assert_empty()
+    return engine
+
+
+def text_of(notation: Notation, engine: SurgicalEngine) -> str:
+    """The text of the request's tokens, tags included."""
+    return notation.text(finished(engine).token_ids)
+
+
+def children_of(engine: SurgicalEngine) -> Sequence[Any]:
+    """The request's children."""
+    return finished(engine).children

@@ -20,7 +20,7 @@ def mode() -> str:
 
 def bytes_of_a_child(prompt_length: int, num_children: int) -> float:
     """The bytes that each of so many consecutive children, in the later half of them, leaves in memory."""
-    hooks = dataclasses.replace(HOOKS, child_merge_strategy="none")
+    hooks = dataclasses.replace(HOOKS, child_merge_strategy="none", max_tree_sequences=None)
     length = prompt_length + 2 * num_children
     fields: dict[str, Any] = {"max_model_len": length, "max_num_batched_tokens": length}
     engine = SurgicalEngine(hooks, block_size=16, num_blocks=length // 8, **fields)

@@ -157,14 +157,15 @@ class TestFaults:
 
     @pytest.mark.parametrize("name", FAULTS)
     def test_it_makes_the_token_an_ordinary_one(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        """No child is created, nothing is left, others continue, and the log has one line per request."""
+        """No child is created, nothing is left, others continue; the caller is told, and the log has one line."""
         Odd.made = staticmethod(FAULTS[name])
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Odd")}))
         engine.add()
         engine.add("s")
         engine.run(plan(r="1**z", s="xyz"))
         assert (finished(engine).text, finished(engine, "s").text) == ("1**z", "xyz")
-        assert finished(engine).children == ()
+        assert (finished(engine).children, finished(engine).limits_met) == ((), ("failed",))
+        assert dict(engine.driver.trees.stats.num_refused) == {"failed": 2}
         assert len([record for record in caplog.records if "its hook failed" in record.getMessage()]) == 1
         engine.assert_empty()
 
@@ -181,7 +182,7 @@ class TestFaults:
         monkeypatch.setattr(Children, "make_child", make)
         output = completed(SurgicalEngine(hooks_with(children_per_promise=2, block_on="promise")), r="!z")
         assert len(made) == 1
-        assert (output.text, output.children) == ("z", ())
+        assert (output.text, output.children, output.limits_met) == ("z", (), ("failed",))
 
     def test_an_operators_interrupt_is_no_fault(self) -> None:
         """A KeyboardInterrupt in a handler ends the engine."""
@@ -232,6 +233,7 @@ class Aborting:
 
     engine: SurgicalEngine
     at_join: bool
+    actions: Actions = Actions((Spawn(),), block=True)
 
     def __init__(self, tokenizer: Any) -> None:
         pass
@@ -239,7 +241,7 @@ class Aborting:
     def on_token(self, event: TokenEvent) -> Actions:
         if not self.at_join:
             self.engine.abort("r")
-        return Actions((Spawn(),), block=True)
+        return self.actions
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         self.engine.abort("r")
@@ -256,6 +258,17 @@ def test_a_handler_that_aborts_its_request_ends_nothing_else(at_join: bool) -> N
     engine.run(lambda sampling: FORK if sampling.request_id == "r" else EOS)
     assert "r" not in engine.outputs or engine.outputs["r"].outputs[0].finish_reason in (None, "abort")
     assert finished(engine, "s").finish_reason == "stop"
+    engine.assert_empty()
+
+
+def test_one_that_aborts_its_request_and_refuses_its_token_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was aborted has no output that could name a refusal."""
+    monkeypatch.setattr(Aborting, "actions", Actions(is_malformed=True))
+    Aborting.at_join = False
+    Aborting.engine = engine = SurgicalEngine(SpecialKwargs(handlers={FORK: owned("Aborting")}))
+    engine.add("r")
+    engine.step({"r": FORK})
+    assert not engine.driver.trees.stats.num_refused
     engine.assert_empty()
 
 

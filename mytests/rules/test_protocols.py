@@ -1,127 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each published notation by its name alone, on scripted streams."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
-from mytests.engine.surgical import Prompts, SurgicalEngine, finished
+from mytests.engine.surgical import Prompts, finished
 from mytests.rules.notations import (
     ALL,
     APR,
     APR_CALLS,
     APR_NODES,
     HPD,
-    MULTIVERSE,
-    NPR,
     PADOC,
     PARALLEL_R1,
     PASTA,
-    SPELT,
-    THREADWEAVER,
 )
-from mytests.rules.tagged import Notation
+from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
 from sequence_hooks.config.presets import PROTOCOLS
-
-MAX_STEPS = 1500
-
-
-def run(notation: Notation, **texts: str) -> SurgicalEngine:
-    """An engine that has run one request, and its children, on these texts."""
-    engine = notation.engine()
-    engine.run(notation.stream(**texts), MAX_STEPS)
-    engine.assert_empty()
-    return engine
-
-
-def text_of(notation: Notation, engine: SurgicalEngine) -> str:
-    """The text of the request's tokens, tags included."""
-    return notation.text(finished(engine).token_ids)
-
-
-def children_of(engine: SurgicalEngine) -> Sequence[Any]:
-    """The request's children."""
-    return finished(engine).children
-
-
-class TestFanOut:
-    @pytest.mark.parametrize(
-        ("notation", "plans", "child", "ends", "after", "between"),
-        [
-            (NPR, "<guideline>\n<plan>1: a</plan>\n<plan>2: b</plan>\n</guideline>", "step", "</step>",
-             "\n<takeaway>\n", "\n"),
-            (MULTIVERSE, "<Parallel>\n<Goal>\n<Outline>\n1: a\n</Outline>\n<Outline>\n2: b\n</Outline>\n</Goal>",
-             "Path", "</Path>", "\n<Conclusion>\n", "\n"),
-            (THREADWEAVER, "<Outlines>\n<Outline>1: a</Outline>\n<Outline>2: b</Outline>\n</Outlines>", "Thread",
-             "</Thread>", "\n", ""),
-            (SPELT, "<Outlines>\n<Outline>1: a</Outline>\n<Outline>2: b</Outline>\n</Outlines>", "Thread",
-             "</Thread>", "\n", ""),
-        ],
-        ids=["npr", "multiverse", "threadweaver", "threadweaver-spelt"],
-    )  # fmt: skip
-    def test_each_plan_becomes_a_child(
-        self, notation: Notation, plans: str, child: str, ends: str, after: str, between: str
-    ) -> None:
-        """The parent waits, and goes on after all of them, each with its number and its tags."""
-        engine = run(notation, r=f"so {plans}on", r_child_0=f" A\n{ends}", r_child_1=f" B, at length\n{ends}")
-        one, two = f"<{child}>\n1: A\n{ends}", f"<{child}>\n2: B, at length\n{ends}"
-        assert text_of(notation, engine) == f"so {plans}\n{one}{between}{two}{after}on"
-
-    @pytest.mark.parametrize("notation", [NPR, MULTIVERSE], ids=["npr", "multiverse"])
-    def test_siblings_do_not_see_each_other(self, notation: Notation) -> None:
-        """Their KV is injected with overlapping positions; what is prefilled are tags."""
-        opens, plan, closes = ("guideline", "plan", "step") if notation is NPR else ("Goal", "Outline", "Path")
-        block = f"<{opens}><{plan}>1: a</{plan}><{plan}>2: b</{plan}></{opens}>"
-        engine = run(notation, r=block, r_child_0=f"{'A' * 20}</{closes}>", r_child_1=f"{'B' * 20}</{closes}>")
-        (join,) = finished(engine).joins
-        assert join.num_merged > 2 * 20 + 2 * len(notation.ids(f"\n<{closes}>\n1:"))
-        # The last token of the trigger, two closing tags, and what the parent goes on after.
-        assert join.num_prefill == 1 + 2 + len("\n|\n")
-
-    @pytest.mark.parametrize(
-        "malformed",
-        [
-            "<guideline></guideline>",
-            "</guideline>",
-            "<plan>1: a</plan></guideline>",
-            "<guideline><plan>a</plan></guideline>",
-            "<guideline>" + "".join(f"<plan>{number}: a</plan>" for number in range(17)) + "</guideline>",
-        ],
-        ids=["no-plans", "never-opened", "plan-outside", "no-number", "too-many"],
-    )
-    def test_malformed_blocks_are_text(self, malformed: str) -> None:
-        """Nothing is spawned, and the sequence goes on."""
-        engine = run(NPR, r=malformed + "on")
-        assert (text_of(NPR, engine), children_of(engine)) == (malformed + "on", ())
-
-    def test_an_unclosed_block_is_text(self) -> None:
-        """And so is one that is closed twice."""
-        engine = run(NPR, r="<guideline><plan>1: a</plan> and so on")
-        assert children_of(engine) == ()
-        block = "<guideline><plan>1: a</plan></guideline>"
-        engine = run(NPR, r=block + "so</guideline>", r_child_0="x</step>")
-        assert len(children_of(engine)) == 1
-
-    def test_a_child_without_its_closing_tag_gets_it(self) -> None:
-        """It ended by EOS, and its parent goes on."""
-        engine = run(NPR, r="<guideline><plan>1: a</plan></guideline>on", r_child_0="x")
-        assert text_of(NPR, engine).endswith("<step>\n1:x</step>\n<takeaway>\non")
-
-    def test_blocks_nest(self) -> None:
-        """A path forks itself; its conclusion is part of its result, and numbers have several parts."""
-        outer = "<Goal><Outline>1: a</Outline><Outline>2: b</Outline></Goal>"
-        inner = "<Goal><Outline>1.1: c</Outline></Goal>"
-        engine = run(
-            MULTIVERSE,
-            r=outer + "done</Conclusion>",
-            r_child_0=inner + "inner</Conclusion></Path>",
-            r_child_0_child_0="deep</Path>",
-            r_child_1="flat</Path>",
-        )
-        first = f"{inner}\n<Path>\n1.1:deep</Path>\n<Conclusion>\ninner</Conclusion>"
-        rest = "\n<Path>\n2:flat</Path>\n<Conclusion>\ndone</Conclusion>"
-        assert text_of(MULTIVERSE, engine) == f"{outer}\n<Path>\n1:{first}</Path>{rest}"
 
 
 class TestParallelR1:
@@ -152,6 +46,14 @@ class TestPasta:
         """A line break of HTML is no promise, and a sync without promises waits for nothing."""
         engine = run(PASTA, r="a<br/>b/>c<sync/>d")
         assert (text_of(PASTA, engine), children_of(engine)) == ("a<br/>b/>c<sync/>d", ())
+        assert finished(engine).limits_met == ()
+
+    def test_a_promise_that_is_malformed_is_text(self) -> None:
+        """The caller is told; what ends alike after a promise is no part of it."""
+        engine = run(PASTA, r='a<promise topic="x<y"/>b<sync/>d')
+        assert (children_of(engine), finished(engine).limits_met) == ((), ("malformed",))
+        engine = run(PASTA, r="<promise/>b<br/><sync/>d", r_child_0="x</async>")
+        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ())
 
     def test_a_promise_without_a_sync_is_kept(self) -> None:
         """Its chunk follows all that the main thread has sampled."""
@@ -180,10 +82,24 @@ class TestHpd:
         assert HPD.text(prompts["r_child_1"]).endswith(before + "<CHILD>")
         engine.assert_empty()
 
+    @pytest.mark.parametrize("num_blocks", [80, 100])
+    def test_a_page_of_many_slow_blocks_loses_nothing(self, num_blocks: int) -> None:
+        """At most 64 branches run at a time, the others wait, and the layout goes on."""
+        engine = HPD.engine(other_sizes={"max_num_seqs": 128, "num_blocks": 8192})
+        texts = {f"r_child_{number}": f"{number}{'x' * num_blocks}<|im_end|>" for number in range(num_blocks)}
+        stream, most = HPD.stream(r="<FORK>" * num_blocks, **texts), 0
+        while not engine.is_idle():
+            engine.step(stream)
+            most = max(most, sum(status == "RUNNING" for name, status in engine.statuses().items() if name != "r"))
+        slow = "".join(f"<CHILD>{number}{'x' * num_blocks}" for number in range(num_blocks))
+        assert (text_of(HPD, engine), most, finished(engine).limits_met) == (slow, 64, ())
+        engine.assert_empty()
+
     def test_a_child_does_not_fork(self) -> None:
         """Its fork is text, and an empty child leaves its tag."""
         engine = run(HPD, r="a<FORK>b<FORK>", r_child_0="x<FORK>y<|im_end|>", r_child_1="<|im_end|>")
         assert text_of(HPD, engine) == "a<CHILD>x<FORK>yb<CHILD>"
+        assert finished(engine).limits_met == ("max_child_depth",)
 
 
 class TestPadoc:
@@ -235,9 +151,15 @@ class TestApr:
         ids=["no-calls", "empty", "unknown-node", "unreadable"],
     )
     def test_malformed_calls_are_text(self, malformed: str) -> None:
-        """Nothing is spawned, and the search goes on."""
+        """Nothing is spawned, the search goes on, and the caller is told."""
         engine = run(APR, r=malformed + "on")
         assert (text_of(APR, engine), children_of(engine)) == (malformed + "on", ())
+        assert finished(engine).limits_met == ("malformed",)
+
+    def test_a_call_of_an_unknown_node_is_left_out(self) -> None:
+        """The other one is a child, and the caller is told."""
+        engine = run(APR, r=APR_NODES + APR_CALLS.replace("#0,1", "#7") + "on", r_child_0="x")
+        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ("malformed",))
 
 
 class TestEveryProtocol:

@@ -222,7 +222,7 @@ class TestRoom:
             engine.resume("r", "b" * 37)
         assert_waits(engine)
         engine.resume("r", "b" * 36)
-        assert encoded == ["b" * 36]
+        assert "b" * 36 in encoded and "b" * 37 not in encoded
 
 
 def bytes_of(text: str, add_special_tokens: bool) -> list[int]:

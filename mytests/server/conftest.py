@@ -15,7 +15,7 @@ from mytests.tiers import names
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Promises join at once; only a sync token waits for a caller."""
     folder = tmp_path_factory.mktemp("served")
-    fields = fields_for("promise", sync_resume="manual", live_page=True)
+    fields = fields_for("promise", sync_resume="manual", max_child_depth=3, live_page=True)
     with hook_server(folder, FRONT_ENDS[request.param], fields) as found:
         yield found
 

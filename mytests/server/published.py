@@ -40,7 +40,7 @@ class Play:
         follows = not DIALECT.stops_within_grammars and len(self.notation.ids(self.tag)) == 1
         grammar = {"grammar": grammar_of(self.by_children + self.tag * (not follows))}
         of_children = {DIALECT.grammar_field: grammar, "logit_bias": self._bias}
-        return {"protocol": self.notation.name, "child_sampling_params": of_children}
+        return {**self.notation.fields, "child_sampling_params": of_children}
 
     def request(self, text: str) -> dict[str, Any]:
         """The arguments of a completion that samples ``text``."""

@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random trees from the engine that is installed, and plain models of transformers to compare with."""
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM
 
-from benchmarks.check_upstream.workload import VOCABULARY
-from mytests.engine.driver import Driver
 from mytests.fuzz import History, Request, Run
-from mytests.fuzz_model import EOS, PROMISE, SYNC, model_folder
+from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.injection_runs import Injecting
 from mytests.training.models import logits_of
 from sequence_hooks.training import Merge, TreeBatch, gather_logprobs
@@ -26,39 +21,8 @@ FORCED = [EOS, PROMISE, SYNC]
 """The tokens that a plan of the fuzzer forces at some places, and forbids elsewhere."""
 
 
-@cache
-def _qwen() -> tempfile.TemporaryDirectory[str]:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        initializer_range=0.2,
-        max_position_embeddings=2048,
-    )
-    folder = tempfile.TemporaryDirectory()
-    Qwen3ForCausalLM(config).save_pretrained(folder.name)
-    AutoTokenizer.from_pretrained(model_folder()).save_pretrained(folder.name)
-    return folder
-
-
-def qwen_folder() -> Path:
-    """The folder of a tiny random Qwen3, with the tokenizer of the fuzzer's Llama."""
-    return Path(_qwen().name)
-
-
-FAMILIES = {"llama": model_folder, "qwen3": qwen_folder}
-
-
-@contextmanager
-def family(name: str) -> Iterator[None]:
-    """Let engines that are opened within run this family's model."""
-    with patch.object(Driver, "model_folder", staticmethod(FAMILIES[name])):
-        yield
+FAMILIES = ("llama", "qwen3")
+"""Of `mytests.fuzz_architectures`."""
 
 
 @cache

@@ -15,11 +15,11 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
 
+from mytests.fuzz_model import model_folder
 from mytests.tiers import pairs
 from mytests.training.engines import (
     FAMILIES,
     FORCED,
-    family,
     is_free,
     logprobs_of,
     outputs_of,
@@ -90,9 +90,8 @@ def test_random_trees_of_random_models(merge: Merge, moving: Moving, name: str) 
     """Nested ones, of two families; what was forced has a logprob of 0, and cannot be compared."""
     total = 0
     for seed in range(HISTORIES):
-        with family(name):
-            outputs = outputs_of(random_history(merge, seed))
-        total += num_compared(outputs, merge, moving, FAMILIES[name]())
+        outputs = outputs_of(random_history(merge, seed, architecture=name))
+        total += num_compared(outputs, merge, moving, model_folder(name))
     assert total > 400
 
 
@@ -108,4 +107,4 @@ def test_children_of_other_contexts(block_on: BlockOn, merge: Merge, child_conte
     """Detached ones, and such as have not seen their parent's trigger, or nothing of it: their KV is not injected."""
     changes = {"block_on": block_on, "child_context": child_context, "prefixes": ((5,), (9, 6))}
     outputs = outputs_of(random_history(merge, 0, **changes))
-    assert num_compared(outputs, merge, "computed", FAMILIES["llama"]()) > 50
+    assert num_compared(outputs, merge, "computed", model_folder()) > 50

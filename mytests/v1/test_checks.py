@@ -15,7 +15,7 @@ from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.forks import check_kv_groups
 from vllm.config import ModelConfig
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
 HOOKS: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
 
@@ -163,11 +163,29 @@ def test_parameters_that_a_child_could_have_are_taken(overrides: dict[str, Any])
     prepare(config_with({**HOOKS, "child_sampling_params": overrides}))
 
 
-def test_layers_without_full_attention_are_refused() -> None:
-    """A sliding window drops blocks that a child would share."""
-    spec = SlidingWindowSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=8)
-    with pytest.raises(ValueError, match=r"layers of the kind SlidingWindowSpec, .* need full attention in all layers"):
-        check_kv_groups(KVCacheConfig(8, [], [KVCacheGroupSpec(["layer"], spec)]))
+WITH_A_WINDOW: Any = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32, "sliding_window": 8}
+
+
+@pytest.mark.parametrize(
+    ("spec", "injects_kv", "message"),
+    [
+        (SlidingWindowSpec(**WITH_A_WINDOW), False, "of the kind SlidingWindowSpec, whose blocks a child cannot share"),
+        (FullAttentionSpec(**WITH_A_WINDOW), True, "'kv_inject' does not work .* a window, here of 8 tokens; use"),
+    ],
+    ids=["window alone", "injection"],
+)
+def test_layers_with_a_window_are_refused(spec: Any, injects_kv: bool, message: str) -> None:
+    """Those that drop blocks that a child would share, and all if KV is to be injected."""
+    with pytest.raises(ValueError, match=message):
+        check_kv_groups(KVCacheConfig(8, [], [KVCacheGroupSpec(["layer"], spec)]), injects_kv)
+
+
+def test_layers_with_a_window_keep_their_blocks() -> None:
+    """Beside layers with full attention: what upstream needs for it is set when the engine starts."""
+    config = config_with(HOOKS)
+    assert not config.scheduler_config.disable_hybrid_kv_cache_manager
+    prepare(config)
+    assert config.scheduler_config.disable_hybrid_kv_cache_manager
 
 
 def test_llm_refuses_what_it_could_not_resume() -> None:

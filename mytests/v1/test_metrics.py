@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 
 from mytests.engine.surgical import SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.engine.v1.configuration import base_config
+from mytests.rules.handlers import FORK, Malformed
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.stats import CoreStats
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
@@ -64,6 +65,17 @@ class TestMetrics:
         assert told("trees_limited_total", limit="max_children") == 1
         assert told("trees_limited_total", limit="max_tree_tokens") == 1
         assert told("trees_limited_total", limit="max_tree_sequences") == 0
+        engine.assert_empty()
+
+    def test_other_refusals_are_counted_beside_them(self) -> None:
+        """What a handler finds malformed, and a hook that fails."""
+        engine = measured(SpecialKwargs(handlers={FORK: f"{Malformed.__module__}.Malformed"}))
+        engine.add()
+        engine.run(plan(r="a*b*c*d"))
+        assert finished(engine).limits_met == ("malformed", "failed")
+        assert told("promises_refused_total", limit="malformed") == 1
+        assert told("promises_refused_total", limit="failed") == 2
+        assert told("trees_limited_total", limit="malformed") == told("trees_limited_total", limit="failed") == 1
         engine.assert_empty()
 
     def test_who_is_blocked_and_what_they_hold(self) -> None:

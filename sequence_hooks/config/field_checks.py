@@ -17,6 +17,7 @@ from sequence_hooks.config.checks import (
     raise_for_field,
 )
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
+from sequence_hooks.config.presets import missing_field
 from sequence_hooks.config.qualified_names import load
 
 BUILT_IN_MERGES = ("concatenate", "kv_inject", "none")
@@ -43,6 +44,9 @@ def frozen_fields(given: Any) -> dict[str, Any]:
 
 def check_fields(given: Any) -> None:
     """Raise a `ValueError` for the first field whose value is invalid, by itself or together with others."""
+    if missing := missing_field(given):
+        name, way_out = missing
+        raise_for_field(given, name, f"protocol {given.protocol!r} needs it: {way_out}")
     _check_tokens(given)
     _check_choices(given)
     for name, least in (("max_child_depth", 0), ("max_children", 1), ("children_per_promise", 1)):

@@ -27,6 +27,9 @@ _MAX_NAMES = 100
 LimitName = Literal["max_child_depth", "max_children", "max_tree_sequences", "max_tree_tokens", "max_model_len"]
 """The limits that a tree may meet: those of `Limits`, and the model's length."""
 
+RefusedBy = Literal[LimitName, "malformed", "failed"]
+"""What a promise of a tree is refused by: a limit, its own text, or its hook, which has failed."""
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -18,21 +18,27 @@ FIELDS: dict[str, dict[str, Any]] = {
         "child_prefix": "<CHILD>",
         "child_stop": "<|im_end|>",
         "child_merge_strategy": "sequence_hooks.protocols.hpd.join",
-        "max_children": 64,
-        "max_tree_sequences": 1024,
+        "max_children": 1024,
+        "max_running_children": 64,
+        "max_tree_sequences": 1025,
     },
     "multiverse": {
         "handlers": {"</Goal>": "sequence_hooks.protocols.multiverse.handler"},
         "child_merge_strategy": "kv_inject",
         "position_rule": "overlap",
-        "max_child_depth": 5,
+        "max_child_depth": 6,
+        "max_children": 20,
+        "max_tree_sequences": 1024,
     },
     "npr": {
         "handlers": {"</guideline>": "sequence_hooks.protocols.npr.handler"},
         "child_merge_strategy": "kv_inject",
         "position_rule": "overlap",
+        "child_sampling_params": {"repetition_penalty": 1.02},
+        "max_child_depth": 6,
+        "max_tree_sequences": 1024,
     },
-    "padoc": {"promise_token": "[fork]", "block_on": "never", "max_children": 255, "merge_separator": ""},
+    "padoc": {"block_on": "never", "max_children": 255, "max_tree_sequences": 256, "merge_separator": ""},
     "parallel_r1": {
         "promise_token": "<Parallel>",
         "block_on": "promise",
@@ -51,6 +57,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "threadweaver": {
         "handlers": {"</Outlines>": "sequence_hooks.protocols.threadweaver.handler"},
         "trigger_by": "text",
+        "max_children": 50,
+        "max_tree_sequences": 1024,
     },
 }
 """The fields that each notation stands for, by its name, which is that of its module in `sequence_hooks.protocols`."""
@@ -59,10 +67,14 @@ ONE_TOKEN: dict[str, tuple[str, ...]] = {
     "hpd": ("<FORK>", "<CHILD>", "<|im_end|>"),
     "multiverse": ("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>", "<Conclusion>"),
     "npr": ("<guideline>", "<plan>", "</guideline>", "<step>", "</step>", "<takeaway>"),
-    "padoc": ("[fork]",),
     "parallel_r1": ("<Parallel>", "</Parallel>", "<Path>", "</Path>", "<Summary>", "</Summary>"),
 }
 """The tags that have to be one token each."""
+
+REQUIRED: dict[str, dict[str, str]] = {
+    "padoc": {"promise_token": "no public checkpoint tells the text of its fork token; give that of your model's"},
+}
+"""The fields that a protocol cannot stand for, and why a user has to give them."""
 
 PROTOCOLS = tuple(FIELDS)
 
@@ -72,6 +84,14 @@ _INSTEAD = {
     "child_prefix": "child_prefix_token_ids",
 }
 """Fields that a protocol gives, and the ones that a user may give instead."""
+
+
+def missing_field(special_kwargs: Any) -> tuple[str, str] | None:
+    """A field that the named protocol needs and that is not given, by itself or by its id, and the way out."""
+    for name, way_out in REQUIRED.get(special_kwargs.protocol, {}).items():
+        if getattr(special_kwargs, name) is None and getattr(special_kwargs, _INSTEAD[name]) is None:
+            return name, f"{way_out}, or {_INSTEAD[name]}"
+    return None
 
 
 def fields_of(protocol: str) -> dict[str, Any]:

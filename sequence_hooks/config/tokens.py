@@ -7,20 +7,19 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from sequence_hooks.config.checks import raise_for_field
+from sequence_hooks.config.continuing import Continuer, continues, continuing_ids
 from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.presets import one_token_tags
 from sequence_hooks.config.special_kwargs import K, SpecialKwargs
 
 
-class Tokenizer(Protocol):
+class Tokenizer(Continuer, Protocol):
     """What hooks need from a tokenizer; those of transformers satisfy it."""
 
     @property
     def unk_token_id(self) -> Any: ...
 
     def get_vocab(self) -> dict[str, int]: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
 def resolve(special_kwargs: K, load_tokenizer: Callable[[], Tokenizer] | None, vocab_size: int) -> K:
@@ -77,7 +76,7 @@ def with_token_ids(special_kwargs: K, tokenizer: Tokenizer) -> K:
             for token, handler in special_kwargs.named_handlers
         )
     if special_kwargs.child_prefix is not None:
-        changes |= {"child_prefix": None, "child_prefix_token_ids": _prefix_ids(special_kwargs.child_prefix, tokenizer)}
+        changes |= {"child_prefix": None, "child_prefix_token_ids": _prefix_ids(special_kwargs, tokenizer)}
     if special_kwargs.child_stop is not None:
         changes |= {"child_stop": None, "child_sampling_params": _with_stop(special_kwargs, tokenizer)}
     return dataclasses.replace(special_kwargs, **changes)  # type: ignore[arg-type]
@@ -102,14 +101,18 @@ def _hook_texts(special_kwargs: SpecialKwargs) -> list[str]:
     return [token for token in given if isinstance(token, str)]
 
 
-def _prefix_ids(prefix: str | Sequence[str], tokenizer: Tokenizer) -> tuple[Any, ...]:
-    if isinstance(prefix, str):
-        return _known_ids("child_prefix", prefix, tokenizer)
-    return tuple(_known_ids("child_prefix", each, tokenizer) for each in prefix)
+def _prefix_ids(special_kwargs: SpecialKwargs, tokenizer: Tokenizer) -> tuple[Any, ...]:
+    given: str | Sequence[str] | None = special_kwargs.child_prefix
+    encode = ids_of if special_kwargs.child_context == "none" else prefix_ids_of
+    texts = [given] if isinstance(given, str) else list(given or ())
+    prefixes = tuple(_known_ids("child_prefix", text, tokenizer, encode) for text in texts)
+    return prefixes[0] if isinstance(given, str) else prefixes
 
 
-def _known_ids(name: str, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    ids = ids_of(text, tokenizer)
+def _known_ids(
+    name: str, text: str, tokenizer: Tokenizer, encode: Callable[[str, Tokenizer], tuple[int, ...]]
+) -> tuple[int, ...]:
+    ids = encode(text, tokenizer)
     if tokenizer.unk_token_id in ids:
         raise ValueError(
             f"special_kwargs: {name} has {abbreviated(text)}, which the model's tokenizer cannot spell: its tokens "
@@ -123,7 +126,7 @@ def _with_stop(special_kwargs: SpecialKwargs, tokenizer: Tokenizer) -> dict[str,
     """The parameters of children, with what ends them: tokens where a text is one, and strings."""
     texts = (special_kwargs.child_stop,) if isinstance(special_kwargs.child_stop, str) else special_kwargs.child_stop
     for text in texts or ():
-        _known_ids("child_stop", text, tokenizer)
+        _known_ids("child_stop", text, tokenizer, ids_of)
     ids = [single_token(text, tokenizer) for text in texts or ()]
     stop = {
         "stop_token_ids": [token_id for token_id in ids if token_id is not None],
@@ -166,6 +169,14 @@ def ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """The token ids of a text, without special tokens around it. A token's text is that token, wherever it stands."""
     token_id = single_token(text, tokenizer)
     return tuple(tokenizer.encode(text, add_special_tokens=False)) if token_id is None else (token_id,)
+
+
+def prefix_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The token ids of a text that continues a context. A token's text is that token, as in `ids_of`."""
+    token_id = single_token(text, tokenizer)
+    if token_id is not None and continues((token_id,), text, tokenizer):
+        return (token_id,)
+    return tuple(continuing_ids(text, tokenizer))
 
 
 def single_token(text: str, tokenizer: Tokenizer) -> int | None:

@@ -87,6 +87,10 @@ class Actions:
     await_resume: bool = False
     """Whether it is also BLOCKED until a caller resumes it."""
 
+    is_malformed: bool = False
+    """Whether what the token completes lacks what its notation demands, so that some or all of it spawns nothing. The
+    caller is told, and it is counted."""
+
 
 @runtime_checkable
 class TokenHandler(Protocol):

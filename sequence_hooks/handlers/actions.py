@@ -20,7 +20,7 @@ def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
     if not isinstance(given, Actions):
         raise TypeError(f"on_token returned {abbreviated(given)}; return Actions")
     spawn = tuple(_plain_spawn(each, most_prefix) for each in islice(given.spawn, most_children + 1))
-    return Actions(spawn, bool(given.block), bool(given.await_resume))
+    return Actions(spawn, bool(given.block), bool(given.await_resume), bool(given.is_malformed))
 
 
 def as_token_id(value: Any) -> int:

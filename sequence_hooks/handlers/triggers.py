@@ -12,7 +12,6 @@ What was merged or inserted is no part of a trigger, nor is the prompt: a text t
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.messages import abbreviated
@@ -21,11 +20,8 @@ from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.handlers.spelling import can_spell
 
-
-class Decoder(Tokenizer, Protocol):
-    """What triggers that are texts need from a tokenizer; those of transformers satisfy it."""
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
+Decoder = Tokenizer
+"""What triggers that are texts need from a tokenizer."""
 
 
 @dataclass(frozen=True)

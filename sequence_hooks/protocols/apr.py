@@ -32,6 +32,22 @@ from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.results import ChildOutput
 
+SOURCES = {
+    "trigger": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "context": "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py, get_subsearch_info",
+    "prefix": "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py and eval_apr.py",
+    "positions": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "end": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "merge": (
+        "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py, get_main_trace_after_sub_search"
+    ),
+    "mask": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "prompt": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py, get_prefix, and README.md",
+    "limits": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
+    "checkpoints": "Parallel-Reasoning/APR, commit 5577928, README.md",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
+
 _CALLS = "<Calling Sub Searches>"
 _CALL = re.compile(r"<Start Sub Search.*Moving to Node #(\S+)")
 _STATE = re.compile(r"Moving to Node #(\S+)\nCurrent State: (\S+?:\[[^\]]*\]), Operations: (\[.*\])")
@@ -55,7 +71,7 @@ class SubSearches:
         prompts = [f"Moving to Node #{node}\nCurrent State: {states[node]}" for node in calls if node in states]
         spawn = (Spawn((*self._begin, *ids_of(prompt, self._tokenizer)), context="none") for prompt in prompts)
         children = tuple(spawn)
-        return Actions(children, block=bool(children))
+        return Actions(children, block=bool(children), is_malformed=len(children) != max(1, len(calls)))
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """What each sub-search has found, in the order of the calls."""

@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
-from sequence_hooks.protocols.tags import ending_with, text_since
+from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
 
 
@@ -25,6 +25,8 @@ class Tags:
 
     opens_child: str
     closes_child: str
+    before_closing: str = ""
+    """Stands before the closing tag of a child that has not sampled it."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -32,7 +34,7 @@ class Tags:
 
 
 class FanOut:
-    """A handler for the tag that closes a block of plans. A block without plans is text.
+    """A handler for the tag that closes a block of plans. A block without plans is malformed.
 
     Args:
         after: Follows the last child's closing tag; the parent continues after it.
@@ -46,21 +48,25 @@ class FanOut:
         self._plan = re.compile(re.escape(tags.plan) + r"\s*([0-9]+(?:\.[0-9]+)*)\s*:")
 
     def on_token(self, event: TokenEvent) -> Actions:
-        numbers = self._plans([*event.prompt_token_ids, *event.output_token_ids, event.token_id])
+        block = self._block([*event.prompt_token_ids, *event.output_token_ids, event.token_id])
+        numbers = self._plan.findall(block)
         texts = (f"\n{self._tags.opens_child}\n{number}:" for number in numbers)
-        children = tuple(Spawn(ids_of(text, self._tokenizer), self._child_params) for text in texts)
-        return Actions(children, block=bool(children))
+        children = tuple(Spawn(prefix_ids_of(text, self._tokenizer), self._child_params) for text in texts)
+        num_plans = max(1, block.count(self._tags.plan))
+        return Actions(children, block=bool(children), is_malformed=len(children) != num_plans)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each child's whole text, with its tags and its number, then what its parent continues after."""
         merged: list[Piece] = []
         for child in children:
-            merged += [PrefixOf(child), child, self._tags.closes_child]
+            merged += [PrefixOf(child), child, *self._closing(child)]
         return [*merged, self._after]
 
-    def _plans(self, context: list[int]) -> list[str]:
-        """The numbers of the plans in the block that ends ``context``; none if it was not opened, or closed before."""
+    def _closing(self, child: ChildOutput) -> list[Piece]:
+        tag = self._tags.closes_child
+        return closing(child, tag, self._tags.before_closing + tag, self._tokenizer)
+
+    def _block(self, context: list[int]) -> str:
+        """The block of plans that ends ``context``; empty if it was not opened, or closed before."""
         block = text_since(self._tags.opens_plans, context, self._tokenizer)
-        if block is None or block.count(self._tags.closes_plans) != 1:
-            return []
-        return self._plan.findall(block)
+        return block if block is not None and block.count(self._tags.closes_plans) == 1 else ""

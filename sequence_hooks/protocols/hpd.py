@@ -13,13 +13,35 @@ for them nor sees their text.
 Here it differs: upstream's ``skip_special_tokens`` leaves tags that the tokenizer calls special out of the text; send
 ``skip_special_tokens=false`` to see them. Multi-token prediction is not used.
 
-Not confirmed: the source of its vLLM fork, and the limits of its admission.
+At most 64 branches run at a time, and more wait, so that a page with more of them loses none.
+
+Not confirmed: the source of its vLLM fork, and how many branches it allows in all.
 """
 
 from collections.abc import Sequence
 
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
+
+SOURCES = {
+    "trigger": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs; pull request 48715 of vLLM",
+    "context": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs",
+    "prefix": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs and model.rs",
+    "positions": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs",
+    "end": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs",
+    "merge": "PaddlePaddle/PaddleOCR, HPD-Parsing.en.md",
+    "mask": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs",
+    "prompt": "PaddlePaddle/PaddleOCR, HPD-Parsing.en.md",
+    "limits": (
+        "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs, max_active_branches, which counts the layout "
+        "too; the number of all branches is a guess"
+    ),
+    "checkpoints": (
+        "PaddlePaddle/PaddleOCR, HPD-Parsing.en.md; GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs, "
+        "model.rs and processing.rs"
+    ),
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
 
 
 def join(children: Sequence[ChildOutput]) -> Merged:

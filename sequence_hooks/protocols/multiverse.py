@@ -9,15 +9,34 @@ Read in Infini-AI-Lab/Multiverse (tags, each one added token: ``train/utils.py``
 (Multiverse-Engine, commit b3ed243), and in 199 blocks that its authors published, where a line break follows every tag.
 Positions overlap, and siblings do not see each other. Blocks within paths have numbers such as ``1.2``.
 
+Its engine forks 20 outlines at most, and nests to depth 6; so does this one.
+
 Here it differs as `sequence_hooks.protocols.npr` does. A ``</Goal>`` without outlines ends that engine; here it is
-text. Its ``max_new_tokens`` limits the longest way through a tree; here ``max_tokens`` limits what each sequence
-samples, and `max_tree_tokens` all of them.
+text, of which the caller is told. Its ``max_new_tokens`` limits the longest way through a tree; here ``max_tokens``
+limits what each sequence samples, and `max_tree_tokens` all of them.
 
 Not confirmed: the tokenizer of the published checkpoint.
 """
 
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
+
+SOURCES = {
+    "trigger": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
+    "context": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
+    "prefix": (
+        "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py; the line breaks also in the texts of "
+        "its authors' page, Multiverse4FM.github.io, assets/data"
+    ),
+    "positions": "Multiverse-Engine, commit b3ed243, managers/scheduler.py",
+    "end": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
+    "merge": "Multiverse-Engine, commit b3ed243, managers/scheduler.py",
+    "mask": "Infini-AI-Lab/Multiverse, commit 4cbc487, train/utils.py, generate_multiverse_attention_mask",
+    "prompt": "Infini-AI-Lab/Multiverse, commit 4cbc487, data/tokenization_multiverse.py",
+    "limits": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
+    "checkpoints": "Infini-AI-Lab/Multiverse, commit 4cbc487, train/sft_multiverse.py and train/utils.py",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
 
 TAGS = Tags("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>")
 

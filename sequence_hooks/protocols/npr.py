@@ -16,14 +16,41 @@ Here it differs:
   is inserted.
 - ``</step>`` is prefilled after all steps; there a step has computed its own end. ``<takeaway>`` has the position that
   it has there, after the longest step and a line break, which there follows the last step.
-- More than 5 plans, or none, end a request there. Here a block without plans is text, and `max_children` limits plans.
-- Repetition penalties of steps are the request's own; there they are 1.02, and the request's are reset.
+- More than 5 plans, or none, end a request there. Here a block without plans is text, and `max_children` limits plans;
+  the caller is told of either.
+- The repetition penalty of steps is 1.02, as there. There it is about what the step has sampled; here, as in any vLLM,
+  also about its context. The request's own is reset there, and kept here.
 
 Not confirmed: the ids of the tokens, and a sample of the training data with its white space.
 """
 
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
+
+SOURCES = {
+    "trigger": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
+    "context": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
+    "prefix": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
+    "positions": (
+        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py and "
+        "scheduler.py, right_most_pos"
+    ),
+    "end": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
+    "merge": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/scheduler.py",
+    "mask": (
+        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/scheduler.py: the KV of "
+        "each step is that of its own context"
+    ),
+    "prompt": (
+        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, evals/prompts/npr.txt, evals/evaluate.py and README.md"
+    ),
+    "limits": (
+        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py and "
+        "sampling/penaltylib/repetition_penalty.py"
+    ),
+    "checkpoints": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, README.md and npr-beta/train/utils.py",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
 
 TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>")
 

@@ -8,7 +8,22 @@
 Read in its README (Longin-Yu/Padoc): one branch for each fork token; layout and branches advance side by side. A
 summary says that there are at most 255 branches, which do not see each other.
 
-Not confirmed: the fork token's text (``[fork]`` is that of the README's diagram; give ``promise_token`` if the model's
-is another), whether a branch begins with tokens of its own, what ends it, and how its output is put together: here as
-`sequence_hooks.protocols.hpd` does.
+``promise_token`` has to be given: ``[fork]`` is the README's notation in a diagram, and no public checkpoint has it.
+
+Not confirmed: the fork token's text, whether a branch begins with tokens of its own, what ends it, and how its output
+is put together: here as `sequence_hooks.protocols.hpd` does.
 """
+
+SOURCES = {
+    "trigger": "Longin-Yu/Padoc, README.md; the token's text is not known",
+    "context": "guess after Longin-Yu/Padoc, README.md",
+    "prefix": "guess",
+    "positions": "guess: its branches are requests of an unmodified engine",
+    "end": "guess",
+    "merge": "guess, as PaddlePaddle/PaddleOCR, HPD-Parsing.en.md",
+    "mask": "a summary of arXiv 2608.06146",
+    "prompt": "not known",
+    "limits": "a summary of arXiv 2608.06146",
+    "checkpoints": "Longin-Yu/Padoc, README.md",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""

@@ -6,8 +6,9 @@
     After the sync:    the chunks follow <sync/>, in the order of their promises
 
 The tags are those of the paper's summaries. Neither the interpreter nor a checkpoint could be read, so it is not
-confirmed which of them are single tokens (the published vocabulary has five added ones), where exactly chunks are put,
-and whether the engine or the model writes ``<async>``. So tags are recognized as text, however a tokenizer cuts them.
+confirmed which of them are single tokens (the published vocabulary has five added ones), where exactly chunks are put
+(its authors say that they are stitched back into place, which may mean the place of the promise in the answer), and
+whether the engine or the model writes ``<async>``. So tags are recognized as text, however a tokenizer cuts them.
 
 Here it differs: the paper's children get positions that leave room for the promised number of tokens. Here a child's
 positions follow its promise, and merged chunks those before them.
@@ -16,13 +17,36 @@ positions follow its promise, and merged chunks those before them.
 import re
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of
-from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
+from sequence_hooks.config.tokens import prefix_ids_of
+from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
-from sequence_hooks.protocols.tags import ending_with, text_since
+from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
 
+SOURCES = {
+    "trigger": "summaries of arXiv 2502.11517; which tags are one token is not known",
+    "context": "summaries of arXiv 2502.11517",
+    "prefix": "guess: the engine writes it, not the model",
+    "positions": (
+        "guess: arXiv 2502.11517 studies several; its children leave room for the promised tokens, which no "
+        "field here can say"
+    ),
+    "end": "summaries of arXiv 2502.11517",
+    "merge": (
+        "guess: its authors say only that an interpreter stitches the finished chunks back into place "
+        "(openreview.net, ZfX43ZZRZR, lay summary), which may mean the place of the promise in the answer; a "
+        "context that grows at its end has them where it waits"
+    ),
+    "mask": "guess",
+    "prompt": "abstract of arXiv 2502.11517",
+    "limits": "not known",
+    "checkpoints": "no repository or model is named in arXiv 2502.11517's summaries",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
+
 _PROMISE = re.compile(r"promise\b[^<>]*/>")
+_MAX_TAG = 256
+"""The most tokens that a tag has which is looked at."""
 
 
 class Promise:
@@ -30,18 +54,22 @@ class Promise:
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer
-        spawn = Spawn(ids_of("<async>", tokenizer), ending_with("</async>", tokenizer))
+        spawn = Spawn(prefix_ids_of("<async>", tokenizer), ending_with("</async>", tokenizer))
         self._actions = Actions((spawn,))
 
     def on_token(self, event: TokenEvent) -> Actions:
-        tag = text_since("<", [*event.output_token_ids, event.token_id], self._tokenizer)
-        return self._actions if tag is not None and _PROMISE.match(tag) else Actions()
+        latest = [*event.output_token_ids[-_MAX_TAG:], event.token_id]
+        tag = text_since("<", latest, self._tokenizer)
+        if tag is not None and _PROMISE.match(tag):
+            return self._actions
+        promise = text_since("<promise", latest, self._tokenizer)
+        return Actions(is_malformed=promise is not None and promise.count("/>") == 1)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each chunk with its tags: the opening one was the child's prefix, the closing one ended it."""
         merged: list[Piece] = []
         for child in children:
-            merged += ["<async>", child, "</async>"]
+            merged += [PrefixOf(child), child, *closing(child, "</async>", "</async>", self._tokenizer)]
         return merged
 
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sequence_hooks.config.tokens import single_token
+from sequence_hooks.handlers import Piece
 from sequence_hooks.handlers.triggers import Decoder
+from sequence_hooks.results import ChildOutput
 
 _FIRST_READ = 256
 """Tokens that are decoded at first to find the last occurrence of a tag."""
@@ -15,6 +17,22 @@ def ending_with(tag: str, tokenizer: Decoder) -> dict[str, Any]:
     """The sampling parameters of a child that ends at ``tag``: at the token that it is, or at its text."""
     token_id = single_token(tag, tokenizer)
     return {"stop": [tag]} if token_id is None else {"stop_token_ids": [token_id]}
+
+
+def closing(child: ChildOutput, tag: str, unfinished: str, tokenizer: Decoder) -> list[Piece]:
+    """What follows the result of a ``child`` that ends at ``tag``.
+
+    If it ended there, that is what its result lacks of the tag, as it was sampled: a token may have the text before the
+    tag with a part of it, and is in the result.
+
+    Args:
+        unfinished: Follows the result of a child that ended in another way.
+    """
+    num_result = len(child.result_token_ids)
+    # Each token of the tag has one of its bytes at least.
+    read = child.token_ids[max(0, num_result - len(tag.encode())) :]
+    text = tokenizer.decode(list(read), skip_special_tokens=False)
+    return [*child.token_ids[num_result:]] if text.endswith(tag) and not child.failed else [unfinished]
 
 
 def text_since(tag: str, context: Sequence[int], tokenizer: Decoder) -> str | None:

@@ -15,7 +15,8 @@ The tags are added tokens of its own models; here they are recognized as text, s
 Here it differs:
 
 - Of two outlines with one number, both become threads; its token-level client keeps the first.
-- A thread that ends without ``</Thread>`` gets it, and the parent goes on; there generation ends with that block.
+- A thread that ends without ``</Thread>`` gets a line break and the tag, as in its token-level client, and the parent
+  goes on; there generation ends with that block.
 
 Not confirmed: public checkpoints. The paper says that the engine appends ``</Parallel>``; in the code the model samples
 it.
@@ -23,25 +24,48 @@ it.
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of
+from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Merged, Piece
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.results import ChildOutput
 
-TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>")
+SOURCES = {
+    "trigger": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
+    "context": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
+    "prefix": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
+    "positions": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
+    "end": "facebookresearch/threadweaver, commit 2662232, single_turn_agent_loop.py",
+    "merge": (
+        "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py and "
+        "single_turn_agent_loop.py"
+    ),
+    "mask": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
+    "prompt": (
+        "facebookresearch/threadweaver, commit 2662232, "
+        "data_generation/src/generated_data_to_training_data_polaris.py and "
+        "threadweaver_sft/src/simple_eval.py"
+    ),
+    "limits": (
+        "facebookresearch/threadweaver, commit 2662232, data_generation/src/filter-format-correct-and-obtain-stats.py"
+    ),
+    "checkpoints": "facebookresearch/threadweaver, commit 2662232, README.md and threadweaver_sft/src/utils.py",
+}
+"""Where each point of the notation stands; docs/protocols.md says what it is."""
+
+TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>", before_closing="\n")
 
 
 class Threads(FanOut):
     """Joins threads without the line breaks before all but the first."""
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
-        line_break = ids_of("\n", self._tokenizer)
+        line_break = prefix_ids_of("\n", self._tokenizer)
         merged: list[Piece] = []
         for index, child in enumerate(children):
             prefix = child.prefix_token_ids
             is_followed = index > 0 and prefix[: len(line_break)] == line_break
-            merged += [*(prefix[len(line_break) :] if is_followed else prefix), child, self._tags.closes_child]
+            merged += [*(prefix[len(line_break) :] if is_followed else prefix), child, *self._closing(child)]
         return [*merged, self._after]
 
 

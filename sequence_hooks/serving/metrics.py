@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from sequence_hooks.config.limits import LimitName
+from sequence_hooks.config.limits import RefusedBy
 from sequence_hooks.tree.stats import HookStats
 
 COUNTERS = {
@@ -20,7 +20,7 @@ COUNTERS = {
 """Names and descriptions, by the field of `HookStats`."""
 
 LIMIT_COUNTERS = {
-    "num_refused": ("vllm:promises_refused_total", "Number of promises that a limit has made ordinary tokens."),
+    "num_refused": ("vllm:promises_refused_total", "Number of promises that were made ordinary tokens."),
     "num_limited": ("vllm:trees_limited_total", "Number of trees that have met a limit, each once per limit."),
 }
 """The same for those that count by limit."""
@@ -89,7 +89,7 @@ class EngineMetrics:
         self._by_limit = {
             (field, limit): counter.labels(**labels, limit=limit)
             for field, counter in metrics.by_limit.items()
-            for limit in get_args(LimitName)
+            for limit in get_args(RefusedBy)
         }
 
     def count(self, delta: CounterDelta, all_stats: Sequence[HookStats]) -> None:

@@ -19,7 +19,16 @@ from sequence_hooks.training.layout import Merge, Moving, lay_out
 from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod, model_inputs
 from sequence_hooks.training.outputs import token_trees
 from sequence_hooks.training.rows import Stretch, Target, TreeRows, pack
-from sequence_hooks.training.text import Fork, InsertedText, PrefixOf, ResultOf, SampledText, TextTree, encoded
+from sequence_hooks.training.text import (
+    Fork,
+    InsertedText,
+    PrefixOf,
+    ResultOf,
+    SampledText,
+    TextTree,
+    continuing,
+    encoded,
+)
 from sequence_hooks.training.token_tree import TokenTree
 
 __all__ = [
@@ -40,6 +49,7 @@ __all__ = [
     "TreeRows",
     "additive_mask",
     "block_mask",
+    "continuing",
     "copy_kv",
     "dense_mask",
     "encoded",

@@ -13,10 +13,13 @@ A child is started where its `Fork` stands, and merged where its `ResultOf` stan
 Tokens that are not sampled between two that are come from one join.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+from typing import Any, NamedTuple
 
+from sequence_hooks.config.continuing import Continuer, continuing_ids, parted_ids
 from sequence_hooks.results import Join, Origin, Segment
 from sequence_hooks.training.token_tree import TokenTree
 
@@ -83,8 +86,19 @@ class TextTree:
     does not learn to sample it. Its own children are trained unless they say so themselves."""
 
 
-def encoded(tree: TextTree, encode: Encode) -> TokenTree:
-    """A tree of token ids, whose engine has given up no KV.
+def continuing(tokenizer: Continuer) -> Encode:
+    """What encodes texts as engines do where a sequence goes on: without the space that a tokenizer of SentencePiece's
+    kind puts before a text."""
+    return partial(continuing_ids, tokenizer=tokenizer)
+
+
+def encoded(tree: TextTree, encode: Encode, continued: Encode | None = None) -> TokenTree:
+    """A tree of token ids, whose engine has given up no KV. Inserted texts in a row are encoded together, and
+    the last of them is what their join inserts last.
+
+    Args:
+        encode: Encodes what a context begins with.
+        continued: Encodes all other texts, see `continuing`; if None, ``encode`` does.
 
     Raises:
         ValueError: two sequences have the same name; or a result or prefix is that of no child, or of one that starts
@@ -94,7 +108,18 @@ def encoded(tree: TextTree, encode: Encode) -> TokenTree:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"two sequences are named {twice[0]!r}")
-    return _encoded(tree, encode, 0)
+    return _encoded(tree, _Encoders(encode, continued or encode), 0)
+
+
+@dataclass(frozen=True)
+class _Encoders:
+    begin: Encode
+    """Encodes what a context begins with."""
+
+    go_on: Encode
+
+    def __call__(self, text: str) -> Sequence[int]:
+        return self.go_on(text)
 
 
 def _names(tree: TextTree) -> Iterator[str]:
@@ -104,10 +129,11 @@ def _names(tree: TextTree) -> Iterator[str]:
             yield from _names(piece.child)
 
 
-def _encoded(tree: TextTree, encode: Encode, num_parent: int) -> TokenTree:
-    prompt, writer = tuple(encode(tree.prompt)), _Writer(tree.name)
+def _encoded(tree: TextTree, encode: _Encoders, num_parent: int) -> TokenTree:
     num_shared = num_parent if tree.sees_parent else 0
-    for piece in tree.output:
+    encode_prompt = encode if num_shared else encode.begin
+    prompt, writer = tuple(encode_prompt(tree.prompt)), _Writer(tree.name)
+    for piece in _joined(tree.output, encode):
         if isinstance(piece, Fork):
             num_context = num_shared + len(prompt) + len(writer.token_ids)
             writer.children[piece.child.name] = _encoded(piece.child, encode, num_context)
@@ -115,11 +141,24 @@ def _encoded(tree: TextTree, encode: Encode, num_parent: int) -> TokenTree:
             writer.write_result(piece.child)
         elif isinstance(piece, PrefixOf):
             writer.write_prefix(piece.child)
-        elif isinstance(piece, InsertedText):
-            writer.write(encode(piece.text), "inserted")
+        elif isinstance(piece, _InsertedIds):
+            writer.write(piece.token_ids, "inserted")
         else:
             writer.write(encode(piece.text), "sampled", in_result=piece.in_result)
     return replace(writer.tree(num_shared, prompt), sees_parent=tree.sees_parent, is_trained=tree.is_trained)
+
+
+class _InsertedIds(NamedTuple):
+    token_ids: Sequence[int]
+
+
+def _joined(output: Iterable[Any], encode: Encode) -> Iterator[Any]:
+    """The pieces of an output; inserted texts in a row are encoded together, as a join does it."""
+    for kind, run in groupby(output, key=type):
+        if kind is InsertedText:
+            yield from map(_InsertedIds, parted_ids([piece.text for piece in run], encode))
+        else:
+            yield from run
 
 
 class _Writer:

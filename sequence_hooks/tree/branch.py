@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from sequence_hooks.config.limits import LimitName, Limits
+from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
@@ -62,8 +62,8 @@ class Branch(Generic[S]):
         self._num_counted = 0
         """How many of its own tokens were counted."""
 
-        self.limits_met: dict[LimitName, None] = {}
-        """Of a root: the limits that its tree has met, in the order in which it did."""
+        self.limits_met: dict[RefusedBy, None] = {}
+        """Of a root: the limits that its tree has met, and what else has refused its promises, in this order."""
 
         self.spawn_time = time.time()
         self.finished_time: float | None = None

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Generic
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.limits import limits_of, max_tokens_alone
+from sequence_hooks.config.limits import RefusedBy, limits_of, max_tokens_alone
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.tree import rules
@@ -90,10 +90,11 @@ class ForkJoinDriver(Generic[E]):
         max_len = self._sequences.max_len(branch.sequence)
         decision = rules.decide(branch, token_id, match, output_token_ids, max_len, self._vocab_size)
         if isinstance(decision, Refusal):
-            if decision.limit is not None:
-                self.trees.limit(branch, decision.limit)
             self._log.refused(branch.request_id, token_id, decision)
+            self._tell_refusal(branch, decision.reason)
             return None
+        if decision.is_malformed:
+            self._tell_refusal(branch, "malformed")
         return decision
 
     def apply(self, branch: Branch[E], decision: Decision) -> bool:
@@ -105,6 +106,7 @@ class ForkJoinDriver(Generic[E]):
             made = [self._sequences.make_child(branch, spec, params) for spec, params in decision.children]
         except FAULTS as error:
             self._log.failed(branch.request_id, decision.token_id, error)
+            self._tell_refusal(branch, "failed")
             return False
         if branch.phase != "live":
             # Code of a user's in the children's parameters has aborted it.
@@ -175,6 +177,11 @@ class ForkJoinDriver(Generic[E]):
         """
         branch = self.trees.waiting_branch(request_id)
         self.trees.resume(branch, checked_ids(token_ids, self.room_to_resume(branch), self._vocab_size))
+
+    def _tell_refusal(self, branch: Branch[E], reason: RefusedBy) -> None:
+        # Code of a user's may have aborted it, and then nobody is told of it any more.
+        if branch.phase == "live":
+            self.trees.limit(branch, reason)
 
     def _end_used_up(self) -> None:
         """Let all sequences of trees that may sample no more wait for their children alone, and end at that join."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from sequence_hooks.config.limits import LimitName
+from sequence_hooks.config.limits import RefusedBy
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span, num_tokens
 from sequence_hooks.tree.sequence import Outcome, WaitsFor
@@ -58,12 +58,13 @@ class Aborted(_Event, frozen=True):
 
 
 class Limited(_Event, frozen=True):
-    """A limit has refused a promise of a sequence; or, if it is ``max_tree_tokens``, ends all sequences of the tree."""
+    """A promise of a sequence was refused, by a limit or otherwise; or, if it is ``max_tree_tokens``, that limit ends
+    all sequences of the tree."""
 
     request_id: str
     """The sequence that has sampled the token."""
 
-    limit: LimitName
+    limit: RefusedBy
 
 
 class Joined(_Event, frozen=True):

@@ -57,9 +57,9 @@ class HookLog:
         if refusal.error is not None:
             self.failed(request_id, token_id, refusal.error)
         # The client chose the length of its prompt, so one line is enough.
-        elif refusal.limit == "max_model_len" and self._logged_requests.is_first(request_id):
+        elif refusal.reason == "max_model_len" and self._logged_requests.is_first(request_id):
             self._logger.warning("%s: no room for a child in the model's length", printable(request_id))
-        elif refusal.limit == "max_tree_sequences" and self._logged_requests.is_first(request_id):
+        elif refusal.reason == "max_tree_sequences" and self._logged_requests.is_first(request_id):
             self._logger.info(
                 "%s: max_tree_sequences is reached, and its tree spawns no more children", printable(request_id)
             )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic
 
-from sequence_hooks.config.limits import LimitName, Limits
+from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.tree.branch import Branch, Phase, S
 from sequence_hooks.tree.child_spec import ChildSpec
@@ -91,8 +91,8 @@ class DependencyManager(Generic[S]):
         self._tell(child, Spawned(spec))
         return child
 
-    def limit(self, branch: Branch[S], name: LimitName) -> None:
-        """Record that a limit has refused a promise, or that the tree of ``branch`` has used up its tokens."""
+    def limit(self, branch: Branch[S], name: RefusedBy) -> None:
+        """Record what has refused a promise, or that the tree of ``branch`` has used up its tokens."""
         root = branch.root
         if name == "max_tree_tokens":
             self._used_up[root] = None

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby, islice
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
+from sequence_hooks.config.continuing import parted_ids
 from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
 from sequence_hooks.handlers.actions import as_token_id
@@ -22,7 +24,7 @@ _MAX_PIECES = 1_000_000
 """The maximum number of pieces that one join function may return; no model's context has room for more."""
 
 Encode = Callable[[str], Sequence[int]]
-"""Returns the token ids of a text, without special tokens."""
+"""Returns the token ids of a text that continues a sequence, without special tokens."""
 
 
 @dataclass(frozen=True)
@@ -114,20 +116,27 @@ def _to_spans(
     if len(pieces) > _MAX_PIECES:
         raise ValueError(f"a join function returns more than {_MAX_PIECES} pieces")
     spans: list[Span] = []
-    for is_id, run in groupby(pieces, key=lambda piece: not isinstance(piece, (str, ChildOutput, PrefixOf))):
-        if is_id:
+    for kind, run in groupby(pieces, key=_kind_of):
+        if kind == "ids":
             spans.append(inserted([as_token_id(piece) for piece in run], vocab_size))
+        elif kind == "texts":
+            # How a text is cut into tokens does not depend on the pieces in which it was given.
+            spans += (inserted(ids, vocab_size) for ids in parted_ids(list(map(str, run)), encode))
         else:
-            spans += (_to_span(piece, children, encode, vocab_size) for piece in run)
+            spans += (_to_span(piece, children) for piece in run)
     return spans
 
 
-def _to_span(piece: Piece, children: Mapping[str, FinishedChild], encode: Encode, vocab_size: int | None) -> Span:
+def _kind_of(piece: Any) -> str:
+    if isinstance(piece, (ChildOutput, PrefixOf)):
+        return "children"
+    return "texts" if isinstance(piece, str) else "ids"
+
+
+def _to_span(piece: Any, children: Mapping[str, FinishedChild]) -> Span:
     if isinstance(piece, ChildOutput):
         child = children[piece.request_id]
         return Span(child.output.result_token_ids, piece.request_id, child.positions)
-    if isinstance(piece, PrefixOf):
-        output = children[piece.child.request_id].output
-        length = len(output.prefix_token_ids)
-        return Span(output.prefix_token_ids, None, range(-length, 0), output.request_id)
-    return inserted(encode(str(piece)), vocab_size)
+    output = children[piece.child.request_id].output
+    length = len(output.prefix_token_ids)
+    return Span(output.prefix_token_ids, None, range(-length, 0), output.request_id)

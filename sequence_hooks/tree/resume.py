@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+from sequence_hooks.config.continuing import continuing_ids
 from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.tree.merge import inserted
@@ -52,7 +53,7 @@ def encode_within(text: str, tokenizer: Any, room: int) -> list[int]:
             f"tokens, which are {most} characters at most; give a shorter text"
         )
     try:
-        return list(tokenizer.encode(text, add_special_tokens=False))
+        return continuing_ids(text, tokenizer)
     except (TypeError, ValueError) as error:
         raise _no_tokens(text, error) from None
 

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sequence_hooks.config.limits import LimitName
+from sequence_hooks.config.limits import LimitName, RefusedBy
 from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.actions import plain_actions
@@ -59,16 +59,17 @@ class Decision:
     waits_for: WaitsFor | None
     """What the sequence waits for; None if it goes on."""
 
+    is_malformed: bool = False
+    """Whether some of what the token completes spawns nothing, see `Actions.is_malformed`."""
+
 
 @dataclass(frozen=True)
 class Refusal:
     """The hook token is treated as an ordinary token."""
 
+    reason: RefusedBy
     error: BaseException | None = None
     """What the handler raised, or why its actions are invalid."""
-
-    limit: LimitName | None = None
-    """The limit that forbids the spawn; None if there is an error."""
 
 
 @dataclass(frozen=True)
@@ -133,21 +134,24 @@ def decide(
         actions = plain_actions(match.handler.on_token(event), branch.limits.max_children, max_len - num_context)
         forbids = _forbidding(actions, branch) if actions.spawn else None
         if forbids is not None:
-            return Refusal(limit=forbids)
+            return Refusal(forbids)
         for spawn in actions.spawn:
             inserted(spawn.prefix_token_ids, vocab_size)
             if spawn.context != "parent" and not spawn.prefix_token_ids:
                 raise ValueError(f"a child with the context {spawn.context!r} needs a prefix; give prefix_token_ids")
     except FAULTS as error:
-        return Refusal(error=error)
+        return Refusal("failed", error)
     specs = [_spec(event, each, spawn, num_context) for each, spawn in enumerate(actions.spawn, number)]
     # Each child needs room for a token of its own.
     lead = branch.positions.lead
     if any(spec.num_prompt_tokens + lead * bool(spec.num_shared) >= max_len for spec in specs):
-        return Refusal(limit="max_model_len")
+        return Refusal("max_model_len")
     own_params = (spawn.sampling_params for spawn in actions.spawn)
     children = tuple(zip(specs, own_params, strict=True))
-    return Decision(token_id, match.handler, children, _waits_for(actions))
+    waits_for = _waits_for(actions)
+    if actions.is_malformed and not children and waits_for is None:
+        return Refusal("malformed")
+    return Decision(token_id, match.handler, children, waits_for, actions.is_malformed)
 
 
 def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:

@@ -4,7 +4,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from sequence_hooks.config.limits import LimitName
+from sequence_hooks.config.limits import RefusedBy
 from sequence_hooks.results import Join
 
 _MAX_TIMES = 10_000
@@ -20,11 +20,11 @@ class HookStats:
     num_failed: int = 0
     """Children that were aborted or could never fit."""
 
-    num_refused: Counter[LimitName] = field(default_factory=Counter)
-    """Promises that limits have refused, by the limit."""
+    num_refused: Counter[RefusedBy] = field(default_factory=Counter)
+    """Promises that were refused, by what has refused them."""
 
-    num_limited: Counter[LimitName] = field(default_factory=Counter)
-    """Trees that have met a limit, by the limit."""
+    num_limited: Counter[RefusedBy] = field(default_factory=Counter)
+    """Trees that have met a limit, or had a promise refused in another way, by the limit or the way."""
 
     num_merged: int = 0
     """Tokens that joins appended to parents, including inserted ones."""

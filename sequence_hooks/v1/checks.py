@@ -38,6 +38,7 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
             "give --special-kwargs after --additional-config"
         )
     check_engine(special_kwargs, config)
+    keep_blocks_of_windows(config)
     check_callers(special_kwargs, config, usage_context)
     model = config.model_config
     load_tokenizer = None if model.skip_tokenizer_init else partial(cached_tokenizer_from_config, model)
@@ -51,6 +52,22 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
         logger.warning(warning)
     if special_kwargs.record_to is not None and starts_cores(config):
         begin(special_kwargs.record_to, model.model, special_kwargs)
+
+
+def keep_blocks_of_windows(config: VllmConfig) -> None:
+    """Let layers with a window keep all their blocks, where others have full attention: a child shares those of both.
+
+    A model with a state needs the manager of hybrid models. `sequence_hooks.v1.core.forks.check_kv_groups` refuses it.
+    """
+    model, scheduler = config.model_config, config.scheduler_config
+    if model.is_hybrid or scheduler.disable_hybrid_kv_cache_manager:
+        return
+    scheduler.disable_hybrid_kv_cache_manager = True
+    if model.get_sliding_window() is not None or model.attention_chunk_size is not None:
+        logger.info(
+            "Sequence hooks have set disable_hybrid_kv_cache_manager: layers with a window keep the KV of the whole "
+            "context, which children share."
+        )
 
 
 def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:

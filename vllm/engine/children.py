@@ -6,6 +6,7 @@ from collections.abc import Sequence as Ids
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.continuing import continuing_ids
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span
@@ -49,8 +50,7 @@ class ChildSequences:
 
     def encode(self, sequence: V0Sequence, text: str) -> Ids[int]:
         tokenizer = self._stop_checker.get_tokenizer_for_seq(sequence.seq)
-        token_ids: Ids[int] = tokenizer.encode(text, add_special_tokens=False)
-        return token_ids
+        return continuing_ids(text, tokenizer)
 
     def make_child(
         self, parent: V0Branch, spec: ChildSpec, own_params: SamplingParams | Mapping[str, Any] | None

@@ -38,7 +38,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.request import Request
 
 WHILE_COMPILING = 0.002
-"""Seconds to sleep in a step in which nothing is computed: a grammar may be compiled by another thread."""
+"""Seconds to sleep until another thread may have compiled a grammar."""
 
 
 class V1Driver(Driver):
@@ -84,8 +84,15 @@ class V1Driver(Driver):
         outputs: list[Any] = self.engine.step()
         self._num_preemptions |= {name: each.num_preemptions for name, each in self.scheduler.requests.items()}
         if not self.scheduler.running:
-            time.sleep(WHILE_COMPILING)
+            self._await_grammars()
         return outputs
+
+    def _await_grammars(self) -> None:
+        """Steps in which nothing else can be computed are no hang, however slow the machine is."""
+        for request in self.scheduler.requests.values():
+            wanted = request.structured_output_request
+            while wanted is not None and not wanted.is_grammar_ready:
+                time.sleep(WHILE_COMPILING)
 
     def lengths(self) -> dict[str, int]:
         requests = self.scheduler.requests.items()

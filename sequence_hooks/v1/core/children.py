@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.continuing import continuing_ids
 from sequence_hooks.config.field_checks import BUILT_IN_MERGES
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
@@ -100,9 +101,8 @@ class ChildRequests:
         return self._model_len
 
     def encode(self, sequence: V1Sequence, text: str) -> Sequence[int]:
-        """The token ids of a text, without special tokens."""
-        token_ids: Sequence[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return token_ids
+        """The token ids of a text that continues the sequence."""
+        return continuing_ids(text, self.tokenizer)
 
     def make_child(
         self, parent: V1Branch, spec: ChildSpec, own_params: SamplingParams | Mapping[str, Any] | None

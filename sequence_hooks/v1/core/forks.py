@@ -113,12 +113,24 @@ def first_of_hit(
     return first, num_blocks * block_size, *others  # type: ignore[return-value]
 
 
-def check_kv_groups(config: KVCacheConfig) -> None:
-    """Raise a `ValueError` for layers whose KV a child cannot share block by block."""
+def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
+    """Raise a `ValueError` for layers whose KV a child cannot share block by block, or a parent not be given.
+
+    With `sequence_hooks.v1.checks.keep_blocks_of_windows` those with a window count as full attention beside others
+    that have none.
+    """
     for group in config.kv_cache_groups:
-        if not isinstance(group.kv_cache_spec, FullAttentionSpec):
-            kind = type(group.kv_cache_spec).__name__
+        spec = group.kv_cache_spec
+        if not isinstance(spec, FullAttentionSpec):
+            kind = type(spec).__name__
             raise ValueError(
-                f"special_kwargs: the model has layers of the kind {kind}, and sequence hooks need full attention in "
-                "all layers, whose blocks a child can share; use another model"
+                f"special_kwargs: all layers of the model, or some beside others, are of the kind {kind}, whose blocks "
+                "a child cannot share; use a model in which all layers have full attention, or some of them, and the "
+                "others a window"
+            )
+        window = spec.sliding_window or spec.attention_chunk_size
+        if injects_kv and window is not None:
+            raise ValueError(
+                "special_kwargs: child_merge_strategy='kv_inject' does not work with a model that has layers with a "
+                f"window, here of {window} tokens; use 'concatenate'"
             )

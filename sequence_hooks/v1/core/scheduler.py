@@ -66,7 +66,6 @@ class HookScheduler(ReleaseScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check_kv_groups(self.kv_cache_config)
         # Where no token is in flight, upstream's scheduler for synchronous engines does the same with less.
         self._upstream = cast(Any, super() if self.scheduler_config.async_scheduling else super(AsyncScheduler, self))
         self._append_upstream: Callable[..., tuple[list[int], bool]] = self._upstream._update_request_with_output
@@ -80,6 +79,7 @@ class HookScheduler(ReleaseScheduler):
 
         self._children = children = ChildRequests.of(self.vllm_config, self.structured_output_manager)
         hooks = children.special_kwargs
+        check_kv_groups(self.kv_cache_config, hooks.injects_kv)
         self._recorder = SchedulerRecorder(hooks.record_to, manager, children.decode)
         self._events = EventLog()
         self._forks = ForkedBlocks(manager)

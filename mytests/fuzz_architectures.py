@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models of other architectures than the Llama's, with random weights, for the fuzzer and for tables of tests.
+
+Weights are so wide that the best token stands clear of the second. Each model has at least one layer of each kind that
+its architecture has, and windows that are shorter than the contexts of the tests.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.check_upstream.workload import VOCABULARY
+
+LLAMA = "llama"
+WINDOW = 8
+_SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_ALTERNATING: Mapping[str, Any] = {
+    "num_hidden_layers": 4,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+
+FIELDS: Mapping[str, Mapping[str, Any]] = {
+    "qwen3": {"num_hidden_layers": 2},
+    "gemma3_text": {**_ALTERNATING, "query_pre_attn_scalar": 32},
+    "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+}
+"""The fields of each architecture, by its name in transformers."""
+
+
+def save_random(architecture: str, folder: Path) -> None:
+    """Save a model of an architecture of `FIELDS`."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **_SIZES, **FIELDS[architecture]))
+    if model.config.tie_word_embeddings:
+        _look_beyond_the_last_token(model)
+    model.save_pretrained(folder)
+
+
+def _look_beyond_the_last_token(model: Any) -> None:
+    """With wide embeddings that are also its head, a model would only say again what it has read last."""
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(0.1)
+        model.model.norm.weight.add_(9.0)
