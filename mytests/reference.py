@@ -11,6 +11,12 @@ from sequence_hooks.tree.branch import Branch
 
 SEPARATOR = ids("\n")
 
+Placed = tuple[int, int]
+"""A token, and its position."""
+
+Span = list[tuple[int, int | None]]
+"""The tokens of a child, with their positions in its context; or others."""
+
 
 class Reference:
     """What finished sequences must hold, from the tokens fed to them and the rules of ends and merges alone.
@@ -54,48 +60,97 @@ class Reference:
         Args:
             tree: Its own branch; None if no hook has touched it.
         """
-        return self._output(request_id, request_id, self._num_prompt[request_id], tree)
+        return [token for token, _ in self._of_request(request_id, tree)]
+
+    def positions(self, request_id: str, tree: Branch[Any]) -> list[int]:
+        """The positions of a finished request's own context, prompt and output."""
+        return [*range(self._num_prompt[request_id]), *(place for _, place in self._of_request(request_id, tree))]
+
+    def _of_request(self, request_id: str, tree: Branch[Any] | None) -> list[Placed]:
+        num_prompt = self._num_prompt[request_id]
+        return self._output(request_id, request_id, num_prompt, num_prompt, tree)
 
     def _output(
-        self, request_id: str, root_id: str, num_prompt: int, branch: Branch[Any] | None, with_ending: bool = True
-    ) -> list[int]:
-        """The tokens of a finished sequence, with or without the EOS that ended it."""
+        self,
+        request_id: str,
+        root_id: str,
+        num_prompt: int,
+        following: int,
+        branch: Branch[Any] | None,
+        with_ending: bool = True,
+    ) -> list[Placed]:
+        """The tokens of a finished sequence, the first of which has the position ``following``, with or without the EOS
+        that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
         if branch is not None and branch.has_used_up:
             # How far each sequence has come by then is a matter of scheduling.
             fed = fed[: branch.num_sampled]
-        out: list[int] = []
-        pending: list[Branch[Any]] = []
+        out: list[Placed] = []
+        pending: list[tuple[Branch[Any], int]] = []
         children = [] if branch is None else list(branch.children)
-        for position, token in enumerate(fed):
-            out.append(token)
+        for number, token in enumerate(fed):
+            out.append((token, following))
+            following += 1
             while children and children[0].spec is not None and children[0].spec.position == len(out):
                 child = children.pop(0)
                 # What it comes to is in no context.
-                pending += [] if child.is_detached else [child]
+                pending += [] if child.is_detached else [(child, following)]
             end = len(out)
-            num_sampled = position + 1
-            ends = token == EOS or num_sampled == self._max_tokens[root_id] or num_prompt + end >= self.max_len
+            num_sampled = number + 1
+            is_full = max(num_prompt + end, following) >= self.max_len
+            ends = token == EOS or num_sampled == self._max_tokens[root_id] or is_full
             waits = token == SYNC and not ends
             if ends or waits or num_sampled == len(fed) or self.hooks.block_on == "promise":
-                merged = self._merged(pending, root_id) + (next(given, []) if waits else [])
-                out += merged[: self.max_len - num_prompt - end]
+                by_caller: Span = [(each, None) for each in (next(given, []) if waits else [])]
+                spans = [*self._merged(pending, root_id), by_caller]
+                room = self.max_len - num_prompt - end
+                merged, following = self._placed(spans, following, room, ends)
+                out += merged
                 pending = []
             if token == EOS and not with_ending:
                 del out[end - 1]
-            if ends or num_prompt + len(out) >= self.max_len:
+            if ends or max(num_prompt + len(out), following) >= self.max_len:
                 break
         assert not children and not pending
         return out
 
-    def _merged(self, children: list[Branch[Any]], root_id: str) -> list[int]:
+    def _placed(self, spans: list[Span], following: int, room: int, ends: bool) -> tuple[list[Placed], int]:
+        """What is merged of ``spans``, and the position of what follows it; a sequence that ends has no such positions
+        of its own."""
+        flat = [(token, place, number) for number, span in enumerate(spans) for token, place in span][:room]
+        last = flat[-1][2] if flat and flat[-1][1] is None else None
+        overlaps = self.hooks.position_rule == "overlap" and not ends
+        placed: list[Placed] = []
+        position = furthest = following - 1
+        is_in_last = False
+        for token, place, number in flat:
+            if overlaps and number == last and not is_in_last:
+                is_in_last, position = True, furthest
+            position = place if overlaps and place is not None else position + 1
+            if position >= self.max_len:
+                break
+            furthest = max(furthest, position)
+            placed.append((token, position))
+        is_cut = len(placed) < len(flat) or len(placed) == room or furthest + 1 >= self.max_len
+        if is_cut or ends:
+            # It computes none of them.
+            return [(token, following + number) for number, (token, _) in enumerate(placed)], self.max_len
+        return placed, furthest + 1
+
+    def _merged(self, children: list[tuple[Branch[Any], int]], root_id: str) -> list[Span]:
         if self.hooks.child_merge_strategy == "none":
             return []
-        results = [self._result(child, root_id) for child in children]
-        return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]
+        results = [self._result(child, following, root_id) for child, following in children]
+        separator: Span = [(token, None) for token in SEPARATOR]
+        return [span for result in results for span in (separator, result)][1:]
 
-    def _result(self, child: Branch[Any], root_id: str) -> list[int]:
+    def _result(self, child: Branch[Any], following: int, root_id: str) -> Span:
         assert child.spec is not None
         if child.has_failed:
             return []
-        return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, with_ending=False)
+        spec, num_prompt = child.spec, child.spec.num_prompt_tokens
+        own = len(spec.prefix_token_ids)
+        # What is before the trigger has its parent's positions, too.
+        start = {"parent": following, "before_trigger": following - spec.num_trigger_tokens, "none": 0}[spec.context]
+        output = self._output(child.request_id, root_id, num_prompt, start + own, child, with_ending=False)
+        return [(token, place if child.sees_parent else None) for token, place in output]

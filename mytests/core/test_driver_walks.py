@@ -19,7 +19,7 @@ class PlainWalks(Walks):
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(
         {
-            *("injected", "refused slots", "evicted", "resumed", "assembled"),
+            *("injected", "refused slots", "evicted", "resumed", "assembled", "overlapping"),
             *(f"abort {queue} at depth {depth}" for queue in ("running", "blocked") for depth in (0, 1)),
             *("ended as stopped", "ended as length", "ended at a join"),
         }

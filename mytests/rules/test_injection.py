@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from mytests.engine import HASHES_FULL_BLOCKS
-from mytests.engine.surgical import PROMISE, SurgicalEngine, completed, finished, plan
+from mytests.engine.surgical import CHILD, PROMISE, SurgicalEngine, completed, finished, plan
 from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, held, moves, prefilled
 
@@ -117,6 +117,19 @@ class TestPositions:
         engine.run(script)
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()
+
+    def test_a_sequence_ends_where_a_model_has_no_more_of_them(self) -> None:
+        """They are further than its tokens are many: a child's prefix takes some, and is not merged."""
+        hooks = dataclasses.replace(OVERLAP, children_per_promise=1, child_prefix_token_ids=(CHILD,) * 5)
+        output = completed(SurgicalEngine(hooks, max_model_len=20), r="!." + "z" * 20, r_child_0="ab")
+        # "prompt", the promise and the sync token, then "ab" at 12 and 13.
+        assert (output.text, output.finish_reason) == ("ab" + "z" * 6, "length")
+
+    def test_a_merge_is_cut_to_them(self) -> None:
+        """The second result's separator would lie beyond."""
+        hooks = dataclasses.replace(OVERLAP, child_prefix_token_ids=(CHILD,) * 5)
+        output = completed(SurgicalEngine(hooks, max_model_len=16), r="!.z", r_child_0="abcd", r_child_1="ef")
+        assert (output.text, output.finish_reason, output.joins[0].num_cut) == ("abcd", "length", 3)
 
     def test_what_a_join_inserts_last_follows_the_longest_result(self) -> None:
         """And so does what the parent samples: the shorter result is the last one."""
