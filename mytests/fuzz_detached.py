@@ -35,7 +35,9 @@ def check_assembled(root: Node, hooks: SpecialKwargs, separator: tuple[int, ...]
 
 def _by_position(node: Node, hooks: SpecialKwargs, separator: tuple[int, ...]) -> list[list[Token]]:
     """What stands for each token of a sequence."""
-    tokens: list[list[Token]] = [[(token_id, node.name)] for token_id in node.tokens]
+    inserted = {p for s in node.segments if s.origin == "inserted" and not node.depth for p in range(s.start, s.end)}
+    owners = (None if position in inserted else node.name for position in range(len(node.tokens)))
+    tokens: list[list[Token]] = [[each] for each in zip(node.tokens, owners, strict=True)]
     replaced: set[int] = set()
     for position in sorted({child.output.spawn_position for child in node.children}):
         start = position - _num_trigger_tokens(node, position, hooks)

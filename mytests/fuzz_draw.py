@@ -156,6 +156,7 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
         max_child_depth=draw(st.integers(1, 3)),
         max_children=max_children,
         prefixes=tuple(draw(st.lists(prefix, min_size=1, max_size=min(3, max_children)))),
+        replaces=draw(st.sampled_from([False, False, True])),
         separator=draw(st.sampled_from(list(SEPARATORS))),
         merges=draw(st.sampled_from([True, True, True, False])),
         child_max_tokens=draw(st.none() | st.integers(1, LONGEST)),

@@ -47,6 +47,9 @@ class Setup(Compact):
     prefixes: tuple[tuple[int, ...], ...] = ((),)
     """One for each child of a promise."""
 
+    replaces: bool = False
+    """Whether a sync also replaces, see `mytests.fuzz_replaced`."""
+
     separator: str = ""
     merges: bool = True
     child_max_tokens: int | None = None
@@ -76,6 +79,9 @@ class Setup(Compact):
         triggers: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
         if self.promise_text:
             triggers = {"promise_token": self.promise_text, "sync_token": word(SYNC), "trigger_by": "text"}
+        if self.replaces:
+            sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
+            triggers["handlers"] = {sync: "mytests.fuzz_replaced.ReplacingSync"}
         return SpecialKwargs(
             **triggers,
             block_on=self.block_on,

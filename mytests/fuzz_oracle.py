@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expected tree of a finished request of the fuzzer, derived from its sampled tokens and the rules."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_model import EOS
 from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_replaced import replacement_of
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
 from mytests.fuzz_triggers import Hook, fired_by_id, fired_by_text
@@ -81,6 +82,15 @@ class _Replay:
     num_sequences: int
     """The final number of sequences in the whole tree."""
 
+    context: list[int] = field(default_factory=list)
+    """The positions of the output tokens that are in the context."""
+
+    replaced: set[int] = field(default_factory=set)
+    """The others."""
+
+    in_a_row: int = 0
+    """The position from which on all was sampled, one token after the other."""
+
     position: int = 0
     num_sampled: int = 0
     num_children: int = 0
@@ -104,11 +114,13 @@ class _Replay:
         assert self.position == len(node.tokens), f"{name} has tokens behind its end at {self.position}"
         assert self.num_children == len(node.children), f"{name} has children that no promise spawned"
         assert self.num_joins == len(node.output.joins), f"{name} has joins that nothing asked for"
-        assert self._merged_runs() == list(node.segments), f"{name}: {node.segments} should be {self._merged_runs()}"
+        told = _runs(node.segments, [each.is_replaced for each in node.segments for _ in range(each.start, each.end)])
+        expected = _runs(self.segments, [position in self.replaced for position in range(self.position)])
+        assert told == expected, f"{name}: {node.segments} should be {expected}"
         assert node.output.text == self.text, f"{name}: the text is {node.output.text!r} and should be {self.text!r}"
         if isinstance(node.output, ChildOutput):
-            expected = tuple(node.tokens[position] for position in node.result)
-            assert node.output.result_token_ids == expected, f"{name} has another result"
+            result = tuple(node.tokens[position] for position in node.result)
+            assert node.output.result_token_ids == result, f"{name} has another result"
             assert node.output.failed == (ending in (None, "abort")), f"{name}: failed is {node.output.failed}"
         else:
             assert node.output.stop_reason == self.stop_reason, f"{name} stopped by {node.output.stop_reason!r}"
@@ -123,6 +135,7 @@ class _Replay:
         spawns = self._spawn(num_tokens if hook == "promise" else 0, ending)
         if ending is None and self._may_be_cut():
             return self._cut(hook == "sync")
+        replaces = hook == "sync" and bool(self.rules.hooks.handlers)
         waits = hook == "sync" or (spawns and self.rules.hooks.block_on == "promise")
         blocks = ending is None and waits
         if ending and self.rules.hooks.detaches and self.num_children and self.node.output.finish_reason == "abort":
@@ -133,7 +146,7 @@ class _Replay:
         joins = self.node.output.joins
         if self.num_joins == len(joins):
             return "abort"
-        is_full = self._join(joins[self.num_joins], ending)
+        is_full = self._join(joins[self.num_joins], ending, replaces and blocks)
         return ending or ("length" if is_full else None)
 
     def _may_be_cut(self) -> bool:
@@ -147,7 +160,9 @@ class _Replay:
         joins = self.node.output.joins
         if self.unjoined or (waits and self.num_joins < len(joins)):
             assert self.num_joins < len(joins), f"{self.node.name} ends without its children's results"
-            self._join(joins[self.num_joins], None if joins[self.num_joins].num_prefill else "length")
+            join = joins[self.num_joins]
+            # With the token that has used up the budget its hook does nothing.
+            self._join(join, None if join.num_prefill else "length", join.num_replaced > 0)
         return "length"
 
     def _ending(self, token: int) -> str | None:
@@ -163,7 +178,8 @@ class _Replay:
             self.stop_reason, kept = found
             self.text = self.text[: self.merged_text_end + kept]
             return "stop"
-        is_full = len(self.node.prompt) + self.position >= self.rules.max_model_len
+        room = self.rules.max_model_len - len(self.node.prompt)
+        is_full = len(self.context) >= room or (bool(self.replaced) and self.num_sampled >= room)
         return "length" if is_full or self.num_sampled == self.rules.max_tokens_of(self.node) else None
 
     def _is_eos(self, token: int) -> bool:
@@ -176,13 +192,12 @@ class _Replay:
         promise = self.rules.hooks.promise_token
         if promise is None:
             return fired_by_id(self.node.tokens[self.position - 1])
-        merged = [segment.end for segment in self.segments if segment.origin != "sampled"]
-        return fired_by_text(promise, self.node.tokens[max(merged, default=0) : self.position])
+        return fired_by_text(promise, self.node.tokens[self.in_a_row : self.position])
 
     def _spawn(self, num_trigger_tokens: int, ending: str | None) -> bool:
         """Check what a promise of ``num_trigger_tokens`` spawned, or that nothing was if they are none."""
         name, prefixes = self.node.name, self.rules.hooks.child_prefixes
-        num_context = len(self.node.prompt) + self.position
+        num_context = len(self.node.prompt) + len(self.context)
         num_shared = {"parent": num_context, "before_trigger": num_context - num_trigger_tokens, "none": 0}
         shared = num_shared[self.rules.hooks.child_context]
         room = self.rules.max_model_len - shared - max(map(len, prefixes))
@@ -213,11 +228,15 @@ class _Replay:
         joined = self.node.children[: self.num_children - len(self.unjoined)]
         return self.num_sampled - 1 + sum(len(node.sampled) for child in joined for node in child.walk())
 
-    def _join(self, join: Join, ending: str | None) -> bool:
+    def _join(self, join: Join, ending: str | None, replaces: bool) -> bool:
         """Check a join; returns whether it fills the model's length."""
-        start, num_cut = self.position, 0
-        room = self.rules.max_model_len - len(self.node.prompt) - self.position
-        for tokens, child in self._pieces():
+        start, num_cut, pieces = self.position, 0, list(self._pieces())
+        kept_from, words = replacement_of(len(self.context) - 1) if replaces else (len(self.context), ())
+        num_replaced = len(self.context) - kept_from
+        self.replaced.update(self.context[kept_from:])
+        del self.context[kept_from:]
+        room = self.rules.max_model_len - len(self.node.prompt) - len(self.context)
+        for tokens, child in [(words, None), *pieces]:
             kept = tokens[: room - (self.position - start)]
             num_cut += len(tokens) - len(kept)
             found = self.node.tokens[self.position : self.position + len(kept)]
@@ -226,12 +245,15 @@ class _Replay:
             self._extend(len(kept), "inserted" if child is None else "merged", child)
         num_merged = self.position - start
         ends = ending is not None or num_merged == room
-        num_context = len(self.node.prompt) + self.position
-        given_up = {num_context - kept for kept in range(0, num_context - num_merged, self.rules.block_size)}
-        prefills = {0} if ends else {num_merged + 1} | given_up
+        num_context = len(self.node.prompt) + len(self.context)
+        # Of what was kept, the last token is computed again if nothing follows it.
+        most = min(num_context - num_merged - (not replaces), num_context - 1)
+        prefills = {0} if ends else {num_context - kept for kept in (most, *range(0, most + 1, self.rules.block_size))}
         assert join.num_prefill in prefills, f"{self.node.name}: {join} should prefill {prefills}"
-        assert join == Join(start, num_merged, num_cut, num_context, join.num_prefill), f"{self.node.name}: {join}"
+        expected = Join(start, num_merged, num_cut, num_context, join.num_prefill, None, num_replaced)
+        assert join == expected, f"{self.node.name}: {join} should be {expected}"
         self.merged_text_end = len(self.text)
+        self.in_a_row = self.position if num_merged or num_replaced else self.in_a_row
         self.num_joins += 1
         self.unjoined = []
         return num_merged == room
@@ -247,16 +269,22 @@ class _Replay:
     def _extend(self, length: int, origin: str, child: str | None = None) -> None:
         if length:
             self.segments.append(Segment(self.position, self.position + length, origin, child))  # type: ignore[arg-type]
+        self.context += range(self.position, self.position + length)
         self.position += length
 
-    def _merged_runs(self) -> list[Segment]:
-        runs: list[Segment] = []
-        for segment in self.segments:
-            if runs and runs[-1].origin == segment.origin == "sampled":
-                runs[-1] = Segment(runs[-1].start, segment.end, "sampled")
+
+def _runs(segments: Iterable[Segment], are_replaced: Sequence[bool]) -> list[Segment]:
+    """``segments`` of tokens of which some are replaced, with no two next to each other that could be one."""
+    runs: list[Segment] = []
+    for segment in segments:
+        for position in range(segment.start, segment.end):
+            is_replaced, last = are_replaced[position], runs[-1] if runs else None
+            is_next = position > segment.start or segment.origin == "sampled"
+            if last and is_next and (last.origin, last.is_replaced) == (segment.origin, is_replaced):
+                runs[-1] = replace(last, end=position + 1)
             else:
-                runs.append(segment)
-        return runs
+                runs.append(replace(segment, start=position, end=position + 1, is_replaced=is_replaced))
+    return runs
 
 
 def _check_unfinished_children(node: Node, limit: int) -> None:

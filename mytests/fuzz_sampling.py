@@ -20,9 +20,10 @@ class Choice:
     """A place where a token is sampled."""
 
     context: Words
-    """All tokens before it, of which ``past`` were sampled by the sequence itself."""
+    """All tokens before it."""
 
     past: Words
+    """What the sequence has sampled itself, whether it is still in its context or not."""
 
 
 def scores_of(logits: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
@@ -50,8 +51,8 @@ def _only(scores: torch.Tensor, tokens: set[int]) -> torch.Tensor:
 
 
 def _penalized(scores: torch.Tensor, params: Params, choice: Choice) -> torch.Tensor:
-    """Repetition counts the whole context, presence and frequency only what the sequence sampled itself."""
-    seen, counts = list(set(choice.context)), Counter(choice.past)
+    """Repetition counts the whole context too, presence and frequency only what the sequence sampled itself."""
+    seen, counts = list({*choice.context, *choice.past}), Counter(choice.past)
     if params.repetition_penalty != 1.0:
         by, old = params.repetition_penalty, scores[seen]
         scores[seen] = torch.where(old > 0, old / by, old * by)

@@ -20,6 +20,7 @@ KINDS = (
     "with_other_parameters",
     "streams",
     "forks_by_text",
+    "replaced",
     "of_other_models",
 )
 """What a run must have seen before it means anything that no fault was found."""
@@ -59,6 +60,9 @@ class Tally:
 
     forks_by_text: int = 0
     """Children whose promises were texts."""
+
+    replaced: int = 0
+    """Joins that have cut something from a context."""
 
     urgent: int = 0
     """Those more urgent than others of their history."""
@@ -112,6 +116,7 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         with_other_parameters=sum(not all(each.is_plain for each in both) for both in params),
         streams=sum(request.params.stream == "DELTA" for request in done),
         forks_by_text=sum(node.depth > 0 for node in nodes) * bool(history.setup.promise_text),
+        replaced=sum(join.num_replaced > 0 for join in joins),
         urgent=sum(request.priority < lowest for request in done),
         of_other_models=len(done) * (history.setup.architecture != LLAMA),
     )

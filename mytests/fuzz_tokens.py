@@ -4,6 +4,7 @@
 The model is run by transformers, without a cache: one forward pass over each sequence's whole context.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,12 @@ class Model:
     def check(self, roots: Sequence[tuple[Node, Plan]]) -> int:
         """Check that each sampled token is the plan's or one the model gives; returns the number of sequences."""
         jobs = [(node, plan) for root, plan in roots for node in root.walk()]
-        logits = self._logits([node.prompt + node.tokens for node, _ in jobs])
+        logits = self._logits([stretch.tokens for node, _ in jobs for stretch in node.stretches])
         rows: dict[str, Rows] = {}
-        for (node, plan), of_node in zip(jobs, logits, strict=True):
+        for node, plan in jobs:
+            of_node = [next(logits) for _ in node.stretches]
             if node.depth == 0 and node.prompt_logprobs is not None:
-                _check_prompt_logprobs(node, plan.params, of_node)
+                _check_prompt_logprobs(node, plan.params, of_node[0])
             rows[node.name] = _check_tokens(node, plan, of_node)
         for root, plan in roots:
             _check_logprobs(root, plan, rows)
@@ -60,16 +62,22 @@ class Model:
                 yield from self._model(padded, use_cache=False).logits
 
 
-def _check_tokens(node: Node, plan: Plan, logits: torch.Tensor) -> Rows:
-    """Check each sampled token; returns what may be sampled at each of these positions."""
+def _check_tokens(node: Node, plan: Plan, logits: Sequence[torch.Tensor]) -> Rows:
+    """Check each sampled token; returns what may be sampled at each of these positions.
+
+    Args:
+        logits: Of each of its contexts.
+    """
     positions = node.sampled
-    raw = logits[[len(node.prompt) - 1 + position for position in positions]]
+    pairs = [*zip(node.stretches, logits, strict=True)]
+    raw = [of_stretch[index - 1] for stretch, of_stretch in pairs for _, index in stretch.sampled]
+    contexts = [stretch.tokens[:index] for stretch in node.stretches for _, index in stretch.sampled]
     params = plan.params_at(node.depth)
     past = tuple(node.tokens[position] for position in positions)
     rows: Rows = {}
     for num_sampled, (position, row) in enumerate(zip(positions, raw, strict=True)):
         token, before = node.tokens[position], past[:num_sampled]
-        choice = Choice(node.prompt + node.tokens[:position], before)
+        choice = Choice(contexts[num_sampled], before)
         forced = _forced(plan, params, node.prompt, choice)
         if forced is not None:
             assert token == forced, f"{node.name}: {token} at {position}, and the plan has {forced}"
@@ -137,6 +145,8 @@ def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut
     """For each token its row (own, its child's, or None), and how many of the best logprobs it has."""
     found: list[tuple[Cut | None, int]] = []
     children = {child.name: child for child in node.children}
+    # A later cut may have split a result, which is merged once.
+    num_told = Counter[str]()
     for segment in node.segments:
         length = segment.end - segment.start
         if segment.origin == "sampled":
@@ -148,7 +158,9 @@ def _rows_of(node: Node, plan: Plan, rows: Mapping[str, Rows]) -> list[tuple[Cut
             assert segment.child is not None
             child = children[segment.child]
             of_child = _rows_of(child, plan, rows)
-            found += (of_child[position] for position in child.result[:length])
+            start = num_told[child.name]
+            found += (of_child[position] for position in child.result[start : start + length])
+            num_told[child.name] += length
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_replaced import Stretch, context_before, stretches_of
 from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, piece
 from sequence_hooks.results import ChildOutput, Segment
 from vllm import CompletionOutput, RequestOutput
@@ -43,11 +44,17 @@ class Node:
 
     @property
     def result(self) -> list[int]:
-        """The positions that its parent gets: all but those that ended it, and none if it was aborted."""
+        """The positions that its parent gets: those in its context but for what ended it; none if it was aborted."""
         if self.output.finish_reason == "abort":
             return []
         ending = self._ending() if self.output.finish_reason == "stop" else range(0)
-        return [position for position in range(len(self.tokens)) if position not in ending]
+        gone = {p for s in self.segments if s.is_replaced for p in range(s.start, s.end)}
+        return [position for position in range(len(self.tokens)) if position not in ending and position not in gone]
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What it has sampled from each of its contexts."""
+        return stretches_of(self.prompt, self.tokens, self.segments, self.output.joins)
 
     def walk(self) -> Iterator["Node"]:
         """The node and its descendants."""
@@ -60,7 +67,8 @@ class Node:
         last = self.sampled[-1]
         if ends_by_token(self.tokens[last], len(self.sampled), self.params):
             return range(last, last + 1)
-        merged = [segment.end for segment in self.segments if segment.origin != "sampled" and segment.end <= last]
+        others = [segment for segment in self.segments if segment.origin != "sampled" or segment.is_replaced]
+        merged = [segment.end for segment in others if segment.end <= last]
         start = max(merged, default=0)
         behind = self.tokens[start : last + 1]
         text = "".join(piece(token, self.params) for token in behind)
@@ -93,11 +101,12 @@ def _node(
     params: tuple[Params, Params],
     prompt_logprobs: list[Any] | None = None,
 ) -> Node:
-    context = prompt + tuple(output.token_ids)
+    tokens = tuple(output.token_ids)
     children = tuple(
         _node(
             child.request_id,
-            context[: child.num_shared] + child.prefix_token_ids,
+            context_before(prompt, tokens, output.joins, child.spawn_position)[: child.num_shared]
+            + child.prefix_token_ids,
             child,
             depth + 1,
             params,

@@ -55,7 +55,7 @@ class Injecting(Setup):
         if not self.merges_prefixes:
             return hooks
         Prefixed.hooks = hooks
-        return replace(hooks, promise_token_id=None, handlers={PROMISE: f"{__name__}.Prefixed"})
+        return replace(hooks, promise_token_id=None, handlers={**dict(hooks.handlers), PROMISE: f"{__name__}.Prefixed"})
 
 
 class Prefixed(PromiseHandler):

@@ -1,15 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished tree must hold: a reference that knows nothing of scheduling, for random walks of any engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mytests.characters import EOS, SYNC, ids
 from mytests.stepped import Sampling
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers import Actions, Merged, TokenEvent
+from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.branch import Branch
 
 SEPARATOR = ids("\n")
+REPLACE = ord("y")
+"""An ordinary token, unless hooks have `REPLACING`."""
+
+
+def replacement_of(output_token_ids: Sequence[int]) -> tuple[int, list[int]]:
+    """From where a token replaces the context after these tokens, and what it inserts: of all lengths, by their own."""
+    length = len(output_token_ids)
+    return length * (length % 4) // 3, [REPLACE] * (length % 3)
+
+
+class Replaces:
+    """The handler of that token."""
+
+    def __init__(self, tokenizer: object) -> None: ...
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        start, new = replacement_of(event.output_token_ids)
+        return Actions(block=True, replace_from=start, insert_token_ids=tuple(new))
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return ()
+
+
+REPLACING = {REPLACE: f"{__name__}.{Replaces.__name__}"}
+"""The handlers of hooks with which the token replaces something."""
 
 Placed = tuple[int, int]
 """A token, and its position."""
@@ -27,6 +54,7 @@ class Reference:
 
     def __init__(self, hooks: SpecialKwargs, max_len: int) -> None:
         self.hooks = hooks
+        self.replaces = bool(hooks.handlers)
         self.max_len = max_len
         self.fed: dict[str, list[int]] = {}
         self.given: dict[str, list[list[int]]] = {}
@@ -77,19 +105,22 @@ class Reference:
         num_prompt: int,
         following: int,
         branch: Branch[Any] | None,
-        with_ending: bool = True,
+        as_output: bool = True,
     ) -> list[Placed]:
-        """The tokens of a finished sequence, the first of which has the position ``following``, with or without the EOS
-        that ended it."""
+        """The output of a finished sequence, whose first token has the position ``following``; or its result: its
+        context, without the EOS that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
         if branch is not None and branch.has_used_up:
             # How far each sequence has come by then is a matter of scheduling.
             fed = fed[: branch.num_sampled]
         out: list[Placed] = []
+        context: list[Placed] = []
         pending: list[tuple[Branch[Any], int]] = []
         children = [] if branch is None else list(branch.children)
+        first = following
         for number, token in enumerate(fed):
             out.append((token, following))
+            context.append((token, following))
             following += 1
             while children and children[0].spec is not None and children[0].spec.position == len(out):
                 child = children.pop(0)
@@ -97,22 +128,37 @@ class Reference:
                 pending += [] if child.is_detached else [(child, following)]
             end = len(out)
             num_sampled = number + 1
-            is_full = max(num_prompt + end, following) >= self.max_len
+            has_sampled_all = len(context) < end and num_prompt + num_sampled >= self.max_len
+            is_full = max(num_prompt + len(context), following) >= self.max_len or has_sampled_all
             ends = token == EOS or num_sampled == self._max_tokens[root_id] or is_full
             waits = token == SYNC and not ends
-            if ends or waits or num_sampled == len(fed) or self.hooks.block_on == "promise":
-                by_caller: Span = [(each, None) for each in (next(given, []) if waits else [])]
-                spans = [*self._merged(pending, root_id), by_caller]
-                room = self.max_len - num_prompt - end
-                merged, following = self._placed(spans, following, room, ends)
-                out += merged
+            replaces = self.replaces and token == REPLACE and not ends
+            if replaces and branch is not None and branch.has_used_up and num_sampled == len(fed):
+                # It may be the token with which the budget was used up.
+                replaces = any(join.num_replaced and join.position == end for join in branch.joins)
+            new: list[int] = []
+            if replaces:
+                start, new = replacement_of([each for each, _ in context[:-1]])
+                before = context[start - 1][1] if start else first - 1
+                following = max(before + 1, context[start][1])
+                del context[start:]
+            if ends or waits or replaces or num_sampled == len(fed) or self.hooks.block_on == "promise":
+                merged = self._merged(pending, root_id)
+                if replaces:
+                    # Its children have seen what is not there any more.
+                    merged = [[(each, None) for each, _ in span] for span in merged]
+                spans = [_inserted(new), *merged, _inserted(next(given, []) if waits else [])]
+                num_own = len(context)
+                fitting, following = self._placed(spans, following, self.max_len - num_prompt - num_own, ends)
+                out += fitting
+                context += fitting
                 pending = []
-            if token == EOS and not with_ending:
-                del out[end - 1]
-            if ends or max(num_prompt + len(out), following) >= self.max_len:
+                if token == EOS and not as_output:
+                    del context[num_own - 1]
+            if ends or max(num_prompt + len(context), following) >= self.max_len:
                 break
         assert not children and not pending
-        return out
+        return out if as_output else context
 
     def _placed(self, spans: list[Span], following: int, room: int, ends: bool) -> tuple[list[Placed], int]:
         """What is merged of ``spans``, and the position of what follows it; a sequence that ends has no such positions
@@ -152,5 +198,9 @@ class Reference:
         own = len(spec.prefix_token_ids)
         # What is before the trigger has its parent's positions, too.
         start = {"parent": following, "before_trigger": following - spec.num_trigger_tokens, "none": 0}[spec.context]
-        output = self._output(child.request_id, root_id, num_prompt, start + own, child, with_ending=False)
+        output = self._output(child.request_id, root_id, num_prompt, start + own, child, as_output=False)
         return [(token, place if child.sees_parent else None) for token, place in output]
+
+
+def _inserted(token_ids: list[int]) -> Span:
+    return [(token_id, None) for token_id in token_ids]

@@ -60,6 +60,12 @@ def test_what_fits_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no chat template" in said["chat"]
 
 
+def test_how_many_run_at_a_time_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it is less than may be unfinished."""
+    _, said = checked(capsys, "examples/forkjoin-hpd", protocol="hpd")
+    assert "1024 children at once, of which 64 run;" in said["limits"]
+
+
 @pytest.mark.parametrize(
     ("fields", "name", "message"),
     [

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from hypothesis.stateful import invariant
 
 from mytests.engine.surgical import SurgicalEngine
+from mytests.reference import REPLACING
 from mytests.tiers import sizes
 from mytests.walks import Draw, Walks, walk
 from vllm.config import SpecialKwargs
@@ -98,6 +99,26 @@ class BudgetWalks(V0Walks):
     )
     budgets = (4, 8, 20, 50)
     most_sequences = (None, 4)
+
+
+class ReplacingWalks(V0Walks):
+    """Joins replace the ends of contexts, wherever their KV is, beside others that inject."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset(
+        {
+            *("replaced at depth 0", "replaced at depth 1", "injected", "BLOCKED without KV", "BLOCKED in swap space"),
+            "assembled",
+        }
+    )
+    handlers = (REPLACING,)
+    budgets = (None, None, 50)
+
+
+@sizes(300, 1_000)
+def test_random_walks_that_replace(size: int) -> None:
+    """The same where contexts do not only grow."""
+    walk(ReplacingWalks, size)
 
 
 @sizes(200, 1_000)

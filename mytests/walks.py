@@ -54,6 +54,9 @@ class Walks(RuleBasedStateMachine):
     most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     """How many sequences a tree may have."""
 
+    handlers: ClassVar[tuple[dict[int, str], ...]] = ({},)
+    """Handlers of further tokens, see `mytests.reference.REPLACING`."""
+
     engine: SteppedEngine[Any]
 
     @abstractmethod
@@ -154,6 +157,7 @@ class Walks(RuleBasedStateMachine):
         for branch in (branch for root in self.trees.values() for branch in root.subtree()):
             self.seen[f"ended as {branch.ended_as}"] += 1
             self.seen["ended at a join"] += branch.ended_at_join
+            self.seen[f"replaced at depth {branch.depth}"] += bool(branch.num_replaced)
         for name in self.roots:
             # A request that is aborted is forgotten as a whole.
             if name not in self.aborted:
@@ -167,7 +171,7 @@ class Walks(RuleBasedStateMachine):
         sampled = completion if completion.sampled is None else completion.sampled
         tree = self.trees.get(name)
         assert list(sampled.token_ids) == self.reference.output(name, tree)
-        if tree is not None and not tree.has_used_up:
+        if tree is not None and not tree.has_used_up and not tree.num_replaced:
             self.check_positions(tree)
 
     def check_positions(self, tree: Branch[Any]) -> None:
@@ -230,6 +234,7 @@ class Walks(RuleBasedStateMachine):
             "position_rule": draw("sequential", "overlap") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),
             "max_running_children": draw(None, None, 1, 3),
+            "handlers": draw(*self.handlers),
         }
 
     def _step(self, draw_token: Callable[[], int]) -> None:

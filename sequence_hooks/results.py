@@ -20,6 +20,10 @@ class Segment:
     child: str | None = None
     """The child's request id, for "merged"; for "inserted" tokens, that of the child whose prefix they are, if any."""
 
+    is_replaced: bool = False
+    """Whether a later join has cut the tokens from the context. They stay in the output, where a caller may have read
+    them already."""
+
 
 @dataclass(frozen=True)
 class Join:
@@ -44,6 +48,9 @@ class Join:
     error: str | None = None
     """What a join function raised; its children then contribute no tokens."""
 
+    num_replaced: int = 0
+    """Tokens cut from the end of the context before it; they stay in the output, see `Segment.is_replaced`."""
+
 
 @dataclass(frozen=True)
 class TreeTokens:
@@ -59,7 +66,8 @@ class TreeTokens:
     """Tokens of its output that no sequence sampled."""
 
     replaced: int = 0
-    """Tokens that it sampled and that are not in its output: triggers that results of detached children replace."""
+    """Tokens that it sampled and that are not in its output: triggers that results of detached children replace. What
+    a join cuts from the context stays in the output, see `Segment.is_replaced`."""
 
 
 @dataclass(frozen=True)

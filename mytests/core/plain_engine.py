@@ -33,12 +33,15 @@ class ComputedSequence(PlainSequence):
         self.kv: list[int] = []
         self.is_released = False
 
-    @property
-    def context(self) -> list[int]:
-        return [*self.prompt_token_ids, *self.output_token_ids]
+        self.context = list(prompt)
+        """Its prompt, and its output but for what joins have replaced."""
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        self.output_token_ids += token_ids
+        self.context += token_ids
 
     def compute(self) -> None:
-        self.kv = self.context
+        self.kv = list(self.context)
         self.num_computed_tokens = len(self.kv)
 
     def evict(self) -> None:
@@ -82,13 +85,14 @@ class PlainEngine:
         if token_id in self.triggers.candidates:
             match = self.triggers.match(token_id, sequence.context, branch.num_sampled_last)
             assert match is not None
-            decision = self.driver.decide(branch, token_id, match, tuple(sequence.output_token_ids))
+            output = tuple(sequence.context[len(sequence.prompt_token_ids) :])
+            decision = self.driver.decide(branch, token_id, match, output)
         if branch.phase == "finished":
             return
-        sequence.output_token_ids.append(token_id)
+        sequence.append([token_id])
         num_output = len(sequence.output_token_ids)
-        has_room = len(sequence.context) + branch.positions.lead < self.length
-        is_full = not has_room or branch.num_sampled == sequence.sampling_params.max_tokens
+        is_full = len(sequence.context) + branch.positions.lead >= self.length or branch.has_sampled_all(self.length)
+        is_full |= branch.num_sampled == sequence.sampling_params.max_tokens
         may_go_on = branch.count_sampled() and not is_full
         if token_id == EOS or not may_go_on:
             sequence.outcome = "stopped" if token_id == EOS else "length"
@@ -124,8 +128,9 @@ class PlainEngine:
         return ComputedSequence(spec.request_id, prompt, own_params or parent.sequence.sampling_params)
 
     def append_merge(self, branch: PlainBranch, merge: Merge) -> None:
+        del branch.sequence.context[merge.num_kept :]
         for span in merge.spans:
-            branch.sequence.output_token_ids += span.token_ids
+            branch.sequence.append(span.token_ids)
 
     def enqueue_children(self, parent: PlainBranch, children: Sequence[PlainBranch]) -> None:
         self.queue += children
@@ -140,6 +145,12 @@ class PlainEngine:
     def kv_source(self, child: PlainBranch) -> Source:
         num_available = child.sequence.num_computed_tokens if child.request_id in self.kept else 0
         return Source(child.strand, num_available)
+
+    def cut_kv(self, branch: PlainBranch, num_kept: int) -> int:
+        sequence = branch.sequence
+        sequence.num_computed_tokens = min(sequence.num_computed_tokens, num_kept)
+        del sequence.kv[sequence.num_computed_tokens :]
+        return sequence.num_computed_tokens
 
     def allocate_injected(self, branch: PlainBranch) -> bool:
         return self.has_slots

@@ -31,7 +31,7 @@ class Counted:
 
 def spawned(spawn: Any, most_prefix: int = 8) -> Spawn:
     """The plain form of the one child that is spawned."""
-    (plain,) = plain_actions(Actions((spawn,)), 1, most_prefix).spawn
+    (plain,) = plain_actions(Actions((spawn,)), 1, most_prefix, 8).spawn
     return plain
 
 
@@ -45,7 +45,7 @@ def spawned(spawn: Any, most_prefix: int = 8) -> Spawn:
 def test_what_is_not_actions_is_refused(given: Any, message: str) -> None:
     """The error shows what was returned, and the way out."""
     with pytest.raises(TypeError, match=re.escape(message)):
-        plain_actions(given, 1, 8)
+        plain_actions(given, 1, 8, 8)
 
 
 @pytest.mark.parametrize("prefix", [(), (3,), (3, 4)])
@@ -80,7 +80,7 @@ def test_a_prefix_is_read_up_to_one_more_than_there_is_room_for(most: int, num_r
 def test_children_are_read_up_to_one_more_than_are_allowed(most: int) -> None:
     """The same holds for endless children."""
     children = Counted(Spawn())
-    assert len(plain_actions(Actions(children), most, 8).spawn) == most + 1  # type: ignore[arg-type]
+    assert len(plain_actions(Actions(children), most, 8, 8).spawn) == most + 1  # type: ignore[arg-type]
     assert children.num_read == most + 1
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from mytests.core.stepped_plain import SteppedPlainEngine
+from mytests.reference import REPLACING
 from mytests.walks import Draw, Walks, walk
 from sequence_hooks.config import SpecialKwargs
 
@@ -68,7 +69,16 @@ class BudgetWalks(PlainWalks):
     most_sequences = (None, 4)
 
 
-@pytest.mark.parametrize("machine", [PlainWalks, BudgetWalks])
+class ReplacingWalks(PlainWalks):
+    """Joins replace the ends of contexts, and are beside others that inject."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset({"injected", "evicted", *(f"replaced at depth {depth}" for depth in range(3))})
+    handlers = (REPLACING,)
+    budgets = (None, None, 50)
+
+
+@pytest.mark.parametrize("machine", [PlainWalks, BudgetWalks, ReplacingWalks])
 @pytest.mark.parametrize(
     "size", [pytest.param(400, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
 )

@@ -87,6 +87,16 @@ class TestPositions:
         copied.put(3, 9)
         assert (copied.of(3), PLAIN.of(3)) == (9, 3)
 
+    @pytest.mark.parametrize(
+        ("num_tokens", "positions"),
+        [(12, [0, 3, 4, 6, 8]), (9, [0, 3, 4, 6, 8]), (8, [0, 3, 4, 6, 7]), (7, [0, 3, 4, 7, 8]), (2, [0, 3, 5, 8, 9])],
+    )
+    def test_a_cut_leaves_those_before_it(self, num_tokens: int, positions: list[int]) -> None:
+        """What comes next follows the last token that is left, or a join that was all before it."""
+        overlapping = Positions([0, 4, 7, 9], [0, -1, -2, -1])
+        left = overlapping.until(num_tokens)
+        assert [left.of(index) for index in (0, 3, 5, 8, 9)] == positions
+
     def test_runs_have_one_offset_each(self) -> None:
         """From any token on."""
         positions = Positions([0, 4, 6], [0, -2, 3])

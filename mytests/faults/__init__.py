@@ -19,9 +19,10 @@ from mytests.faults.of_checks import CHECKS
 from mytests.faults.of_fork import FORK
 from mytests.faults.of_kv_traps import KV_TRAPS
 from mytests.faults.of_plugin import PLUGIN
+from mytests.faults.of_replacement import REPLACED
 from mytests.faults.of_traps import NOT_PLANTED, TRAPS
 
-FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *CHECKS)
+FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *CHECKS, *REPLACED)
 
 __all__ = ["FAULTS", "NOT_PLANTED", "Fault", "fault_named", "faults_of"]
 

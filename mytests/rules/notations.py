@@ -18,6 +18,8 @@ PASTA = Notation("pasta", [])
 HPD = Notation("hpd", ["<FORK>", "<CHILD>", "<|im_end|>", "<BLOCK>"])
 PADOC = Notation("padoc", ["[fork]"], promise_token="[fork]")
 APR = Notation("apr", [])
+APR_WITH_BOS = Notation("apr", ["<s>"])
+APR_WITH_BOS.tokenizer.bos_token = "<s>"
 
 
 ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR)

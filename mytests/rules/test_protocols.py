@@ -3,12 +3,13 @@
 
 import pytest
 
-from mytests.engine.surgical import Prompts, finished
+from mytests.engine.surgical import Prompts, SurgicalEngine, finished
 from mytests.rules.notations import (
     ALL,
     APR,
     APR_CALLS,
     APR_NODES,
+    APR_WITH_BOS,
     HPD,
     PADOC,
     PARALLEL_R1,
@@ -16,6 +17,13 @@ from mytests.rules.notations import (
 )
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
 from sequence_hooks.config.presets import PROTOCOLS
+
+
+def context_of(notation: Notation, engine: SurgicalEngine) -> str:
+    """The text of the request's context after its prompt."""
+    output = finished(engine)
+    kept = [each for each in output.segments if not each.is_replaced]
+    return notation.text([token_id for each in kept for token_id in output.token_ids[each.start : each.end]])
 
 
 class TestParallelR1:
@@ -116,7 +124,17 @@ class TestPadoc:
 
 
 class TestApr:
+    """As in Parallel-Reasoning/APR, commit 5577928; `sequence_hooks.protocols.apr` names the files."""
+
     PATH = "Moving to Node #0,0\n4*6=24\n24,24 equal: Goal Reached"
+    RESULTS = (
+        f"<Sub Searches>\n<Goal Reached in Sub Search 0 at level 1 at Node #0,0>\n{PATH}\n"
+        "<No Solution in Sub Search 1 at level 1 at Node #0,1>\n<End Sub Searches>\n"
+    )
+    NO_RESULTS = (
+        "<Sub Searches>\n<No Solution in Sub Search 0 at level 1 at Node #0,0>\n"
+        "<No Solution in Sub Search 1 at level 1 at Node #0,1>\n<End Sub Searches>\n"
+    )
 
     def test_sub_searches_begin_at_their_nodes(self) -> None:
         """With nothing of their parent's context but what it says of the node."""
@@ -128,16 +146,51 @@ class TestApr:
         )
         engine.assert_empty()
 
-    def test_paths_to_the_goal_are_merged(self) -> None:
-        """Of a sub-search that has found one, its last words; of another, that it has none."""
+    def test_results_come_in_the_place_of_calls(self) -> None:
+        """As in ``get_main_trace_after_sub_search`` of its client, and in the traces of ``_parallel_search``."""
         engine = run(
             APR, r=APR_NODES + APR_CALLS + "so", r_child_0=f"{self.PATH}\n{self.PATH}", r_child_1="No solution found."
         )
-        results = (
-            f"\n<Sub Searches>\n<Goal Reached in Sub Search 0 at level 1 at Node #0,0>\n{self.PATH}\n"
-            "<No Solution in Sub Search 1 at level 1 at Node #0,1>\n<End Sub Searches>\n"
+        assert context_of(APR, engine) == f"{APR_NODES}{self.RESULTS}so"
+        assert text_of(APR, engine) == f"{APR_NODES}{APR_CALLS}{self.RESULTS}so"
+
+    def test_a_later_call_sees_no_earlier_one(self) -> None:
+        """Each block of calls is replaced alone, and results of earlier ones stay."""
+        prompts: Prompts = {}
+        engine = APR.engine(prompts)
+        again = "Exploring\n" + APR_CALLS
+        engine.run(APR.stream("No solution found.", r=APR_NODES + APR_CALLS + again + "so"), MAX_STEPS)
+        results = self.NO_RESULTS
+        assert context_of(APR, engine) == f"{APR_NODES}{results}Exploring\n{results}so"
+        assert APR.text(prompts["r_child_2"]) == APR.text(prompts["r_child_0"])
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("depth", [0, 1])
+    def test_results_that_a_search_would_invent_become_calls(self, depth: int) -> None:
+        """As ``decode_trace`` of its client rewrites them, in a sub-search as well."""
+        invented = APR_NODES + "<Sub Searches>"
+        calls = APR_CALLS.removeprefix("<Calling Sub Searches>")
+        texts = (
+            {"r": invented + calls + "so"} if depth == 0 else {"r": APR_NODES + APR_CALLS, "others": invented + "on"}
         )
-        assert text_of(APR, engine) == f"{APR_NODES}{APR_CALLS}{results}so"
+        engine = APR.engine()
+        engine.run(APR.stream(**{"others": "none", **texts}), MAX_STEPS)
+        engine.assert_empty()
+        if depth == 0:
+            assert context_of(APR, engine) == f"{APR_NODES}{self.NO_RESULTS}so"
+            assert text_of(APR, engine) == f"{invented}{APR_CALLS}{self.NO_RESULTS}so"
+        else:
+            (child, _) = children_of(engine)
+            assert APR.text(child.token_ids) == f"{invented}<Calling Sub Searches>on"
+
+    def test_a_child_begins_with_bos_twice(self) -> None:
+        """``generate`` and ``process_pretrain_example`` write it, and a Llama tokenizer adds another one."""
+        prompts: Prompts = {}
+        engine = APR_WITH_BOS.engine(prompts)
+        engine.run(APR_WITH_BOS.stream("none", r=APR_NODES + APR_CALLS), MAX_STEPS)
+        bos = APR_WITH_BOS.tokenizer.bos_token_id
+        assert prompts["r_child_0"][:3] == [bos, bos, *APR_WITH_BOS.ids("M")]
+        engine.assert_empty()
 
     @pytest.mark.parametrize(
         "malformed",

@@ -125,7 +125,7 @@ PLAYS: Mapping[str, Play] = {
             f"{_SEARCH}so",
             "No solution found.",
             "",
-            f"{_SEARCH}\n<Sub Searches>{_APR_RESULT.format(0)}{_APR_RESULT.format(1)}\n<End Sub Searches>\nso",
+            f"{_SEARCH}<Sub Searches>{_APR_RESULT.format(0)}{_APR_RESULT.format(1)}\n<End Sub Searches>\nso",
             "<Calling Sub Searches>\n<End Calling Sub Searches>",
         ),
     )

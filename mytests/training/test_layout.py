@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from mytests.training.trees import END, Piece, Simulated, child, fork_and_join, hashed, of_text, random_tree, values_in
-from sequence_hooks.results import Join
+from sequence_hooks.results import Join, Segment
 from sequence_hooks.training import (
     Fork,
     InsertedText,
@@ -20,6 +20,7 @@ from sequence_hooks.training import (
     TreeRows,
     lay_out,
 )
+from sequence_hooks.tree.replacement import with_replaced
 
 MERGES = get_args(Merge)
 SYNC = fork_and_join(child("a", "aa"), child("b", "bbb"))
@@ -230,3 +231,90 @@ class TestRefused:
         tree = replace(SYNC, children=(replace(SYNC.children[0], num_shared=99), *SYNC.children[1:]))
         with pytest.raises(ValueError, match="a shares 99 tokens of 13"):
             lay_out([tree], "concatenate")
+
+
+def cut_tree(first_kept: int, inserted: str = "X") -> TokenTree:
+    """`SYNC`, which then samples ``u`` and replaces all of its output from a place on, and goes on with ``vw``.
+
+    A child that starts after ``~`` has seen what is replaced then, and one after ``v`` has not.
+    """
+    own, end = SYNC.output_token_ids[:-1], len(SYNC.output_token_ids)
+    output = (*own, ord("u"), *map(ord, inserted), *map(ord, "vw"))
+    kept = [each for each in SYNC.segments if each.end <= end - 1]
+    segments = [*with_replaced([*kept, Segment(end - 1, end, "sampled")], end - first_kept)]
+    num_context = SYNC.num_prompt + first_kept + len(inserted)
+    # The engine has computed all but the last token before the cut; of injected KV, it keeps all or nothing.
+    num_kept = num_context - len(inserted) if first_kept <= 3 or first_kept >= 9 else 5
+    prefill = num_context - min(num_kept, num_context - 1)
+    segments += [Segment(end, end + len(inserted), "inserted")] * bool(inserted)
+    segments.append(Segment(end + len(inserted), len(output), "sampled"))
+    cut = Join(end, len(inserted), 0, num_context, prefill, None, end - first_kept)
+
+    def seeing(name: str, position: int, num_shared: int) -> TokenTree:
+        made = replace(SYNC.children[0], name=name, num_shared=num_shared, spawn_position=position)
+        return replace(made, children=(), joins=())
+
+    late = seeing("late", end + len(inserted) + 1, num_context + 1)
+    early = seeing("early", end - 1, SYNC.num_prompt + end - 1)
+    return replace(
+        SYNC,
+        output_token_ids=output,
+        segments=tuple(segments),
+        joins=(*SYNC.joins, cut),
+        children=(*SYNC.children, early, late),
+    )
+
+
+@pytest.mark.parametrize("merge", MERGES)
+class TestCut:
+    @pytest.mark.parametrize("first_kept", [10, 9, 6, 4, 3, 1, 0])
+    def test_what_follows_sees_what_is_left(self, first_kept: int, merge: Merge) -> None:
+        """Wherever the cut is: after what was injected, within it, and before it."""
+        tree = cut_tree(first_kept)
+        rows = lay_out([tree], merge)
+        context = "pp" + "PPSaa|bbb~u"[:first_kept] + "Xv"
+        assert sorted(seen_at_end(rows, tree)) == sorted(context)
+        lag = 0 if merge != "overlap" or first_kept < 4 else 1 if first_kept < 9 else 3
+        last = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
+        position = rows.positions[last[tree.name, len(tree.output_token_ids) - 1]]
+        # The first child's tokens begin where the sync is, and the furthest of all six is three places after it.
+        assert position == len(context) - 1 - lag
+
+    def test_every_sampled_token_is_predicted_once(self, merge: Merge) -> None:
+        """Those that were replaced, too."""
+        tree = cut_tree(4)
+        rows = lay_out([tree], merge)
+        predicted = sorted((each.sequence, each.position) for each in rows.targets if each is not None)
+        sampled = [
+            (each.name, position)
+            for each in tree.walk()
+            for segment in each.segments
+            if segment.origin == "sampled"
+            for position in range(segment.start, segment.end)
+        ]
+        assert predicted == sorted(sampled)
+
+    @pytest.mark.parametrize(("name", "context"), [("early", "ppPPSaa|bbb~"), ("late", "ppPXv")])
+    def test_a_child_sees_the_context_that_it_was_forked_from(self, name: str, context: str, merge: Merge) -> None:
+        """Of before the cut, or after it."""
+        tree = cut_tree(1)
+        rows = lay_out([tree], merge)
+        places = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
+        seen = "".join(chr(rows.token_ids[row]) for row in rows.seen_by(places[name, 1]))
+        assert sorted(seen) == sorted(f"{context}ca")
+
+
+def test_a_cut_may_split_a_result() -> None:
+    """The second part of it goes on where the first one ends."""
+    tree = cut_tree(7)
+    (_, child, _), *_ = parts = list(tree.merged_by(tree.joins[0]))
+    assert child is not None
+    assert [list(positions) for _, _, positions in parts] == [[0, 1], [], [0], [1, 2]]
+
+
+def test_a_child_that_ends_with_a_cut_gives_no_kv() -> None:
+    """It has given up what comes after the cut."""
+    tree = cut_tree(4)
+    ended = replace(tree, joins=(*tree.joins[:-1], replace(tree.joins[-1], num_prefill=0)))
+    assert (tree.has_kv_for_parent, ended.has_kv_for_parent) == (True, False)
+    assert tree.num_injectable(tree.joins[-1]) == 0

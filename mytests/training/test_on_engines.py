@@ -16,7 +16,7 @@ from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
 
 from mytests.fuzz_model import model_folder
-from mytests.tiers import pairs
+from mytests.tiers import full, pairs
 from mytests.training.engines import (
     FAMILIES,
     FORCED,
@@ -93,6 +93,23 @@ def test_random_trees_of_random_models(merge: Merge, moving: Moving, name: str) 
         outputs = outputs_of(random_history(merge, seed, architecture=name))
         total += num_compared(outputs, merge, moving, model_folder(name))
     assert total > 400
+
+
+@pytest.mark.parametrize(
+    ("merge", "moving"),
+    [
+        ("concatenate", "computed"),
+        ("overlap", "computed"),
+        full("sequential", "computed"),
+        full("sequential", "copied"),
+    ],
+)
+def test_contexts_that_are_cut(merge: Merge, moving: Moving) -> None:
+    """Each stretch of tokens sees what its context was, and later ones do not see what was replaced."""
+    outputs = [each for seed in range(2) for each in outputs_of(random_history(merge, seed, replaces=True))]
+    joins = [join for output in outputs for tree in token_trees(output) for each in tree.walk() for join in each.joins]
+    assert sum(join.num_replaced > 0 for join in joins) > 20
+    assert num_compared(outputs, merge, moving, model_folder()) > 100
 
 
 DETACHED_OR_JOINED: list[tuple[BlockOn, Merge]] = [

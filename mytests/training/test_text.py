@@ -56,7 +56,7 @@ def test_a_child_may_have_nothing_of_its_parent() -> None:
 def test_a_join_is_what_is_not_sampled_between_sampled_tokens() -> None:
     """With the counts of an engine that has injected all KV it could: the child has not computed its last token."""
     (join,) = of_text(TREE).joins
-    assert astuple(join) == (3, 3, 0, 8, 2, None)
+    assert astuple(join) == (3, 3, 0, 8, 2, None, 0)
 
 
 def test_a_join_at_the_end_prefills_nothing() -> None:

@@ -29,14 +29,16 @@ some_tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6)
 words = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=3), max_size=4)
 
 
-def parameters(penalties: tuple[float, float, float], bad_words: list[list[int]], earlier: list[int]) -> SamplingParams:
+def parameters(
+    penalties: tuple[float, float, float], bad_words: list[list[int]], earlier: list[int], num_replaced: int = 0
+) -> SamplingParams:
     """Those of a sequence that has sampled ``earlier`` before its join."""
     repetition, presence, frequency = penalties
     params = SamplingParams(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=frequency, extra_args={"a": 1}
     )
     params._bad_words_token_ids = bad_words
-    with_earlier(params, earlier)
+    with_earlier(params, earlier, num_replaced)
     return params
 
 
@@ -51,7 +53,9 @@ def upstreams(logits: torch.Tensor, params: SamplingParams, prompt: list[int], o
 penalties = st.tuples(st.sampled_from([1.0, 0.5, 1.7]), st.sampled_from([0.0, 1.5, -1.0]), st.sampled_from([0.0, 0.5]))
 
 
-@given(penalties, words, tokens, some_tokens, tokens, st.lists(st.floats(-5, 5), min_size=8, max_size=8))
+@given(
+    penalties, words, tokens, some_tokens, tokens, st.lists(st.floats(-5, 5), min_size=8, max_size=8), st.integers(0, 6)
+)
 def test_a_join_changes_no_penalty_and_no_bad_word(
     penalties: tuple[float, float, float],
     bad_words: list[list[int]],
@@ -59,15 +63,20 @@ def test_a_join_changes_no_penalty_and_no_bad_word(
     earlier: list[int],
     later: list[int],
     values: list[float],
+    num_replaced: int,
 ) -> None:
-    """The first runner's logits are those of a sequence that sampled all of it after its prompt, in every step."""
-    params = parameters(penalties, bad_words, earlier)
+    """The first runner's logits are those of a sequence that sampled all of it after its prompt, in every step.
+
+    Also if the join has replaced the last of what it sampled.
+    """
+    params = parameters(penalties, bad_words, earlier, num_replaced)
+    context = [*prompt, *earlier[: max(0, len(earlier) - num_replaced)]]
     processor, output = PriorOutputTokens(CPU), list[int]()
-    processor.update_state(BatchUpdate(1, [], [(0, params, [*prompt, *earlier], output)], []))
+    processor.update_state(BatchUpdate(1, [], [(0, params, context, output)], []))
     for token_id in [*later, 0]:
         logits, expected = torch.tensor([values]), torch.tensor([values])
         apply_bad_words(logits, {0: bad_words}, [output])
-        logits = upstreams(processor.apply(logits), params, [*prompt, *earlier], output)
+        logits = upstreams(processor.apply(logits), params, context, output)
         apply_bad_words(expected, {0: bad_words}, [[*earlier, *output]])
         expected = upstreams(expected, params, prompt, [*earlier, *output])
         assert torch.allclose(logits, expected, atol=1e-4)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from mytests.engine.surgical import SurgicalEngine
+from mytests.reference import REPLACING
 from mytests.tiers import sizes
 from mytests.v1.releases import IS_REFERENCE
 from mytests.walks import Draw, Walks, walk
@@ -71,7 +72,17 @@ class BudgetWalks(V1Walks):
     most_sequences = (None, 4)
 
 
-@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks, BudgetWalks])
+class ReplacingWalks(V1Walks):
+    """Joins replace the ends of contexts, beside others that inject."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset({"replaced at depth 0", "replaced at depth 1", "KV to discard"} if IS_REFERENCE else ())
+    strategies = ("concatenate", "kv_inject")
+    handlers = (REPLACING,)
+    budgets = (None, None, 50)
+
+
+@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks, BudgetWalks, ReplacingWalks])
 @sizes(90 if IS_REFERENCE else 25, 500)
 def test_random_walks(machine: type[V1Walks], size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""

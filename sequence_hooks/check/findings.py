@@ -71,6 +71,8 @@ def _tokens(resolved: SpecialKwargs, files: ModelFiles) -> str:
 def _limits(resolved: SpecialKwargs, files: ModelFiles) -> Finding:
     longest = max(map(len, resolved.child_prefixes))
     limits = f"depth {resolved.max_child_depth}, {resolved.max_children} children at once"
+    if resolved.max_running_children is not None:
+        limits += f", of which {resolved.max_running_children} run"
     if files.max_len is None:
         return Finding("limits", True, f"{limits}; the model's length is unknown")
     says = f"{limits}; contexts of {files.max_len} tokens, a child's prefix has up to {longest}"

@@ -8,7 +8,10 @@ from sequence_hooks.config.messages import abbreviated
 
 FIELDS: dict[str, dict[str, Any]] = {
     "apr": {
-        "handlers": {"<End Calling Sub Searches>": "sequence_hooks.protocols.apr.handler"},
+        "handlers": {
+            "<End Calling Sub Searches>": "sequence_hooks.protocols.apr.handler",
+            "<Sub Searches>": "sequence_hooks.protocols.apr.guard",
+        },
         "trigger_by": "text",
     },
     "hpd": {

@@ -41,7 +41,8 @@ class TokenEvent:
 
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
-    """The tokens before this one, including merged ones, and those that begin the trigger if it has several tokens."""
+    """The tokens of the context before this one and after the prompt, including merged ones, and those that begin the
+    trigger if it has several tokens. What a join has replaced is not among them."""
 
     depth: int
     """0 for a request's own sequence, 1 for its children, and so on."""
@@ -90,6 +91,14 @@ class Actions:
     is_malformed: bool = False
     """Whether what the token completes lacks what its notation demands, so that some or all of it spawns nothing. The
     caller is told, and it is counted."""
+
+    replace_from: int | None = None
+    """The first token that is cut from the context when the sequence goes on, as an index of the event's
+    ``output_token_ids``, whose length is the index of the hook token itself; None if all stay. What the join appends
+    comes in their place. Only for a sequence that is BLOCKED."""
+
+    insert_token_ids: tuple[int, ...] = ()
+    """What the join appends before the results of children. Only for a sequence that is BLOCKED."""
 
 
 @runtime_checkable

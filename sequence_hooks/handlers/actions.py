@@ -10,17 +10,27 @@ from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers import Actions, Spawn
 
 
-def plain_actions(given: Any, most_children: int, most_prefix: int) -> Actions:
-    """A copy of ``given``. Reads at most one child and one prefix token more than allowed.
+def plain_actions(given: Any, most_children: int, most_prefix: int, most_inserted: int) -> Actions:
+    """A copy of ``given``. Reads at most one child, one prefix token and one inserted token more than allowed.
 
     Raises:
-        TypeError: ``given`` is not what a handler has to return.
+        TypeError, ValueError: ``given`` is not what a handler has to return.
         BaseException: whatever user-defined iterators and attributes raise.
     """
     if not isinstance(given, Actions):
         raise TypeError(f"on_token returned {abbreviated(given)}; return Actions")
     spawn = tuple(_plain_spawn(each, most_prefix) for each in islice(given.spawn, most_children + 1))
-    return Actions(spawn, bool(given.block), bool(given.await_resume), bool(given.is_malformed))
+    block, await_resume = bool(given.block), bool(given.await_resume)
+    start, inserted = given.replace_from, _plain_ids(given.insert_token_ids, most_inserted)
+    if start is not None:
+        start = _plain_index(start)
+    if not (block or await_resume) and (start is not None or inserted):
+        name, value = ("insert_token_ids", inserted) if start is None else ("replace_from", start)
+        raise ValueError(
+            f"Actions.{name} is {abbreviated(value)}, and the sequence is not BLOCKED, so nothing is joined; "
+            "set block or await_resume"
+        )
+    return Actions(spawn, block, await_resume, bool(given.is_malformed), start, inserted)
 
 
 def as_token_id(value: Any) -> int:
@@ -42,5 +52,19 @@ def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
     has_plain_ids = type(prefix) is tuple and {type(token_id) for token_id in prefix} <= {int}
     if type(given) is Spawn and has_plain_ids and (type(params) is dict or not is_mapping):
         return given
-    prefix = tuple(as_token_id(token_id) for token_id in islice(prefix, max(most_prefix, 0) + 1))
+    prefix = _plain_ids(prefix, most_prefix)
     return Spawn(prefix, dict(params) if is_mapping else params, given.context, bool(given.is_detached))
+
+
+def _plain_ids(given: Any, most: int) -> tuple[int, ...]:
+    """At most one id more than ``most``."""
+    return tuple(as_token_id(token_id) for token_id in islice(given, max(most, 0) + 1))
+
+
+def _plain_index(value: Any) -> int:
+    try:
+        return as_token_id(value)
+    except TypeError:
+        raise TypeError(
+            f"Actions.replace_from is {abbreviated(value)}; give an index of the event's output_token_ids, or None"
+        ) from None

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tags of a notation, as a model's tokenizer has them."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.config.tokens import single_token
@@ -36,16 +38,48 @@ def closing(child: ChildOutput, tag: str, unfinished: str, tokenizer: Decoder) -
 
 
 def text_since(tag: str, context: Sequence[int], tokenizer: Decoder) -> str | None:
-    """The text after the last ``tag`` in the text of ``context``; None if there is none.
+    """The text after the last ``tag`` in the text of ``context``; None if there is none."""
+    window = _window_with(tag, context, tokenizer)
+    return None if window is None else _text(window, tokenizer).rpartition(tag)[2]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a tag begins."""
+
+    index: int
+    """The token in which it does."""
+
+    text_before: str
+    """What that token has before it."""
+
+
+def start_of(tag: str, token_ids: Sequence[int], tokenizer: Decoder) -> Start | None:
+    """Where the last ``tag`` in the text of tokens begins; None if there is none."""
+    window = _window_with(tag, token_ids, tokenizer)
+    if window is None:
+        return None
+    # From the token in which it begins on, the tag is whole; from the next one on, it is not.
+    first = bisect_left(range(len(window)), True, key=lambda start: tag not in _text(window[start:], tokenizer)) - 1
+    # A token's text may depend on the one before.
+    before = max(first - 1, 0)
+    known = _text(window[before:first], tokenizer)
+    text = _text(window[before:], tokenizer).rpartition(tag)[0]
+    return Start(len(token_ids) - len(window) + first, text[len(known) :])
+
+
+def _window_with(tag: str, context: Sequence[int], tokenizer: Decoder) -> list[int] | None:
+    """The last tokens of ``context``, in whose text is a ``tag``; None if there is none.
 
     Reads no more of the context than it has to, in steps.
     """
     num_read = _FIRST_READ
-    while True:
-        text = tokenizer.decode(list(context[-num_read:]), skip_special_tokens=False)
-        start = text.rfind(tag)
-        if start >= 0:
-            return text[start + len(tag) :]
+    while tag not in _text(context[-num_read:], tokenizer):
         if num_read >= len(context):
             return None
         num_read *= 4
+    return list(context[-num_read:])
+
+
+def _text(token_ids: Sequence[int], tokenizer: Decoder) -> str:
+    return tokenizer.decode(list(token_ids), skip_special_tokens=False)

@@ -160,6 +160,7 @@ class _Builder:
         time = self._time(line)
         text = f"joined: {event.num_merged} tokens merged, {event.num_injected} of them with their KV, "
         text += f"{event.num_prefill} to prefill" + (f", {event.num_cut} cut off" if event.num_cut else "")
+        text += f", in the place of {event.num_replaced}" if event.num_replaced else ""
         lane = self._note(line, event.request_id, text)
         lane.unblock(time)
         # A sequence that ended before its children keeps the time of its own end.

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from sequence_hooks.results import Join
 from sequence_hooks.training.rows import NOTHING, RowTable, Target, TreeRows
-from sequence_hooks.training.token_tree import TokenTree, merged_by
+from sequence_hooks.training.token_tree import TokenTree
 
 Merge = Literal["concatenate", "sequential", "overlap"]
 """How an engine's joins merge: by concatenation, or by injection with one of both position rules."""
@@ -85,13 +85,17 @@ class _Layout:
         self._seen: set[int] = set()
         """The rows of the context."""
 
+        self._num_replaced = 0
+        """Output tokens that cuts have taken out of the context so far."""
+
         self._children: dict[str, _Layout] = {}
         if parent is not None:
             self._fork(parent)
 
     def lay_out(self) -> None:
         """Lay out the sequence and its children."""
-        joins = {} if self._way.merge == "concatenate" else {join.position: join for join in self._tree.joins}
+        is_text = self._way.merge == "concatenate"
+        joins = {join.position: join for join in self._tree.joins if join.num_replaced or not is_text}
         for segment in self._tree.segments:
             # A join that merges nothing does not end the segment of sampled tokens that it lies in.
             within = sorted(position for position in joins if segment.start < position < segment.end)
@@ -115,7 +119,7 @@ class _Layout:
 
     def _predict(self, start: int, end: int) -> None:
         """Let the output tokens ``start`` to ``end`` (exclusive) be predicted from the tokens before them."""
-        tree, first = self._tree, self._tree.num_prompt
+        tree, first = self._tree, self._index_of(0)
         # Rows of a sequence that is not trained may be injected.
         self._extend_to(first + end - 1)
         for position in range(start, end) if tree.is_trained else ():
@@ -126,10 +130,13 @@ class _Layout:
     def _join(self, join: Join) -> None:
         """Lay out a join: what it has injected, and the text that the sequence computes itself."""
         tree, pieces = self._tree, list(self._pieces(join))
+        if join.num_replaced:
+            self._cut(join)
+            return
         if not join.num_prefill:
             return
         if join.num_prefill == join.num_context:
-            self._start_over(tree.num_prompt + join.position)
+            self._start_over(self._index_of(join.position))
             self._place(pieces, num_seen=0)
             return
         num_injectable = tree.num_injectable(join)
@@ -139,7 +146,7 @@ class _Layout:
                 f"{join.num_merged + 1 - num_injectable}: KV was given up, and what was injected is unknown. Leave its "
                 "tree out, or give the engine more KV cache"
             )
-        self._extend_to(tree.num_prompt + join.position)
+        self._extend_to(self._index_of(join.position))
         self._place(pieces, num_seen=len(pieces) - 1)
 
     def _place(self, pieces: Sequence[_Piece], num_seen: int) -> None:
@@ -162,6 +169,25 @@ class _Layout:
             return piece.child._position(piece.place)
         return furthest + 1 if piece.is_last else following
 
+    def _cut(self, join: Join) -> None:
+        """Let the sequence see the front of its context alone; what comes in the place of the rest is text."""
+        for child in self._tree.children:
+            if child.spawn_position <= join.position:
+                self._laid_out(child)
+        num_kept = join.num_context - join.num_merged
+        del self._token_ids[num_kept : num_kept + join.num_replaced]
+        self._num_replaced += join.num_replaced
+        # What follows injected KV that was given up is computed again, as text.
+        num_computed = num_kept if self._way.merge == "concatenate" else join.num_context - (join.num_prefill or 1)
+        num_laid_out = min(num_kept, len(self._contexts) - 1)
+        start = min(num_laid_out, num_computed)
+        positions, following = [*map(self._position, range(start, num_laid_out))], self._next_positions[num_laid_out]
+        del self._contexts[start + 1 :], self._next_positions[start + 1 :]
+        self._seen = {self._table.last(context) for context in self._contexts[1:]}
+        for position in positions:
+            self._compute_at(position)
+        self._next_positions[-1] = following
+
     def _moved(self, child: "_Layout", place: int, position: int) -> int:
         """A row for ``position`` with what a child has computed at ``place``."""
         row, shift = self._table.last(child._contexts[place + 1]), position - child._position(place)
@@ -170,19 +196,16 @@ class _Layout:
         return self._table.moved(row, shift)
 
     def _pieces(self, join: Join) -> Iterator[_Piece]:
-        children = {child.name: child for child in self._tree.children}
-        for segment in merged_by(join, self._tree.segments):
+        end = join.position + join.num_merged
+        for segment, child, positions in self._tree.merged_by(join):
             num_tokens = segment.end - segment.start
-            child = None if segment.child is None else children[segment.child]
             if child is None:
-                yield from [_Piece(is_last=segment.end == join.position + join.num_merged)] * num_tokens
+                yield from [_Piece(is_last=segment.end == end)] * num_tokens
             elif not child.sees_parent:
                 yield from [_Piece()] * num_tokens
             else:
                 laid_out = self._laid_out(child)
-                # A prefix is counted back from the child's own output.
-                own = child.result if segment.origin == "merged" else range(-len(child.prompt_token_ids), 0)
-                yield from (_Piece(laid_out, child.num_prompt + each) for each in own[:num_tokens])
+                yield from (_Piece(laid_out, child.index_of(each)) for each in positions)
 
     def _start_over(self, num_tokens: int) -> None:
         """Compute the first ``num_tokens`` from the context alone, at the same positions. Their children have seen the
@@ -204,7 +227,11 @@ class _Layout:
 
     def _has_kv(self, index: int) -> bool:
         """Whether an engine has KV for the parent of the token at ``index`` of the context when the sequence ends."""
-        return self._tree.has_kv_for_parent and index < self._tree.num_prompt + self._tree.last_sampled
+        return self._tree.has_kv_for_parent and index < self._index_of(self._tree.last_sampled)
+
+    def _index_of(self, position: int) -> int:
+        """The index in the context, as far as it is laid out, of an output token after all cuts so far."""
+        return self._tree.num_prompt + position - self._num_replaced
 
     def _position(self, index: int) -> int:
         """The position of the token at ``index`` of the context, laid out or not."""

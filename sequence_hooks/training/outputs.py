@@ -2,10 +2,12 @@
 """Trees of token ids from what an engine returns."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.training.token_tree import TokenTree
+from sequence_hooks.tree.replacement import replaced_ranges
 
 
 class OwnContext(Protocol):
@@ -74,13 +76,16 @@ def _of_completion(name: str, prompt: tuple[int, ...], completion: Completion) -
         joins=completion.joins,
         result=(),
         logprobs=_logprobs(own.logprobs, token_ids),
-        children=_of_children(completion.children, len(prompt)),
+        children=_of_children(completion.children, len(prompt), completion.joins),
     )
 
 
-def _of_children(children: Iterable[ChildOutput], num_prompt: int) -> tuple[TokenTree, ...]:
-    """Those of a sequence whose prompt has ``num_prompt`` tokens."""
-    return tuple(_of_child(child, num_prompt + child.spawn_position) for child in children)
+def _of_children(children: Iterable[ChildOutput], num_prompt: int, joins: Sequence[Join]) -> tuple[TokenTree, ...]:
+    """Those of a sequence with these ``joins``, whose prompt has ``num_prompt`` tokens."""
+    replaced = [(join.position, join.num_replaced) for join in joins if join.num_replaced]
+    num_gone = [sum(count for position, count in replaced if position < child.spawn_position) for child in children]
+    pairs = zip(children, num_gone, strict=True)
+    return tuple(_of_child(child, num_prompt + child.spawn_position - gone) for child, gone in pairs)
 
 
 def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
@@ -97,7 +102,8 @@ def _of_child(child: ChildOutput, num_context: int) -> TokenTree:
         has_failed=child.failed,
         sees_parent=child.num_shared == num_context,
         logprobs=child.logprobs,
-        children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids)),
+        children=_of_children(child.children, child.num_shared + len(child.prefix_token_ids), child.joins),
+        spawn_position=child.spawn_position,
     )
 
 
@@ -117,8 +123,10 @@ def _result(child: ChildOutput, segments: tuple[Segment, ...]) -> tuple[int, ...
     if child.failed:
         return ()
     end = max((segment.end for segment in segments if segment.origin == "sampled"), default=0)
-    num_ending = len(child.token_ids) - len(child.result_token_ids)
-    positions = (*range(end - num_ending), *range(end, len(child.token_ids)))
+    gone = set(chain.from_iterable(replaced_ranges(segments)))
+    num_ending = len(child.token_ids) - len(child.result_token_ids) - len(gone)
+    kept = (*range(end - num_ending), *range(end, len(child.token_ids)))
+    positions = tuple(position for position in kept if position not in gone)
     if tuple(child.token_ids[position] for position in positions) != child.result_token_ids:
         raise ValueError(f"the result of {child.request_id} is not its output without the tokens that ended it")
     return positions

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A finished tree of sequences as token ids: what a trainer starts from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.results import Join, Segment
+from sequence_hooks.results import Join, Origin, Segment
+from sequence_hooks.tree.replacement import continued, replaced_ranges
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class TokenTree:
     """The engine's log-probability of each output token; None if it is unknown."""
 
     children: tuple["TokenTree", ...] = ()
+    spawn_position: int = 0
+    """Output tokens of its parent when it started, if any of them was replaced later."""
 
     @property
     def num_prompt(self) -> int:
@@ -63,25 +66,37 @@ class TokenTree:
 
     def num_injectable(self, join: Join) -> int:
         """How many tokens of a join have KV that a child has computed, if no KV is given up and a token follows."""
-        children = {child.name: child for child in self.children}
         last, count = join.position + join.num_merged - 1, 0
-        for segment in merged_by(join, self.segments):
-            child = None if segment.child is None else children[segment.child]
+        for segment, child, positions in self.merged_by(join) if not join.num_replaced else ():
             if child is not None and child.has_kv_for_parent:
                 # The very last token is computed in any case: the next one is sampled from it.
                 num_taken = min(segment.end, last) - segment.start
-                positions = child.result if segment.origin == "merged" else range(-len(child.prompt_token_ids), 0)
                 count += sum(position < child.last_sampled for position in positions[:num_taken])
         return count
 
+    def merged_by(self, join: Join) -> Iterator[tuple[Segment, "TokenTree | None", Sequence[int]]]:
+        """The segments that came with a join; with the child that each is of, if any, and the positions of its tokens
+        in that child's output, of which those of a prefix are negative."""
+        children = {child.name: child for child in self.children}
+        positions: dict[tuple[Origin, str | None], Sequence[int]] = {}
+        for name, child in children.items():
+            positions["merged", name] = child.result
+            positions["inserted", name] = range(-len(child.prompt_token_ids), 0)
+        end = join.position + join.num_merged
+        segments = [each for each in self.segments if join.position <= each.start < end]
+        for segment, start in continued(segments, {key: len(each) for key, each in positions.items()}):
+            within = positions.get((segment.origin, segment.child), ())
+            found = None if segment.child is None else children[segment.child]
+            yield segment, found, within[start : start + segment.end - segment.start]
+
+    def index_of(self, position: int) -> int:
+        """The index in its context of a token of its output, or of its prompt if it is negative."""
+        gone = (len(gap) for gap in replaced_ranges(self.segments) if gap.start < position)
+        return self.num_prompt + position - sum(gone)
+
     @property
     def has_kv_for_parent(self) -> bool:
-        """Whether a parent may get its KV: it saw all that its parent had, and has ended by itself."""
-        return self.sees_parent and not self.has_failed
-
-
-def merged_by(join: Join, segments: tuple[Segment, ...]) -> Iterator[Segment]:
-    """Those of a sequence's ``segments`` that came with ``join``."""
-    for segment in segments:
-        if join.position <= segment.start < join.position + join.num_merged:
-            yield segment
+        """Whether a parent may get its KV: it saw all that its parent had, and has ended by itself, but not with a join
+        that has replaced something."""
+        ends_replacing = bool(self.joins) and self.joins[-1].num_replaced > 0 and not self.joins[-1].num_prefill
+        return self.sees_parent and not self.has_failed and not ends_replacing

@@ -10,13 +10,14 @@ A result that has detached children itself is assembled first, also if it was me
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import Encode, Span, merge
+from sequence_hooks.tree.replacement import continued
 from sequence_hooks.tree.transcript import N, finished
 
 
@@ -85,13 +86,13 @@ class Assembler:
         for child in branch.children:
             if child.is_detached or not any(each.detached for each in child.subtree()):
                 continue
-            within = self._by_position(child)
-            for segment in branch.merged:
-                if segment.child == child.request_id and segment.origin == "merged":
-                    # A join cuts what it merges at its end only.
-                    places = zip(range(segment.start, segment.end), child.result_positions, strict=False)
-                    for index, position in places:
-                        found[index] = within[position]
+            within, own = self._by_position(child), child.result_positions
+            segments = [each for each in branch.merged if each.child == child.request_id and each.origin == "merged"]
+            for segment, num_before in continued(segments, {("merged", child.request_id): len(own)}):
+                # A join cuts what it merges at its end only.
+                places = zip(range(segment.start, segment.end), own[num_before:], strict=False)
+                for index, position in places:
+                    found[index] = within[position]
 
     def _results(self, children: Sequence[Branch[N]]) -> list[Cell]:
         spans, error = merge(finished(children), self._encode, self._vocab_size)
@@ -130,7 +131,7 @@ def _moved(span: Span, own: Sequence[Segment], start: int) -> Iterator[Segment]:
     for segment in own:
         begin, end = max(first, segment.start), min(last, segment.end)
         if begin < end:
-            yield Segment(begin - first + start, end - first + start, segment.origin, segment.child)
+            yield replace(segment, start=begin - first + start, end=end - first + start)
 
 
 def _trigger(child: Branch[N]) -> tuple[int, int]:

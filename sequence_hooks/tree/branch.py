@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from sequence_hooks.config.limits import Limits, RefusedBy
@@ -10,6 +11,7 @@ from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.positions import PLAIN, Positions, Strand
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, replaced_ranges, with_replaced, within_context
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 
 if TYPE_CHECKING:
@@ -80,7 +82,13 @@ class Branch(Generic[S]):
         """Its children ``[:num_joined]`` are merged."""
 
         self.merged: list[Segment] = []
-        """The segments of its output that it did not sample itself."""
+        """The segments of its output that it did not sample itself, or that are not in its context any more."""
+
+        self.num_replaced = 0
+        """Output tokens that are not in its context."""
+
+        self.replacement = NO_REPLACEMENT
+        """What its next join does besides merging; nothing unless it is BLOCKED."""
 
         self.joins: list[Join] = []
         self.ended_at_join = False
@@ -153,8 +161,19 @@ class Branch(Generic[S]):
 
     @property
     def num_context(self) -> int:
-        """Tokens of its context: of its prompt and its output."""
-        return len(self.sequence.prompt_token_ids) + len(self.sequence.output_token_ids)
+        """Tokens of its context: of its prompt, and of its output but for what was replaced."""
+        return len(self.sequence.prompt_token_ids) + len(self.sequence.output_token_ids) - self.num_replaced
+
+    @property
+    def replaced(self) -> tuple[range, ...]:
+        """The output tokens that are not in its context, in order."""
+        return replaced_ranges(self.merged)
+
+    @property
+    def output_in_context(self) -> Sequence[int]:
+        """Its context after its prompt."""
+        token_ids = self.sequence.output_token_ids
+        return list(within_context(token_ids, self.replaced)) if self.num_replaced else token_ids
 
     @property
     def num_sampled_below(self) -> int:
@@ -163,8 +182,9 @@ class Branch(Generic[S]):
 
     @property
     def num_sampled(self) -> int:
-        """Output tokens that it has sampled itself."""
-        return len(self.sequence.output_token_ids) - sum(segment.end - segment.start for segment in self.merged)
+        """Output tokens that it has sampled itself, whether they are in its context or not."""
+        others = (segment.end - segment.start for segment in self.merged if segment.origin != "sampled")
+        return len(self.sequence.output_token_ids) - sum(others)
 
     @property
     def has_used_up(self) -> bool:
@@ -195,7 +215,9 @@ class Branch(Generic[S]):
         if self.has_failed:
             return []
         # What it got from its own children at its end comes after the tokens that ended it.
-        return [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
+        found = [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
+        gone = set(chain.from_iterable(self.replaced))
+        return [position for position in found if position not in gone] if gone else found
 
     def subtree(self) -> Iterator["Branch[S]"]:
         """The branch itself and all its descendants, parents before children. Iterative: trees may have any depth."""
@@ -213,6 +235,11 @@ class Branch(Generic[S]):
             self.root.num_sampled_in_tree += num_sampled - self._num_counted
             self._num_counted = num_sampled
         return not self.has_used_up
+
+    def has_sampled_all(self, max_len: int) -> bool:
+        """Whether it has sampled as many tokens as fit into ``max_len`` after its prompt, although its context is
+        shorter: without such a limit, a sequence whose context is cut again and again might never end."""
+        return self.num_replaced > 0 and len(self.sequence.prompt_token_ids) + self.num_sampled >= max_len
 
     def add_child(self, child: "Branch[S]") -> None:
         """Add a child that was spawned just now."""
@@ -234,11 +261,17 @@ class Branch(Generic[S]):
     @property
     def strand(self) -> Strand:
         """Where its tokens stand."""
-        return Strand(len(self.sequence.prompt_token_ids), self.positions)
+        return Strand(len(self.sequence.prompt_token_ids), self.positions, self.replaced)
 
     def place(self, positions: Positions) -> None:
         """Record the positions of its context."""
         self.positions = positions
+
+    def replace_last(self, num_tokens: int, position: int) -> None:
+        """Record that of its first ``position`` output tokens, the last ones in its context were cut from it."""
+        segments = with_replaced(_fill_with_sampled(self.merged, position), num_tokens)
+        self.merged = [each for each in segments if each.is_replaced or each.origin != "sampled"]
+        self.num_replaced += num_tokens
 
     def inject(self, injected: "InjectedKV") -> None:
         """Record that KV was injected into its context."""

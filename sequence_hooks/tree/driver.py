@@ -83,7 +83,7 @@ class ForkJoinDriver(Generic[E]):
         No tree is changed, but the token's handler may have aborted the branch.
 
         Args:
-            output_token_ids: The output before the token, which may have been appended to it since.
+            output_token_ids: The context between the prompt and the token, which may have been appended since.
         """
         if not branch.limits.hooks:
             return None
@@ -117,7 +117,7 @@ class ForkJoinDriver(Generic[E]):
             self._scheduler.enqueue_children(branch, children)
         if decision.waits_for is None:
             return False
-        self.trees.block(branch, decision.waits_for)
+        self.trees.block(branch, decision.waits_for, decision.replacement)
         self._scheduler.block_sequence(branch)
         return True
 
@@ -197,14 +197,14 @@ class ForkJoinDriver(Generic[E]):
             return
         positions = self._positions(branch, merge)
         merge = rules.within(merge, positions, max_len)
+        num_computed = self._cut_kv(branch, merge)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
         ends = branch.ended_as is not None or merge.ends_at_length
-        if not ends:
-            branch.place(positions)
+        branch.place(branch.positions.until(merge.num_kept) if ends else positions)
         injected = None if ends else self._inject(branch, merge)
         num_injected = 0 if injected is None else len(injected.copies)
-        num_prefill = 0 if ends else merge.num_context - branch.sequence.num_computed_tokens - num_injected
+        num_prefill = 0 if ends else merge.num_context - num_computed - num_injected
         self.trees.join(branch, merge, num_prefill, num_injected)
         if not ends:
             self._scheduler.enqueue_joined(branch)
@@ -215,16 +215,40 @@ class ForkJoinDriver(Generic[E]):
             self._scheduler.block_sequence(branch)
 
     def _positions(self, branch: Branch[E], merge: Merge) -> Positions:
-        """Those of a BLOCKED branch after a join, whatever KV it and its children have. An end changes none."""
+        """Those of a BLOCKED branch after a join, whatever KV it and its children have. An end changes none.
+
+        What comes in the place of something is text: its children have seen what is not there any more.
+        """
+        kept = branch.positions.until(merge.num_kept)
         if self._special_kwargs.position_rule == "sequential" or branch.ended_as is not None:
-            return branch.positions
-        strands = {child.request_id: child.strand for child in branch.unjoined if child.sees_parent}
-        return overlapping(branch.positions, merge.num_context - merge.num_merged, merge.spans, strands)
+            return kept
+        children = () if merge.num_replaced else branch.unjoined
+        strands = {child.request_id: child.strand for child in children if child.sees_parent}
+        return overlapping(kept, merge.num_kept, merge.spans, strands)
+
+    def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
+        """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.
+
+        Injected KV is kept as a whole or not at all: recomputed after a part of it, tokens would be misplaced.
+        """
+        if not merge.num_replaced:
+            return branch.sequence.num_computed_tokens
+        # The next token is sampled from the last one of the context, which is computed for it.
+        injected, num_kept = branch.injected, min(merge.num_kept, merge.num_context - 1)
+        if injected is not None and num_kept < injected.num_indivisible:
+            num_kept = min(num_kept, injected.start)
+        num_computed = self._scheduler.cut_kv(branch, num_kept)
+        if injected is not None and num_computed < injected.num_indivisible:
+            branch.discard_injected()
+        return num_computed
 
     def _inject(self, branch: Branch[E], merge: Merge) -> InjectedKV | None:
-        """Give a BLOCKED branch the KV of its children, if it has its own, and there are slots."""
+        """Give a BLOCKED branch the KV of its children, if it has its own, and there are slots.
+
+        What comes in the place of something is prefilled: its children may have seen what is not there any more.
+        """
         num_computed = branch.sequence.num_computed_tokens
-        if not self._special_kwargs.injects_kv or not num_computed:
+        if not self._special_kwargs.injects_kv or not num_computed or merge.num_replaced:
             return None
         context = Context(merge.num_context - merge.num_merged, num_computed, branch.injected)
         sources = {child.request_id: self._scheduler.kv_source(child) for child in branch.unjoined}

@@ -86,6 +86,8 @@ class Joined(_Event, frozen=True):
     """Whether it has no room for another token."""
 
     error: str | None
+    num_replaced: int = 0
+    """Tokens that were cut from the end of its context before that."""
 
     @property
     def num_merged(self) -> int:

@@ -135,7 +135,7 @@ def _copy(span: Span, number: int, index: int, sources: Mapping[str, Source], po
     if owner is None:
         return None
     strand, num_available = sources[owner]
-    source_index = strand.num_prompt + span.positions[number]
+    source_index = strand.index_of(span.positions[number])
     if source_index >= num_available:
         return None
     return KVCopy(owner, source_index, index, strand.positions.of(source_index), positions.of(index))

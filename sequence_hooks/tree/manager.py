@@ -28,6 +28,7 @@ from sequence_hooks.tree.events import (
 )
 from sequence_hooks.tree.integrity import IntegrityError, faults_of, report_trees
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.stats import HookStats
@@ -115,10 +116,14 @@ class DependencyManager(Generic[S]):
         self.recheck(branch)
         return False
 
-    def block(self, branch: Branch[S], waits_for: WaitsFor) -> None:
-        """Let a branch wait for its children, and also for a caller if ``waits_for`` says so."""
+    def block(self, branch: Branch[S], waits_for: WaitsFor, replacement: Replacement = NO_REPLACEMENT) -> None:
+        """Let a branch wait for its children, and also for a caller if ``waits_for`` says so.
+
+        Args:
+            replacement: What its join does besides merging.
+        """
         self._require(branch, "live", "block")
-        branch.awaits_resume = waits_for == "caller"
+        branch.awaits_resume, branch.replacement = waits_for == "caller", replacement
         self._set_aside(branch, waits_for)
 
     def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
@@ -174,9 +179,11 @@ class DependencyManager(Generic[S]):
         # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
         # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
-        has_asked = branch.ended_as is None and not (merge.ends_at_length and not merge.spans)
+        is_empty = not merge.spans and not merge.num_replaced
+        has_asked = branch.ended_as is None and not (merge.ends_at_length and is_empty)
         is_merged = has_asked or bool(children)
         branch.phase, branch.resumed_with, branch.awaits_resume = "live", (), False
+        branch.replacement = NO_REPLACEMENT
         if merge.ends_at_length and branch.ended_as is None:
             branch.ended_as = "length"
         branch.ended_at_join = branch.ended_as is not None
@@ -191,6 +198,7 @@ class DependencyManager(Generic[S]):
             num_injected=num_injected,
             ends_at_length=merge.ends_at_length,
             error=merge.error,
+            num_replaced=merge.num_replaced,
         )
         self._tell(branch, event)
 
@@ -266,6 +274,8 @@ class DependencyManager(Generic[S]):
     def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
         join = merge.as_join(num_prefill)
         branch.joins.append(join)
+        if merge.num_replaced:
+            branch.replace_last(merge.num_replaced, merge.position)
         branch.merged += merge.segments
         num_failed = sum(child.has_failed for child in children)
         self.stats.note_join(join, num_failed, self._clock() - branch.blocked_since)

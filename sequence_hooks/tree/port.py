@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver of fork and join asks of an engine: eleven methods, which carry out what is decided already.
+"""What the driver of fork and join asks of an engine: twelve methods, which carry out what is decided already.
 
 There are two protocols, because engines have two owners: the content of a sequence is changed where tokens and texts
 are known, and queues and blocks where sequences are scheduled. `sequence_hooks.tree.driver` says when each is called;
@@ -47,7 +47,9 @@ class SequencePort(Protocol[E]):
         """
 
     def append_merge(self, branch: Branch[E], merge: Merge) -> None:
-        """5. Append what a join merges to its sequence: tokens, and what the engine keeps beside them."""
+        """5. Cut what a join replaces from the context of its sequence, and append what it merges: tokens, and what the
+        engine keeps beside them. The output keeps what is replaced.
+        """
 
 
 class SchedulerPort(Protocol[E]):
@@ -67,6 +69,14 @@ class SchedulerPort(Protocol[E]):
 
     def kv_source(self, child: Branch[E]) -> Source:
         """5. What can still be copied of the KV of a child that has finished."""
+
+    def cut_kv(self, branch: Branch[E], num_kept: int) -> int:
+        """5. Give up the KV of a BLOCKED sequence but for the first ``num_kept`` tokens of its context, before the rest
+        is cut from it; return of how many tokens it is kept.
+
+        Fewer may be, but not a part of `sequence_hooks.tree.injection.InjectedKV.num_indivisible`. No block that others
+        share, or that the prefix cache has, is written to from now on.
+        """
 
     def allocate_injected(self, branch: Branch[E]) -> bool:
         """5. Allocate slots for the whole context of a BLOCKED sequence, which has its KV; False if there are none."""

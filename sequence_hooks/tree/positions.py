@@ -46,6 +46,15 @@ class Positions:
             self._starts.append(index)
             self._offsets.append(position - index)
 
+    def until(self, num_tokens: int) -> "Positions":
+        """Those of a context of which only the first tokens are left, and which goes on after them."""
+        if num_tokens >= self.last_change:
+            return self
+        number = bisect_right(self._starts, num_tokens - 1)
+        kept = Positions(self._starts[:number], self._offsets[:number])
+        kept.put(num_tokens, max(self.of(num_tokens - 1) + 1, self.of(num_tokens)))
+        return kept
+
     def runs(self, start: int, end: int) -> Iterator[Run]:
         """The tokens ``start`` to ``end`` (exclusive), as runs of one offset each."""
         while start < end:
@@ -87,6 +96,12 @@ class Strand:
     """The index of the first token that it has sampled."""
 
     positions: Positions
+    replaced: tuple[range, ...] = ()
+    """The tokens of its output that are not in its context."""
+
+    def index_of(self, position: int) -> int:
+        """The index in its context of an output token that is there; negative positions are of its prompt's end."""
+        return self.num_prompt + position - sum(len(gap) for gap in self.replaced if gap.start < position)
 
 
 def overlapping(before: Positions, num_tokens: int, spans: Sequence[Span], strands: Mapping[str, Strand]) -> Positions:
@@ -128,4 +143,4 @@ def _of_span(span: Span, position: int, strand: Strand | None) -> Iterator[int]:
     if strand is None:
         yield from range(position + 1, position + 1 + len(span.token_ids))
     else:
-        yield from (strand.positions.of(strand.num_prompt + each) for each in span.positions)
+        yield from (strand.positions.of(strand.index_of(each)) for each in span.positions)

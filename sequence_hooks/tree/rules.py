@@ -13,9 +13,18 @@ The life of a tree, from its first promise to its last join (time runs downwards
     sync: BLOCKED                  ~                  ~
        .                           EOS                ~            ready    all children have finished, and no caller
        .                                              EOS                   is awaited
-    ◄── results, in spawn order ──────────────────────┘            join     spans to append, cut to the room left, and
-    ~ ~                                                                     their segments
+    ◄── results, in spawn order ──────────────────────┘            join     what to cut from the context, spans to
+    ~ ~                                                                     append, cut to the room left, and their
+                                                                            segments
     EOS: finished
+
+A handler may say that the join replaces the end of the context, which then is no longer the end of the output:
+
+    output      ~ ~ ~ calls calls end │ results ~ ~       what callers get: it only grows
+    context     ~ ~ ~                   results ~ ~       what the model sees, and what children are forked from
+
+Positions that callers see count the output; a ``num_context``, ``num_shared`` or ``num_kept`` counts the context. Only
+`sequence_hooks.tree.branch.Branch` converts between both.
 
 Between the end of a child and its join, ``keeps_kv`` says whether its KV may still be of use.
 
@@ -31,7 +40,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sequence_hooks.config.limits import LimitName, RefusedBy
-from sequence_hooks.config.messages import FAULTS
+from sequence_hooks.config.messages import FAULTS, abbreviated
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.handlers.triggers import TriggerMatch
@@ -41,6 +50,7 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.merge import Encode, Span, cut_to, inserted, merge, num_tokens
 from sequence_hooks.tree.positions import Positions, num_within
+from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.sequence import WaitsFor
 from sequence_hooks.tree.transcript import N, finished
 
@@ -62,6 +72,9 @@ class Decision:
     is_malformed: bool = False
     """Whether some of what the token completes spawns nothing, see `Actions.is_malformed`."""
 
+    replacement: Replacement = NO_REPLACEMENT
+    """What its join does besides; nothing if it does not wait."""
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -74,10 +87,13 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Merge:
-    """What a join appends to a parent's output. Positions count its output tokens."""
+    """What a join cuts from a parent's context, and appends to context and output. Positions count output tokens."""
 
     position: int
-    """Output tokens before the join."""
+    """Output tokens before the join, including those that it replaces."""
+
+    num_replaced: int
+    """Tokens to cut from the end of the context, before anything is appended."""
 
     spans: tuple[Span, ...]
     segments: tuple[Segment, ...]
@@ -98,9 +114,15 @@ class Merge:
         """Tokens appended, including inserted ones."""
         return num_tokens(self.spans)
 
+    @property
+    def num_kept(self) -> int:
+        """Tokens at the front of the context that are the same after the join."""
+        return self.num_context - self.num_merged
+
     def as_join(self, num_prefill: int) -> Join:
         """What the parent's caller is told of it."""
-        return Join(self.position, self.num_merged, self.num_cut, self.num_context, num_prefill, self.error)
+        counts = self.position, self.num_merged, self.num_cut, self.num_context, num_prefill
+        return Join(*counts, self.error, self.num_replaced)
 
 
 def decide(
@@ -115,7 +137,7 @@ def decide(
 
     Args:
         branch: The sequence that has sampled the token.
-        output_token_ids: Its output before the token, which may have been appended to it since.
+        output_token_ids: Its context between its prompt and the token, which may have been appended to it since.
         max_len: The most tokens that its context may have.
         vocab_size: Token ids must be below it; None if it is unknown.
     """
@@ -131,7 +153,9 @@ def decide(
         match.num_tokens,
     )
     try:
-        actions = plain_actions(match.handler.on_token(event), branch.limits.max_children, max_len - num_context)
+        given = match.handler.on_token(event)
+        actions = plain_actions(given, branch.limits.max_children, max_len - num_context, max_len)
+        replacement = _replacement(actions, event, vocab_size)
         forbids = _forbidding(actions, branch) if actions.spawn else None
         if forbids is not None:
             return Refusal(forbids)
@@ -141,7 +165,8 @@ def decide(
                 raise ValueError(f"a child with the context {spawn.context!r} needs a prefix; give prefix_token_ids")
     except FAULTS as error:
         return Refusal("failed", error)
-    specs = [_spec(event, each, spawn, num_context) for each, spawn in enumerate(actions.spawn, number)]
+    position = branch.num_replaced + len(output_token_ids) + 1
+    specs = [_spec(event, each, spawn, position) for each, spawn in enumerate(actions.spawn, number)]
     # Each child needs room for a token of its own.
     lead = branch.positions.lead
     if any(spec.num_prompt_tokens + lead * bool(spec.num_shared) >= max_len for spec in specs):
@@ -151,7 +176,7 @@ def decide(
     waits_for = _waits_for(actions)
     if actions.is_malformed and not children and waits_for is None:
         return Refusal("malformed")
-    return Decision(token_id, match.handler, children, waits_for, actions.is_malformed)
+    return Decision(token_id, match.handler, children, waits_for, actions.is_malformed, replacement)
 
 
 def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
@@ -167,26 +192,29 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
 def join(branch: Branch[N], max_len: int, encode: Encode, vocab_size: int | None) -> Merge:
     """What to append to a parent that is ready: its children's results in spawn order, cut to the room left.
 
-    What a caller resumed it with comes last.
+    What its handler inserts comes first, and what a caller resumed it with last. What is replaced gives its room back.
 
     Args:
         max_len: The most tokens that its context may have.
         encode: Returns the token ids of a text, without special tokens.
         vocab_size: Token ids must be below it; None if it is unknown.
     """
-    num_output, num_context = len(branch.sequence.output_token_ids), branch.num_context
-    num_free = max_len - num_context
+    num_output, replacement = len(branch.sequence.output_token_ids), branch.replacement
+    num_kept = branch.num_context if replacement.num_kept is None else replacement.num_kept
+    num_free = max_len - num_kept
     spans, error = merge(finished(branch.unjoined), encode, vocab_size)
+    spans.insert(0, inserted(replacement.token_ids, None))
     if branch.resumed_with:
         spans.append(inserted(branch.resumed_with, None))
     fitting = [span for span in cut_to(spans, num_free) if span.token_ids]
     num_merged = num_tokens(fitting)
     return Merge(
         position=num_output,
+        num_replaced=branch.num_context - num_kept,
         spans=tuple(fitting),
         segments=tuple(segments(fitting, num_output)),
         num_cut=num_tokens(spans) - num_merged,
-        num_context=num_context + num_merged,
+        num_context=num_kept + num_merged,
         ends_at_length=num_merged == num_free or branch.has_used_up,
         error=error,
     )
@@ -222,8 +250,12 @@ def keeps_kv(child: Branch[Any]) -> bool:
     parent, spec = child.parent, child.spec
     if parent is None or spec is None or not child.sees_parent or spec.is_detached:
         return False
-    has_result = child.sequence.outcome in ("stopped", "length")
-    goes_on = parent.ended_as is None and parent.sequence.outcome is None
+    # One that ends at a join which replaces something has given up its KV from there on.
+    ends_replacing = child.ended_at_join and bool(child.joins[-1].num_replaced)
+    has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
+    # Where a join replaces the end of its context, all that it merges is prefilled.
+    replaces = parent.replacement.num_kept is not None
+    goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces
     has_lost_kv = parent.phase == "blocked" and not parent.sequence.num_computed_tokens
     return has_result and goes_on and not has_lost_kv
 
@@ -251,15 +283,30 @@ def _forbidding(actions: Actions, branch: Branch[Any]) -> LimitName | None:
     return None
 
 
-def _spec(event: TokenEvent, number: int, spawn: Spawn, num_context: int) -> ChildSpec:
-    """A child of the sequence that has sampled a hook token, with which its context has ``num_context`` tokens."""
+def _replacement(actions: Actions, event: TokenEvent, vocab_size: int | None) -> Replacement:
+    """What a join does besides merging; raises a `ValueError` if that is impossible."""
+    inserted(actions.insert_token_ids, vocab_size)
+    start, num_prompt, last = actions.replace_from, len(event.prompt_token_ids), len(event.output_token_ids)
+    if start is None:
+        return Replacement(None, actions.insert_token_ids)
+    if not 0 <= start <= last:
+        raise ValueError(
+            f"Actions.replace_from is {abbreviated(start)}; give an index from 0, the first token after the prompt, to "
+            f"{last}, the hook token, or None"
+        )
+    return Replacement(num_prompt + start, actions.insert_token_ids)
+
+
+def _spec(event: TokenEvent, number: int, spawn: Spawn, position: int) -> ChildSpec:
+    """A child of the sequence that has sampled a hook token, with which its output has ``position`` tokens."""
     num_trigger = event.num_trigger_tokens
+    num_context = len(event.prompt_token_ids) + len(event.output_token_ids) + 1
     num_shared = {"parent": num_context, "before_trigger": num_context - num_trigger, "none": 0}
     return ChildSpec(
         request_id=child_id(event.request_id, number),
         parent_id=event.request_id,
         number=number,
-        position=len(event.output_token_ids) + 1,
+        position=position,
         num_trigger_tokens=num_trigger,
         num_shared=num_shared[spawn.context],
         prefix_token_ids=spawn.prefix_token_ids,

@@ -28,7 +28,7 @@ class HookedSequence(Protocol):
 
     @property
     def output_token_ids(self) -> Sequence[int]:
-        """Sampled, merged and inserted tokens, in the order of the context."""
+        """Sampled, merged and inserted tokens in order, those included that joins have cut from the context since."""
 
     @property
     def num_computed_tokens(self) -> int:

@@ -16,7 +16,7 @@ PRIOR_OUTPUT = "sequence_hooks_sampled"
 
 def has_penalties(params: SamplingParams) -> bool:
     """Whether it matters how often a token has been sampled."""
-    return params.presence_penalty != 0 or params.frequency_penalty != 0
+    return params.presence_penalty != 0 or params.frequency_penalty != 0 or params.repetition_penalty != 1
 
 
 def phrases_of(params: SamplingParams) -> list[list[int]]:
@@ -24,9 +24,15 @@ def phrases_of(params: SamplingParams) -> list[list[int]]:
     return [word for word in params.bad_words_token_ids or () if len(word) > 1]
 
 
-def with_earlier(params: SamplingParams, token_ids: list[int]) -> None:
-    """Let ``params`` carry what their sequence has sampled, if a sampler has to know it."""
-    if has_penalties(params) or phrases_of(params):
+def with_earlier(params: SamplingParams, token_ids: list[int], num_replaced: int = 0) -> None:
+    """Let ``params`` carry what their sequence has sampled, if a sampler has to know it.
+
+    Args:
+        num_replaced: How many tokens of its output are not in its context any more; of the others, a repetition penalty
+            knows already.
+    """
+    counts_tokens = params.presence_penalty != 0 or params.frequency_penalty != 0
+    if counts_tokens or phrases_of(params) or (num_replaced and has_penalties(params)):
         params.extra_args = {**(params.extra_args or {}), PRIOR_OUTPUT: token_ids}
 
 

@@ -2,6 +2,7 @@
 """A part of a list of tokens that others own, for the core and, in what it tells them, for its workers."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, overload
 
 import numpy as np
@@ -43,3 +44,29 @@ class TokenView(Sequence[int]):
     def copy(self) -> "TokenView":
         """The view itself, which nobody changes: upstream copies a request's prompt."""
         return self
+
+
+class ContinuedTokens(Sequence[int]):
+    """The tokens of ``earlier``, which do not change, then those of ``later``, which may grow."""
+
+    def __init__(self, earlier: Sequence[int], later: Sequence[int]) -> None:
+        self._earlier = tuple(earlier)
+        self._later = later
+
+    def __len__(self) -> int:
+        return len(self._earlier) + len(self._later)
+
+    def __iter__(self) -> Iterator[int]:
+        return chain(self._earlier, self._later)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [*self][index]
+        index, border = range(len(self))[index], len(self._earlier)
+        return self._earlier[index] if index < border else self._later[index - border]

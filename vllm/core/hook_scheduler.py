@@ -133,6 +133,16 @@ class HookScheduler(FairScheduler):
     def kv_source(self, child: V0Branch) -> Source:
         return self._kept.source(child)
 
+    def cut_kv(self, branch: V0Branch, num_kept: int) -> int:
+        seq, num_slots = branch.sequence.seq, 0
+        num_computed: int = seq.get_num_computed_tokens()
+        if self._has_blocks(branch.sequence.group):
+            num_slots = self._blocks.cut(seq, num_kept)
+        num_computed = min(num_computed, num_slots)
+        seq.reset_state_for_recompute()
+        seq.data.update_num_computed_tokens(num_computed)
+        return num_computed
+
     def allocate_injected(self, branch: V0Branch) -> bool:
         """Whether its KV is on the device; it gets slots for the rest when it is scheduled."""
         return self._blocks.is_on_device(branch.sequence.seq)

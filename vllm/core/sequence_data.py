@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence as Ids
 from typing import Any, NoReturn
 
-from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, SequenceData
+from vllm.sequence import VLLM_TOKEN_ID_ARRAY_TYPE, Sequence, SequenceData
 
 
 class MergedSequenceData(SequenceData):
@@ -19,12 +19,15 @@ class MergedSequenceData(SequenceData):
     - ``output_token_ids``, ``output_token_ids_array``: what the sequence sampled itself;
     - ``prompt_token_ids_array``: its prompt and what was merged, for penalties.
 
-    Lengths, positions and `get_output_token_ids` still count all tokens.
+    Positions, `get_len` and `get_token_ids` are about the context, from which a join may have cut something.
+    `get_output_len` and `get_output_token_ids` have all tokens.
     """
 
     # Fields after those with defaults need defaults too; `of` sets both.
     _sampled: array = None  # type: ignore[assignment]
     _context: array = None  # type: ignore[assignment]
+    _num_replaced: int = 0
+    """Output tokens that are not in the context."""
 
     @classmethod
     def of(cls, data: SequenceData) -> "MergedSequenceData":
@@ -42,6 +45,12 @@ class MergedSequenceData(SequenceData):
         """Append tokens that the sequence has not sampled; they add nothing to the cumulative logprob."""
         for tokens in (self._output_token_ids, self._new_appended_tokens, self._cached_all_token_ids, self._context):
             tokens.extend(token_ids)
+
+    def cut_context(self, num_kept: int) -> None:
+        """Keep the first tokens of the context alone; the output stays."""
+        self._num_replaced += self.get_len() - num_kept
+        del self._cached_all_token_ids[num_kept:]
+        self._context = array(VLLM_TOKEN_ID_ARRAY_TYPE, self._cached_all_token_ids)
 
     def release_context(self, context: Any) -> None:
         """Keep ``context``, which only has a length, instead of the prompt and what was merged."""
@@ -62,10 +71,35 @@ class MergedSequenceData(SequenceData):
     def get_output_token_ids(self) -> tuple[int, ...]:
         return tuple(self._output_token_ids)
 
+    def get_len(self) -> int:
+        length: int = super().get_len()
+        return length - self._num_replaced
+
+    def get_last_token_id(self) -> int:
+        return self._cached_all_token_ids[-1]
+
     @property
     def num_merged(self) -> int:
         """Output tokens that the sequence has not sampled itself."""
         return self.get_output_len() - len(self._sampled)
+
+
+class WholeOutputSequence(Sequence):
+    """Upstream's sequence whose context was cut: upstream takes the last tokens of an output from the context."""
+
+    def get_output_token_ids_to_return(self, delta: bool) -> Ids[int] | int:
+        token_ids: Ids[int] = self.get_output_token_ids()
+        start = self._last_output_token_ids_offset if delta else 0
+        if delta:
+            self._last_output_token_ids_offset = len(token_ids)
+        return token_ids[start:]
+
+
+def cut_context(seq: Sequence, num_kept: int) -> None:
+    """Keep the first tokens of the context of a sequence alone; its output stays."""
+    seq.data = MergedSequenceData.of(seq.data)
+    seq.data.cut_context(num_kept)
+    seq.__class__ = WholeOutputSequence
 
 
 class ReleasedTokens(Ids[int]):
@@ -98,10 +132,13 @@ def continued(data: SequenceData, num_shared: int, prefix_token_ids: Ids[int]) -
     """New data whose prompt is the first ``num_shared`` tokens of ``data``, followed by the prefix.
 
     Upstream would make it from a list, and convert that into an array, a tuple and another list, token by token. Here
-    each is copied from its counterpart.
+    each is copied from its counterpart, if a context is all of its output.
     """
     made = SequenceData(array(VLLM_TOKEN_ID_ARRAY_TYPE))
-    made._prompt_token_ids = (data._prompt_token_ids + data._output_token_ids)[:num_shared]
+    if data.get_len() == data.get_prompt_len() + data.get_output_len():
+        made._prompt_token_ids = (data._prompt_token_ids + data._output_token_ids)[:num_shared]
+    else:
+        made._prompt_token_ids = array(VLLM_TOKEN_ID_ARRAY_TYPE, data.get_token_ids()[:num_shared])
     made._prompt_token_ids.extend(prefix_token_ids)
     made._cached_all_token_ids = [*data.get_token_ids()[:num_shared], *prefix_token_ids]
     made._prompt_token_ids_tuple = tuple(made._cached_all_token_ids)

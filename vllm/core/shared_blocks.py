@@ -13,7 +13,7 @@ from itertools import count
 from sequence_hooks.kv.transfer import slot_of
 from sequence_hooks.tree.integrity import Pool
 from vllm.core.block_manager import SelfAttnBlockSpaceManager
-from vllm.core.hooked_sequence import num_alike
+from vllm.core.hooked_sequence import injected_into, num_alike
 from vllm.sequence import Sequence, SequenceStatus
 from vllm.utils import Device
 
@@ -175,6 +175,34 @@ class SharedBlocks:
             return 0
         self._cut(seq, num_kept, min(table.num_full_slots, num_kept * self._manager.block_size))
         return table.num_full_slots
+
+    def cut(self, seq: Sequence, num_tokens: int) -> int:
+        """Give up all but the full blocks of the first ``num_tokens`` of ``seq``, whose context is cut next.
+
+        A partial one would be written to from its middle, whoever shares it. Injected KV is kept as a whole or not at
+        all.
+
+        Returns:
+            The tokens that still have a slot; 0 if ``seq`` no longer has a table.
+        """
+        table, size, injected = self._manager.block_tables[seq.seq_id], self._manager.block_size, injected_into(seq)
+        num_blocks = min(num_tokens, table.num_full_slots) // size
+        if injected is not None and num_blocks * size < injected.num_indivisible:
+            num_blocks = min(num_blocks, injected.start // size)
+        if num_blocks == 0:
+            self.free(seq)
+            return 0
+        # As in `free`: blocks that are not computed must not be found.
+        given_up = table.physical_block_ids[max(num_blocks, num_alike(seq) // size) :]
+        self._cut(seq, num_blocks, num_blocks * size)
+        for block_id in given_up:
+            self._forget(block_id)
+        if self._cache is not None:
+            tracker = self._manager._computed_blocks_tracker
+            tracker._update_seq_hashes(seq)
+            del tracker._seq_id_to_blocks_hashes[seq.seq_id][num_blocks:]
+            tracker._seq_id_to_num_tokens_computed[seq.seq_id] = num_blocks * size
+        return num_blocks * size
 
     def free(self, seq: Sequence, num_cacheable: int | None = None) -> None:
         """Free the blocks of ``seq``; those of its first ``num_cacheable`` tokens may stay in the prefix cache.

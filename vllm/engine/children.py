@@ -12,7 +12,7 @@ from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.rules import Merge
 from vllm.core.hooked_sequence import V0Branch, V0Sequence
-from vllm.core.sequence_data import MergedSequenceData, continued
+from vllm.core.sequence_data import MergedSequenceData, continued, cut_context
 from vllm.engine.child_params import Complete, child_params, overlaid, params_after_join
 from vllm.engine.output_processor.hook_stop_checker import HookStopChecker
 from vllm.engine.output_processor.merged_text import append_tokens
@@ -86,12 +86,17 @@ class ChildSequences:
         return V0Sequence(child_group)
 
     def append_merge(self, branch: V0Branch, merge: Merge) -> None:
-        """Append what a join merges to tokens, logprobs and text; from now on all three know what was sampled."""
+        """Cut what a join replaces from the context, and append what it merges to tokens, logprobs and text.
+
+        From now on all three know what was sampled.
+        """
         sequence, group = branch.sequence, branch.sequence.group
         group.sampling_params = params_after_join(branch)
-        if not merge.spans:
-            return
         seq = sequence.seq
+        if merge.num_replaced:
+            cut_context(seq, merge.num_kept)
+        elif not merge.spans:
+            return
         seq.data = MergedSequenceData.of(seq.data)
         for span in merge.spans:
             append_tokens(seq, span.token_ids, _logprobs(branch, span), group.sampling_params, self._detokenizer)

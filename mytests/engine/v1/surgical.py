@@ -143,8 +143,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
 
     def room_to_resume(self, request_id: str) -> int:
         """As the front end knows it, which learns of an abort of the sequence in the next step."""
-        sequence = self.output_processor.trees.waiting_branch(request_id).sequence
-        return self.max_model_len - len(sequence.prompt_token_ids) - len(sequence.output_token_ids)
+        return self.max_model_len - self.output_processor.trees.waiting_branch(request_id).num_context
 
     def waits(self) -> list[Waiting]:
         return self.output_processor.awaiting_resume()
@@ -243,8 +242,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         branch = self.scheduler.branches.get(request_id)
         if branch is None:
             return num_tokens - self.scheduler.requests[request_id].num_prompt_tokens
-        num_merged = sum(segment.end - segment.start for segment in branch.merged)
-        return num_tokens - branch.sequence.num_prompt_tokens - num_merged
+        num_merged = sum(each.end - each.start for each in branch.merged if each.origin != "sampled")
+        return num_tokens + branch.num_replaced - branch.sequence.num_prompt_tokens - num_merged
 
     def _hand_out(self, outputs: EngineCoreOutputs) -> None:
         outputs = MsgpackDecoder(EngineCoreOutputs).decode(MsgpackEncoder().encode(outputs))

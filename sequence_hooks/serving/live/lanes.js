@@ -84,9 +84,9 @@ function drawBar(bar, span) {
 }
 
 function spansOf(texts) {
-  return texts.map(({ origin, child, text, numCut = 0 }) => {
+  return texts.map(({ origin, child, text, is_replaced: isReplaced = false, numCut = 0 }) => {
     const cut = numCut ? [element("span", { className: "cut", textContent: text.slice(0, numCut) })] : [];
-    const properties = { title: child ?? "", className: origin === "sampled" ? "" : origin };
+    const properties = { title: child ?? "", className: [origin === "sampled" ? "" : origin, isReplaced ? "replaced" : ""].join(" ").trim() };
     return element("span", properties, ...cut, text.slice(numCut));
   });
 }

@@ -103,4 +103,5 @@ async def _plain(found: Any, engine: Watched) -> dict[str, Any]:
 
 
 async def _text_of(tokens: Tokens, engine: Watched) -> dict[str, Any]:
-    return {"origin": tokens.origin, "child": tokens.child, "text": await engine.decode(tokens.token_ids)}
+    text = await engine.decode(tokens.token_ids)
+    return {"origin": tokens.origin, "child": tokens.child, "text": text, "is_replaced": tokens.is_replaced}

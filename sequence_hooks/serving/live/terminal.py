@@ -117,7 +117,8 @@ def _label(sequence: dict[str, Any], width: int) -> Text:
     label.append(f" {sequence['num_output_tokens']} tokens ")
     text = Text()
     for piece in sequence["last_texts"]:
-        text.append(_shown(piece["text"]), _ORIGINS[piece["origin"]])
+        style = _ORIGINS[piece["origin"]]
+        text.append(_shown(piece["text"]), f"strike {style}" if piece["is_replaced"] else style)
     return label + _end(text, max(10, width - len(label) - 8))
 
 

@@ -29,6 +29,8 @@ class Tokens:
     """The child that sampled them, for "merged"."""
 
     token_ids: tuple[int, ...]
+    is_replaced: bool = False
+    """Whether a join has cut them from the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,4 +160,5 @@ def _last(branch: Branch[N], num_tokens: int) -> Iterator[Tokens]:
     first = max(0, len(token_ids) - num_tokens)
     for segment in branch.segments:
         if segment.end > first:
-            yield Tokens(segment.origin, segment.child, tuple(token_ids[max(segment.start, first) : segment.end]))
+            last = tuple(token_ids[max(segment.start, first) : segment.end])
+            yield Tokens(segment.origin, segment.child, last, segment.is_replaced)

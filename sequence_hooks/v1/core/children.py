@@ -12,7 +12,7 @@ from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.rules import Merge
 from sequence_hooks.v1.core.params import ParamsCompleter, child_params, inherit, verify_params
-from sequence_hooks.v1.core.requests import make_like
+from sequence_hooks.v1.core.requests import cut_context, make_like
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.core.stop_strings import StopStringChecker, has_stop_strings
 from sequence_hooks.v1.settings import special_kwargs_of
@@ -129,7 +129,12 @@ class ChildRequests:
         return self.sequence_of(child)
 
     def append_merge(self, branch: V1Branch, merge: Merge) -> None:
-        """Append what a join merges to a request. If it leaves no room for another token, the request has ended."""
+        """Cut what a join replaces from the context of a request, and append what it merges. If that leaves no room for
+        another token, the request has ended.
+        """
+        if merge.num_replaced:
+            branch.sequence.keep_output(merge.num_kept)
+            cut_context(branch.sequence.request, merge.num_kept)
         for span in merge.spans:
             branch.sequence.append_merged(span.token_ids)
         if merge.ends_at_length:

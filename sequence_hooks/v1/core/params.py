@@ -117,7 +117,7 @@ def params_after_join(branch: V1Branch) -> SamplingParams:
     params.min_tokens = max(0, own.min_tokens - branch.num_sampled)
     if own.seed is not None:
         params.seed = derive_seed(own.seed, "join", len(branch.joins) - 1)
-    with_earlier(params, branch.sampled_token_ids)
+    with_earlier(params, branch.sampled_token_ids, branch.num_replaced)
     return params
 
 

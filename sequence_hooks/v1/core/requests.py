@@ -69,6 +69,17 @@ def begin_session(request: Request, params: SamplingParams) -> None:
     request.sampling_params, request.max_tokens = params, params.max_tokens
 
 
+def cut_context(request: Request, num_kept: int) -> None:
+    """Let a request that gets a session next, and has no KV after its first ``num_kept`` tokens, have these alone."""
+    del request._all_token_ids[num_kept:]
+    request.prompt_token_ids = list(request.all_token_ids)
+    request.num_prompt_tokens = num_kept
+    request._output_token_ids.clear()
+    # A prefix of them would do, but how many tokens one is of is upstream's secret.
+    request.block_hashes.clear()
+    request.update_block_hashes()
+
+
 def discard_in_flight(request: Request) -> None:
     """Let upstream drop what a step in flight samples for a request, as it does for a session."""
     request.num_computed_tokens = num_written(request)

@@ -37,7 +37,7 @@ from sequence_hooks.v1.core.lockstep import OwedStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens
-from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
+from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
 from sequence_hooks.v1.core.slots import SlotSharing
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
@@ -217,12 +217,15 @@ class HookScheduler(ReleaseScheduler):
                 return self._append_upstream(request, new_token_ids, is_stale)
             branch = self._begin_tree(request)
         sequence = branch.sequence
-        decision = None if match is None else self.driver.decide(branch, token_id, match, sequence.output_token_ids)
+        decision = None if match is None else self.driver.decide(branch, token_id, match, sequence.output_in_context)
         if request.is_finished():
             # Its own handler has aborted it.
             return [], False
         new_token_ids, _ = self._append_upstream(request, new_token_ids, is_stale)
-        has_room = branch.count_sampled() and request.num_tokens + branch.positions.lead < self.max_model_len
+        is_full = request.num_tokens + branch.positions.lead >= self.max_model_len or branch.has_sampled_all(
+            self.max_model_len
+        )
+        has_room = branch.count_sampled() and not is_full
         ending = sequence.ending(token_id, has_room)
         if ending is not None:
             self.driver.end(branch, ending)
@@ -347,6 +350,18 @@ class HookScheduler(ReleaseScheduler):
     def kv_source(self, child: V1Branch) -> Source:
         """What is kept of a finished child."""
         return self._kept.source(child)
+
+    def cut_kv(self, branch: V1Branch, num_kept: int) -> int:
+        """Let a BLOCKED request share the first blocks with itself, as a child does with its parent.
+
+        It is admitted as one: upstream copies the last block, which others may share, or find in the prefix cache.
+        """
+        request = branch.sequence.request
+        self._forks.add(request, request, num_kept)
+        # Upstream's, which waits until no step in flight writes to the blocks.
+        self._free_request_blocks(request)
+        num_computed, request.num_computed_tokens = min(num_written(request), num_kept), 0
+        return num_computed
 
     def allocate_injected(self, branch: V1Branch) -> bool:
         """Allocate slots for the whole context of a BLOCKED request; False if there are not enough."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.v1.core.stop_strings import StopStringChecker, StopStringMatch
-from sequence_hooks.v1.token_view import TokenView
+from sequence_hooks.v1.token_view import ContinuedTokens, TokenView
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
@@ -39,7 +39,10 @@ class V1Sequence:
         """As requested. The request's own differ after a join."""
 
         self.num_prompt_tokens = len(request.all_token_ids) - request.num_output_tokens
-        self.output_token_ids: Sequence[int] = TokenView(request.all_token_ids, self.num_prompt_tokens)
+        self.output_in_context: Sequence[int] = TokenView(request.all_token_ids, self.num_prompt_tokens)
+        """Its context after its prompt."""
+
+        self.output_token_ids: Sequence[int] = self.output_in_context
         self.ended_with: RequestStatus | None = None
         """Upstream's status at its own end; None until then, and of one that was aborted before."""
 
@@ -112,6 +115,13 @@ class V1Sequence:
         self.note_end(request.status)
         return ending
 
+    def keep_output(self, num_kept: int) -> None:
+        """Keep its output so far, since its context is cut to its first tokens next. No stop string begins in it."""
+        later = TokenView(self.request.all_token_ids, num_kept)
+        self.output_token_ids = ContinuedTokens(self.output_token_ids, later)
+        if self._checker is not None:
+            self._checker.merge(())
+
     def append_merged(self, token_ids: Sequence[int]) -> None:
         """Append tokens of a join, which complete no stop string."""
         self.request.append_output_token_ids(list(token_ids))
@@ -125,6 +135,7 @@ class V1Sequence:
     def release_context(self) -> None:
         """Keep nothing but the output of a joined child: a tree lives as long as its request."""
         self.output_token_ids = tuple(self.output_token_ids)
+        self.output_in_context = ()
         self._request = self._checker = None
 
     def _sample(self, token_id: int) -> None:

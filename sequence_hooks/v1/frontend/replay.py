@@ -90,7 +90,7 @@ class Replay:
         engine_id, num_shared = spec.request_id, spec.num_shared
         # A context may be long: it is copied once.
         prompt = parent.sequence.prompt_token_ids[:num_shared]
-        prompt += parent.sequence.output_token_ids[: num_shared - len(prompt)]
+        prompt += parent.output_in_context[: num_shared - len(prompt)]
         prompt += spec.prefix_token_ids
         name = child_id(parent.request_id, spec.number)
         child = OutputSequence.of_child(name, engine_id, prompt, params, self._tokenizer)
@@ -104,10 +104,11 @@ class Replay:
         spans = tuple(map(self._named, event.spans))
         merge = Merge(
             position=start,
+            num_replaced=event.num_replaced,
             spans=spans,
             segments=tuple(segments(spans, start)),
             num_cut=event.num_cut,
-            num_context=branch.num_context,
+            num_context=branch.num_context - event.num_replaced,
             ends_at_length=event.ends_at_length,
             error=event.error,
         )

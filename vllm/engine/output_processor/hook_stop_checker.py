@@ -40,9 +40,11 @@ class HookStopChecker(StopChecker):
         # Upstream checks no limit before min_tokens, and a child or a parent with merged tokens may lack room for them.
         branch = branch_of_seq(seq)
         has_tokens = branch is None or branch.count_sampled()
+        max_len = self.max_len(lora_req)
         # A position may be further than the number of tokens.
         num_positions = seq.get_len() + (0 if branch is None else branch.positions.lead)
-        if not seq.is_finished() and not (has_tokens and num_positions < self.max_len(lora_req)):
+        is_full = num_positions >= max_len or (branch is not None and branch.has_sampled_all(max_len))
+        if not seq.is_finished() and (is_full or not has_tokens):
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
     def _stop_by_params(

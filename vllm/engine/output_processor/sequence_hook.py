@@ -156,8 +156,9 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         if branch is None:
             branch = driver.add_root(V0Sequence(group))
             attach(branch)
-        output = branch.sequence.output_token_ids
-        return driver.decide(branch, token_id, match, output[: len(output) - num_appended])
+        seq, token_ids = group.first_seq, group.first_seq.get_token_ids()
+        before = token_ids[seq.get_prompt_len() : len(token_ids) - num_appended]
+        return driver.decide(branch, token_id, match, before)
 
     def _match(self, group: SequenceGroup, token_id: int, num_appended: int) -> TriggerMatch | None:
         if token_id not in self.triggers.candidates:
