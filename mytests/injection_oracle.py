@@ -63,6 +63,8 @@ class _Piece:
     source: Token | None
     has_kv: bool
     """Whether the child has computed its KV, and still has it."""
+    is_last: bool = False
+    """Whether it belongs to a text that its join inserts last."""
 
 
 class Layout:
@@ -122,10 +124,13 @@ class Layout:
         # The next token is sampled from the last one, which is computed in any case.
         has_kv = [piece.has_kv for piece in pieces[:-1]] + [False] * bool(pieces)
         injects = any(has_kv) and not ends and not is_lost
+        overlaps = self._rule == "overlap" and not ends
         furthest = self.next_position - 1
         for piece, is_there in zip(pieces, has_kv, strict=True):
-            if injects and piece.source is not None and self._rule == "overlap":
+            if overlaps and piece.source is not None:
                 self.next_position = piece.source.position
+            elif overlaps and piece.is_last:
+                self.next_position = furthest + 1
             if injects and piece.source is not None and is_there:
                 self.tokens.append(piece.source.at(self.next_position))
                 self.next_position += 1
@@ -137,12 +142,13 @@ class Layout:
         self.prefills.append(0 if ends else len(self.tokens) - num_kept - injects * sum(has_kv))
 
     def _pieces(self, join: Join) -> Iterator[_Piece]:
+        end = join.position + join.num_merged
         for segment in self.node.segments:
-            if not join.position <= segment.start < join.position + join.num_merged:
+            if not join.position <= segment.start < end:
                 continue
             token_ids = self.node.tokens[segment.start : segment.end]
             if segment.child is None:
-                yield from (_Piece(token_id, None, False) for token_id in token_ids)
+                yield from (_Piece(token_id, None, False, segment.end == end) for token_id in token_ids)
                 continue
             child = self.children[segment.child]
             assert isinstance(child.node.output, ChildOutput)
@@ -166,13 +172,19 @@ class Layout:
         return min([len(self.tokens) - 1, *kept])
 
     def _lose(self) -> bool:
-        """Recompute all tokens from the context alone if their KV was given up; returns whether it was."""
+        """Recompute all tokens from the context alone, at the same positions, if their KV was given up.
+
+        Returns:
+            Whether it was.
+        """
         is_lost = self._num_kept() == 0 < len(self.tokens) - 1
         if is_lost:
             self.has_lost_injected |= self.num_injected > 0
-            token_ids, self.tokens, self.next_position = [token.token_id for token in self.tokens], [], 0
-            for token_id in token_ids:
-                self._append(token_id)
+            lost, next_position, self.tokens = self.tokens, self.next_position, []
+            for token in lost:
+                self.next_position = token.position
+                self._append(token.token_id)
+            self.next_position = next_position
         return is_lost
 
 

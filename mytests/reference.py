@@ -39,6 +39,15 @@ class Replaces:
 REPLACING = {REPLACE: f"{__name__}.{Replaces.__name__}"}
 """The handlers of hooks with which the token replaces something."""
 
+Placed = tuple[int, int]
+"""A token, and its position."""
+
+Span = list[tuple[int, int | None]]
+"""The tokens of a child, with their positions in its context; or others."""
+
+Pending = tuple[Branch[Any], int]
+"""A child that is not joined yet, and the position of what followed its trigger."""
+
 
 class Reference:
     """What finished sequences must hold, from the tokens fed to them and the rules of ends and merges alone.
@@ -83,77 +92,134 @@ class Reference:
         Args:
             tree: Its own branch; None if no hook has touched it.
         """
-        return self._output(request_id, request_id, self._num_prompt[request_id], tree)
+        return [token for token, _ in self._of_request(request_id, tree)]
+
+    def positions(self, request_id: str, tree: Branch[Any]) -> list[int]:
+        """The positions of a finished request's own context, prompt and output."""
+        return [*range(self._num_prompt[request_id]), *(place for _, place in self._of_request(request_id, tree))]
+
+    def _of_request(self, request_id: str, tree: Branch[Any] | None) -> list[Placed]:
+        num_prompt = self._num_prompt[request_id]
+        return self._output(request_id, request_id, num_prompt, num_prompt, tree)
 
     def _output(
-        self, request_id: str, root_id: str, num_prompt: int, branch: Branch[Any] | None, as_output: bool = True
-    ) -> list[int]:
-        """The output of a finished sequence; or its result: its context, without the EOS that ended it."""
+        self,
+        request_id: str,
+        root_id: str,
+        num_prompt: int,
+        following: int,
+        branch: Branch[Any] | None,
+        as_output: bool = True,
+    ) -> list[Placed]:
+        """The output of a finished sequence, whose first token has the position ``following``; or its result: its
+        context, without the EOS that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
         if branch is not None and branch.has_used_up:
             # How far each sequence has come by then is a matter of scheduling.
             fed = fed[: branch.num_sampled]
-        out: list[int] = []
-        context: list[int] = []
-        pending: list[Branch[Any]] = []
+        out: list[Placed] = []
+        context: list[Placed] = []
+        pending: list[Pending] = []
         children = [] if branch is None else list(branch.children)
-        for position, token in enumerate(fed):
-            out.append(token)
-            context.append(token)
+        first = following
+        for number, token in enumerate(fed):
+            out.append((token, following))
+            context.append((token, following))
+            following += 1
             while children and children[0].spec is not None and children[0].spec.position == len(out):
                 child = children.pop(0)
                 # What it comes to is in no context.
-                pending += [] if child.is_detached else [child]
+                pending += [] if child.is_detached else [(child, following)]
             end = len(out)
-            num_sampled = position + 1
+            num_sampled = number + 1
             has_sampled_all = len(context) < end and num_prompt + num_sampled >= self.max_len
-            is_full = num_prompt + len(context) >= self.max_len or has_sampled_all
+            is_full = max(num_prompt + len(context), following) >= self.max_len or has_sampled_all
             ends = token == EOS or num_sampled == self._max_tokens[root_id] or is_full
             waits = token == SYNC and not ends
             awaited = _named(token, pending, branch, end) if not ends else []
             if awaited:
-                fitting = self._merged(awaited, root_id)[: self.max_len - num_prompt - len(context)]
+                room = self.max_len - num_prompt - len(context)
+                fitting, following = self._placed(self._merged(awaited, root_id), following, room, ends=False)
                 out += fitting
                 context += fitting
-                pending = [child for child in pending if child not in awaited]
-                ends = num_prompt + len(context) >= self.max_len
+                pending = [each for each in pending if each not in awaited]
+                ends = max(num_prompt + len(context), following) >= self.max_len
             replaces = self.replaces and token == REPLACE and not ends
             if replaces and branch is not None and branch.has_used_up and num_sampled == len(fed):
                 # It may be the token with which the budget was used up.
                 replaces = any(join.num_replaced and join.position == end for join in branch.joins)
             new: list[int] = []
             if replaces:
-                start, new = replacement_of(context[:-1])
+                start, new = replacement_of([each for each, _ in context[:-1]])
+                before = context[start - 1][1] if start else first - 1
+                following = max(before + 1, context[start][1])
                 del context[start:]
             if ends or waits or replaces or num_sampled == len(fed) or self.hooks.block_on == "promise":
-                merged = new + self._merged(pending, root_id) + (next(given, []) if waits else [])
-                fitting = merged[: self.max_len - num_prompt - len(context)]
+                merged = self._merged(pending, root_id)
+                if replaces:
+                    # Its children have seen what is not there any more.
+                    merged = [[(each, None) for each, _ in span] for span in merged]
+                spans = [_inserted(new), *merged, _inserted(next(given, []) if waits else [])]
                 num_own = len(context)
+                fitting, following = self._placed(spans, following, self.max_len - num_prompt - num_own, ends)
                 out += fitting
                 context += fitting
                 pending = []
                 if token == EOS and not as_output:
                     del context[num_own - 1]
-            if ends or num_prompt + len(context) >= self.max_len:
+            if ends or max(num_prompt + len(context), following) >= self.max_len:
                 break
         assert not children and not pending
         return out if as_output else context
 
-    def _merged(self, awaited: list[Branch[Any]], root_id: str) -> list[int]:
-        children = _first(awaited, self.hooks.join_when)
+    def _placed(self, spans: list[Span], following: int, room: int, ends: bool) -> tuple[list[Placed], int]:
+        """What is merged of ``spans``, and the position of what follows it; a sequence that ends has no such positions
+        of its own."""
+        flat = [(token, place, number) for number, span in enumerate(spans) for token, place in span][:room]
+        last = flat[-1][2] if flat and flat[-1][1] is None else None
+        overlaps = self.hooks.position_rule == "overlap" and not ends
+        placed: list[Placed] = []
+        position = furthest = following - 1
+        is_in_last = False
+        for token, place, number in flat:
+            if overlaps and number == last and not is_in_last:
+                is_in_last, position = True, furthest
+            position = place if overlaps and place is not None else position + 1
+            if position >= self.max_len:
+                break
+            furthest = max(furthest, position)
+            placed.append((token, position))
+        is_cut = len(placed) < len(flat) or len(placed) == room or furthest + 1 >= self.max_len
+        if is_cut or ends:
+            # It computes none of them.
+            return [(token, following + number) for number, (token, _) in enumerate(placed)], self.max_len
+        return placed, furthest + 1
+
+    def _merged(self, awaited: list[Pending], root_id: str) -> list[Span]:
+        joined = _first([child for child, _ in awaited], self.hooks.join_when)
         if self.hooks.child_merge_strategy == "none":
             return []
-        results = [self._result(child, root_id) for child in children]
-        return [token for result in results for token in [*SEPARATOR, *result]][len(SEPARATOR) :]
+        results = [self._result(child, following, root_id) for child, following in awaited if child in joined]
+        separator: Span = [(token, None) for token in SEPARATOR]
+        return [span for result in results for span in (separator, result)][1:]
 
-    def _result(self, child: Branch[Any], root_id: str) -> list[int]:
+    def _result(self, child: Branch[Any], following: int, root_id: str) -> Span:
         assert child.spec is not None
         if child.has_failed:
             return []
-        return self._output(child.request_id, root_id, child.spec.num_prompt_tokens, child, as_output=False)
+        spec, num_prompt = child.spec, child.spec.num_prompt_tokens
+        own = len(spec.prefix_token_ids)
+        # What is before the trigger has its parent's positions, too.
+        start = {"parent": following, "before_trigger": following - spec.num_trigger_tokens, "none": 0}[spec.context]
+        output = self._output(child.request_id, root_id, num_prompt, start + own, child, as_output=False)
+        return [(token, place if child.sees_parent else None) for token, place in output]
 
 
-def _named(token: int, pending: list[Branch[Any]], branch: Branch[Any] | None, end: int) -> list[Branch[Any]]:
+def _inserted(token_ids: list[int]) -> Span:
+    return [(token_id, None) for token_id in token_ids]
+
+
+def _named(token: int, pending: list[Pending], branch: Branch[Any] | None, end: int) -> list[Pending]:
     """The child that a token waits for, before its sequence goes on.
 
     A tree that is used up while it waits joins all of its children at once.
@@ -163,7 +229,8 @@ def _named(token: int, pending: list[Branch[Any]], branch: Branch[Any] | None, e
     num_joins = sum(join.position >= end for join in branch.joins)
     if branch.has_used_up and _is_last(branch, end) and num_joins < 2:
         return []
-    return named(pending, (Oldest if token == OLDEST else Newest).__name__)
+    named_ones = named([child for child, _ in pending], (Oldest if token == OLDEST else Newest).__name__)
+    return [each for each in pending if each[0] in named_ones]
 
 
 def _is_last(branch: Branch[Any], end: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from sequence_hooks.__main__ import COMMANDS
 from sequence_hooks.__main__ import main as run_command
@@ -29,10 +30,15 @@ def checked(capsys: pytest.CaptureFixture[str], model: str = MODEL, **fields: An
     return status, {line.split()[0]: line.split(None, 1)[1] for line in lines}
 
 
-def with_template(folder: Path, template: str) -> str:
-    """A copy of the tiny model with a chat template, without weights."""
+def copied(folder: Path) -> None:
+    """A copy of the tiny model without weights."""
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Path(MODEL) / name, folder / name)
+
+
+def with_template(folder: Path, template: str) -> str:
+    """Such a copy with a chat template."""
+    copied(folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
     return str(folder)
@@ -92,6 +98,26 @@ def test_texts_need_no_token_of_their_own(capsys: pytest.CaptureFixture[str]) ->
     status, said = checked(capsys, protocol="pasta")
     assert status == 1
     assert said["handlers"].startswith("FAILS  special_kwargs: the hook '<sync/>' can never be sampled: no token")
+
+
+@pytest.mark.parametrize("fields", [{"promise_token": "<x>"}, {"promise_token": "<x>", "trigger_by": "text"}])
+@pytest.mark.parametrize(("is_special", "says"), [(True, "'<x>' (45)"), (False, "all hook tokens are in the texts")])
+def test_a_token_may_be_added_as_a_special_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, fields: dict[str, Any], is_special: bool, says: str
+) -> None:
+    """It is none of those with names, and is left out of texts like them."""
+    copied(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens(["<x>"], special_tokens=is_special)
+    tokenizer.save_pretrained(tmp_path)
+    # As the engines decode.
+    assert (tokenizer.decode([45], skip_special_tokens=True) == "") == is_special
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 46}))
+    _, said = checked(
+        capsys, str(tmp_path), **{**fields, "sync_token": None, "child_prefix": None, "block_on": "promise"}
+    )
+    assert said["texts"].removeprefix("ok").lstrip().startswith(says)
 
 
 @pytest.mark.parametrize(

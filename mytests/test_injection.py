@@ -63,8 +63,8 @@ class TestPositions:
         assert set(offsets) == {14 - 18}
         engine.assert_empty()
 
-    def test_a_parent_that_is_recomputed_has_plain_positions(self) -> None:
-        """Upstream recomputes it from its tokens alone."""
+    def test_a_parent_that_is_recomputed_keeps_its_positions(self) -> None:
+        """A prefill of them is a run for each offset."""
         engine = engine_with_kv(OVERLAP, num_blocks=18)
         engine.add("s", prompt="s" * 24)
         group = engine.add(prompt="prompt")
@@ -72,5 +72,7 @@ class TestPositions:
         engine.run(script)
         assert engine.scheduler.num_cumulative_preemption > 0
         assert injected_into(group.first_seq) is None
+        # "A" has index 8 and position 7, "X" has index 15, and "z" follows the separator at 13.
+        assert recorded(engine).runs()[-4:-1] == [Run(0, 8, 0), Run(8, 15, -1), Run(15, 18, -8)]
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()

@@ -173,7 +173,18 @@ class Walks(RuleBasedStateMachine):
         completion = finished(self.engine, name)
         self.seen["assembled"] += completion.sampled is not None
         sampled = completion if completion.sampled is None else completion.sampled
-        assert list(sampled.token_ids) == self.reference.output(name, self.trees.get(name))
+        tree = self.trees.get(name)
+        assert list(sampled.token_ids) == self.reference.output(name, tree)
+        if tree is not None and not tree.has_used_up and not tree.num_replaced:
+            self.check_positions(tree)
+
+    def check_positions(self, tree: Branch[Any]) -> None:
+        """The context of a request has the positions that follow from its tree; what it got at its end has none."""
+        expected = self.reference.positions(tree.request_id, tree)
+        if tree.ended_at_join and tree.joins:
+            del expected[len(tree.sequence.prompt_token_ids) + tree.joins[-1].position :]
+        assert [tree.positions.of(index) for index in range(len(expected))] == expected
+        self.seen["overlapping"] += expected != sorted(set(expected))
 
     def check_budget(self, tree: Branch[Any]) -> None:
         """A tree has sampled no more than it may, but for the other tokens of the step in which it was used up."""

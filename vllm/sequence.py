@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's ``vllm.sequence`` with one more status: BLOCKED.
+"""Upstream's ``vllm.sequence`` with one more status: BLOCKED, and with sequences at other positions than their indices.
 
 An enum with members can't be subclassed, and upstream's ``Sequence`` looks ``SequenceStatus`` up in
 its own module; so the enum is defined again with upstream's members, values and functions, and
@@ -64,18 +64,29 @@ class SequenceStatus(enum.IntEnum):
 # Sequence.__init__ and is_finished read the name from upstream's module at each call.
 upstream.SequenceStatus = SequenceStatus  # type: ignore[assignment,misc]
 
+
+class Sequence(upstream.Sequence):
+    """Upstream's sequence, whose KV depends on the positions of its branch, if it has one."""
+
+    status: SequenceStatus  # type: ignore[assignment]
+    data: Any
+    branch: Any
+    has_unprocessed: bool
+
+    def extra_hash(self) -> int | None:
+        """What the hashes of its blocks depend on, beside its tokens."""
+        extra: int | None = super().extra_hash()
+        branch = getattr(self, "branch", None)
+        key = None if branch is None else branch.positions.key
+        return extra if key is None else hash((extra, key))
+
+
 if TYPE_CHECKING:
     # At run time these are upstream's own, found by `__getattr__`. Type checkers see what hooks add to them, too.
     from vllm._upstream.sequence import CompletionSequenceGroupOutput as CompletionSequenceGroupOutput
     from vllm._upstream.sequence import Logprob as Logprob
     from vllm._upstream.sequence import SampleLogprobs as SampleLogprobs
     from vllm._upstream.sequence import SequenceOutput as SequenceOutput
-
-    class Sequence(upstream.Sequence):
-        status: SequenceStatus  # type: ignore[assignment]
-        data: Any
-        branch: Any
-        has_unprocessed: bool
 
     class SequenceGroup(upstream.SequenceGroup):
         seqs: list[Sequence]  # type: ignore[assignment]

@@ -91,7 +91,7 @@ class PlainEngine:
             return
         sequence.append([token_id])
         num_output = len(sequence.output_token_ids)
-        is_full = len(sequence.context) == self.length or branch.has_sampled_all(self.length)
+        is_full = len(sequence.context) + branch.positions.lead >= self.length or branch.has_sampled_all(self.length)
         is_full |= branch.num_sampled == sequence.sampling_params.max_tokens
         may_go_on = branch.count_sampled() and not is_full
         if token_id == EOS or not may_go_on:
@@ -144,7 +144,7 @@ class PlainEngine:
 
     def kv_source(self, child: PlainBranch) -> Source:
         num_available = child.sequence.num_computed_tokens if child.request_id in self.kept else 0
-        return Source(len(child.sequence.prompt_token_ids), num_available, child.injected)
+        return Source(child.strand, num_available)
 
     def cut_kv(self, branch: PlainBranch, num_kept: int) -> int:
         sequence = branch.sequence
@@ -192,7 +192,7 @@ class PlainEngine:
         for copy in injected.take_copies():
             kv[copy.parent_index] = self.kept[copy.child].sequence.kv[copy.source_index]
             self.num_injected += 1
-        for run in injected.take_runs(len(injected.glue)):
+        for run in injected.take_runs(len(injected.glue), branch.positions):
             kv[run.start : run.end] = sequence.context[run.start : run.end]
         assert kv == sequence.context, f"{branch.request_id} has KV of other tokens"
         sequence.compute()

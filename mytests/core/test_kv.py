@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.config.choices import BlockedKVPolicy, PositionRule
+from sequence_hooks.config.choices import BlockedKVPolicy
 from sequence_hooks.kv.eviction import EvictionCandidate, EvictionCosts, choose, cuts_indivisible
 from sequence_hooks.kv.transfer import Run, slot_of
 from sequence_hooks.tree.injection import (
     Context,
     InjectedKV,
     KVCopy,
-    Positions,
     Source,
     num_computed_alike,
     plan_injection,
 )
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.positions import PLAIN, Positions, Strand, overlapping
 
 PARENT = Context(num_tokens=7, num_computed=6, injected=None)
 """``p p p p P P S``: two promises, and a sync token whose KV is not computed yet."""
@@ -27,73 +27,63 @@ SPANS = [
     Span((99,)),
     Span((30, 31, 32), "b", range(3)),
 ]
-SOURCES = {"a": Source(num_prompt=5, num_available=9, injected=None), "b": Source(6, 9, None)}
+STRANDS = {"a": Strand(5, PLAIN), "b": Strand(6, PLAIN)}
+OVERLAPPING = overlapping(PLAIN, 7, SPANS, STRANDS)
 
 
-def planned(rule: PositionRule = "sequential", **changes: Any) -> InjectedKV:
-    given: dict[str, Any] = {"parent": PARENT, "spans": SPANS, "sources": SOURCES, **changes}
-    injected = plan_injection(**given, rule=rule)
+def sources(a: int = 9, b: int = 9) -> dict[str, Source]:
+    """How many tokens of each child have KV."""
+    return {"a": Source(STRANDS["a"], a), "b": Source(STRANDS["b"], b)}
+
+
+def planned(positions: Positions = PLAIN, **changes: Any) -> InjectedKV:
+    given: dict[str, Any] = {"parent": PARENT, "spans": SPANS, "sources": sources(), **changes}
+    injected = plan_injection(**given, positions=positions)
     assert injected is not None
     return injected
 
 
 class TestPlan:
     def test_it_is_as_its_picture(self) -> None:
-        """Index by index: what is injected, what is glue, and the positions of both rules."""
-        sequential, overlap = planned(), planned("overlap")
-        assert [copy.parent_index for copy in sequential.copies] == [7, 8, 9, 10, 12, 13]
-        assert (sequential.glue, sequential.start, sequential.end) == ([6, 11, 14], 7, 15)
-        assert [sequential.positions.of(index) for index in range(6, 16)] == list(range(6, 16))
-        assert [overlap.positions.of(index) for index in range(6, 16)] == [6, 5, 6, 7, 8, 9, 6, 7, 8, 10]
-        assert overlap.position_offset == 10 - 15
+        """Index by index: what is injected, what is glue, and the positions of "overlap"."""
+        injected = planned()
+        assert [copy.parent_index for copy in injected.copies] == [7, 8, 9, 10, 12, 13]
+        assert (injected.glue, injected.start, injected.end) == ([6, 11, 14], 7, 15)
+        assert planned(OVERLAPPING).glue == injected.glue
+        assert [OVERLAPPING.of(index) for index in range(6, 16)] == [6, 5, 6, 7, 8, 9, 6, 7, 8, 10]
 
     def test_a_copy_knows_where_it_comes_from(self) -> None:
         """By the child's own context, whose prompt is its parent's."""
         assert planned().copies[4] == KVCopy("b", source_index=6, parent_index=12, source_position=6, position=12)
-        assert planned("overlap").copies[4] == KVCopy("b", 6, 12, 6, 6)
+        assert planned(OVERLAPPING).copies[4] == KVCopy("b", 6, 12, 6, 6)
 
     def test_what_a_child_has_not_computed_is_glue(self) -> None:
         """Its last token, or all of it if its KV was given up."""
-        fewer = planned(sources={**SOURCES, "a": Source(5, 7, None)})
-        assert fewer.glue == [6, 9, 10, 11, 14]
-        none_of_it = {name: Source(5, 0, None) for name in SOURCES}
-        assert plan_injection(PARENT, SPANS, none_of_it, "sequential") is None
+        assert planned(sources=sources(a=7)).glue == [6, 9, 10, 11, 14]
+        assert plan_injection(PARENT, SPANS, sources(0, 0), PLAIN) is None
 
     def test_the_very_last_token_is_prefilled(self) -> None:
         """The next one is sampled from it."""
-        assert plan_injection(PARENT, [Span((20,), "a", range(1))], SOURCES, "sequential") is None
+        assert plan_injection(PARENT, [Span((20,), "a", range(1))], sources(), PLAIN) is None
 
     def test_a_second_injection_goes_on_from_the_first(self) -> None:
-        """At the positions that the first one left, and with its start."""
-        first = planned("overlap")
-        parent = Context(num_tokens=17, num_computed=16, injected=first)
-        second = planned(
-            "overlap", parent=parent, spans=[Span((40, 41), "c", range(2))], sources={"c": Source(16, 18, first)}
-        )
-        assert (second.start, second.end, second.glue) == (first.start, 19, [16, 18])
+        """With its start."""
+        parent, below = Context(num_tokens=17, num_computed=16, injected=planned()), Strand(16, OVERLAPPING)
+        spans = [Span((40, 41), "c", range(2))]
+        positions = overlapping(OVERLAPPING, 17, spans, {"c": below})
+        second = planned(positions, parent=parent, spans=spans, sources={"c": Source(below, 18)})
+        assert (second.start, second.end, second.glue) == (7, 19, [16, 18])
         assert second.copies == [KVCopy("c", 16, 17, 11, 11)]
-        assert first.positions.of(17) == 12
-        assert second.positions.of(19) == 13
 
     def test_runs_are_consecutive_glue_of_one_offset(self) -> None:
         """And are taken once."""
-        injected = planned("overlap")
-        assert injected.take_runs(3) == (Run(6, 7, 0), Run(11, 12, -2), Run(14, 15, -6))
-        assert injected.take_runs(3) == ()
-        positions = Positions()
-        positions.put(8, 7)
-        consecutive = InjectedKV(5, 10, positions, glue=[3, 4, 7, 8, 9])
-        assert consecutive.take_runs(2) == (Run(3, 5, 0),)
+        injected = planned()
+        assert injected.take_runs(3, OVERLAPPING) == (Run(6, 7, 0), Run(11, 12, -2), Run(14, 15, -6))
+        assert injected.take_runs(3, OVERLAPPING) == ()
+        consecutive, positions = InjectedKV(5, 10, glue=[3, 4, 7, 8, 9]), Positions([0, 8], [0, -1])
+        assert consecutive.take_runs(2, positions) == (Run(3, 5, 0),)
         assert consecutive.glue == [7, 8, 9]
-        assert consecutive.take_runs(3) == (Run(7, 8, 0), Run(8, 10, -1))
-
-    def test_positions_go_on_from_where_they_were_put(self) -> None:
-        """The latest run that begins at or before an index gives its position."""
-        positions = Positions()
-        positions.put(5, 5)
-        positions.put(8, 6)
-        positions.put(10, 4)
-        assert [positions.of(index) for index in (0, 7, 8, 9, 10, 30)] == [0, 7, 6, 7, 4, 24]
+        assert consecutive.take_runs(3, positions) == (Run(7, 8, 0), Run(8, 10, -1))
 
     def test_copies_are_taken_once(self) -> None:
         """Then they count as made."""
@@ -101,20 +91,17 @@ class TestPlan:
         assert len(injected.take_copies()) == 6
         assert injected.take_copies() == []
 
-    def test_a_child_inherits_positions_and_nothing_to_do(self) -> None:
-        """Its own tokens change none of its parent's."""
-        injected = planned("overlap")
-        inherited = injected.for_child()
+    def test_a_child_inherits_nothing_to_do(self) -> None:
+        """It has what was injected."""
+        inherited = planned().for_child()
         assert (inherited.start, inherited.end, inherited.copies, inherited.glue) == (7, 15, [], [])
-        inherited.positions.put(20, 100)
-        assert (inherited.positions.of(20), injected.positions.of(20)) == (100, 15)
 
     def test_what_is_computed_like_any_prefill(self) -> None:
         """Nothing from the first injected token on, nor from the first glue."""
         assert num_computed_alike(9, None) == 9
         injected = planned()
         assert num_computed_alike(15, injected) == 6
-        injected.take_runs(3)
+        injected.take_runs(3, PLAIN)
         assert num_computed_alike(15, injected) == 7
         assert num_computed_alike(3, injected) == 3
 
@@ -122,7 +109,7 @@ class TestPlan:
         """All of the context while there is glue, then up to the end of the join."""
         injected = planned()
         assert injected.num_indivisible > 1_000_000
-        injected.take_runs(3)
+        injected.take_runs(3, PLAIN)
         assert injected.num_indivisible == 15
 
 

@@ -2,7 +2,9 @@
 """Protocols by name, and the fields that they brought: texts of children, contexts, triggers."""
 
 import dataclasses
+import gc
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.presets import ONE_TOKEN, PROTOCOLS, REQUIRED, fields_of, one_token_tags
-from sequence_hooks.config.tokens import needs_tokenizer, with_token_ids
-from sequence_hooks.handlers import Actions, Spawn
+from sequence_hooks.config.tokens import needs_tokenizer, single_token, with_token_ids
+from sequence_hooks.handlers import Actions, Spawn, TokenEvent
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.protocols import multiverse, npr
 from sequence_hooks.protocols.fan_out import Tags
@@ -201,3 +203,51 @@ def test_every_protocol_has_fields_of_its_own() -> None:
     for protocol in PROTOCOLS:
         fields_of(protocol).clear()
         assert fields_of(protocol)
+
+
+class Counting(Tagged):
+    """Counts how often its vocabulary is made, and may get more tokens."""
+
+    def __init__(self) -> None:
+        self.num_made = 0
+        self.added: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return 304 + len(self.added)
+
+    def get_vocab(self) -> dict[str, int]:
+        self.num_made += 1
+        return {**super().get_vocab(), **self.added}
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
+
+
+class TestVocabulary:
+    def test_it_is_made_once_for_all_plans(self) -> None:
+        """A vocabulary of a real size takes a tenth of a second."""
+        tokenizer = Counting()
+        handler = npr.handler(tokenizer)
+        token_ids = [
+            ord(letter) for letter in "<guideline><plan>1:a</plan><plan>2:b</plan><plan>3:c</plan></guideline>"
+        ]
+        event = TokenEvent(token_ids[-1], "r", (), tuple(token_ids[:-1]), 0, 0, 1)
+        assert [len(handler.on_token(event).spawn) for _ in range(2)] == [3, 3]
+        assert tokenizer.num_made == 1
+
+    def test_tokens_that_are_added_are_found(self) -> None:
+        """It is made anew then."""
+        tokenizer = Counting()
+        assert single_token("<new>", tokenizer) is None
+        tokenizer.added["<new>"] = 304
+        assert single_token("<new>", tokenizer) == 304
+        assert tokenizer.num_made == 2
+
+    def test_a_tokenizer_is_not_kept(self) -> None:
+        """Its vocabulary goes with it."""
+        tokenizer = Counting()
+        single_token("<FORK>", tokenizer)
+        gone = weakref.ref(tokenizer)
+        del tokenizer
+        gc.collect()
+        assert gone() is None

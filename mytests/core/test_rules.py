@@ -365,7 +365,7 @@ class TestJoin:
         assert (merge.error or "") == (f"ValueError: a join function returns {error}" if error else "")
 
     def test_a_text_is_encoded_once(self) -> None:
-        """However often a join function repeats it; adjacent texts are one."""
+        """However often a join function repeats it; adjacent texts are one, the last of which may be apart."""
         encoded: list[str] = []
 
         def encode_noted(text: str) -> list[int]:
@@ -375,7 +375,17 @@ class TestJoin:
         parent = parent_of(("a", [1], Asks(Actions(), ["x", 7, "y", "", "y", 7, "x"])))
         merge = join(parent, joined(parent), 100, encode_noted, None)
         assert [list(span.token_ids) for span in merge.spans] == [[1], [7], [2], [7], [1]]
-        assert encoded == ["x", "yy"]
+        assert encoded == ["x", "yy", "y"]
+
+    def test_the_last_of_adjacent_texts_is_apart(self) -> None:
+        """Where results overlap, it has a place of its own. Unless a token has parts of both."""
+        parent = parent_of(("a", [1], Asks(Actions(), ["ab", "c", "de"])))
+        one_each = join(parent, joined(parent), 100, lambda text: [ord(letter) for letter in text], None)
+        assert ["".join(map(chr, span.token_ids)) for span in one_each.spans] == ["abc", "de"]
+        pairs = join(
+            parent, joined(parent), 100, lambda text: [len(text[at : at + 2]) for at in range(0, len(text), 2)], None
+        )
+        assert [list(span.token_ids) for span in pairs.spans] == [[2, 2, 1]]
 
     def test_a_fault_costs_its_own_children_alone(self) -> None:
         """The first of several is told."""

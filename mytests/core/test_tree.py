@@ -12,10 +12,11 @@ from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, hand
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch, Phase
 from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent
-from sequence_hooks.tree.injection import InjectedKV, Positions
+from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import IllegalStep
 from sequence_hooks.tree.merge import Span
+from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.tree.rules import joined as awaited
 from sequence_hooks.tree.rules import ready
 from sequence_hooks.tree.transcript import output_of, tokens_of
@@ -270,18 +271,20 @@ class TestBranch:
         assert root.take_releasable() == []
 
     def test_a_child_inherits_injected_kv(self) -> None:
-        """With what was still to do left to its parent; forgotten with its context."""
+        """With what was still to do left to its parent; forgotten with its context, as its positions are."""
         trees, root = planted(output_token_ids=[1])
-        root.inject(InjectedKV(1, 2, Positions(), glue=[0]))
+        root.inject(InjectedKV(1, 2, glue=[0]))
+        root.place(Positions([0, 1], [0, 5]))
         only = child_of(trees, root, handler(), [3])
         assert only.injected is not None and only.injected.glue == []
+        assert only.positions is root.positions
         trees.block(root, ALL)
         end(trees, only)
         joined(trees, root)
         root.take_releasable()
-        assert only.injected is None
+        assert (only.injected, only.positions) == (None, PLAIN)
         root.discard_injected()
-        assert root.injected is None
+        assert (root.injected, root.positions.of(1)) == (None, 6)
 
     def test_its_place_in_the_tree(self) -> None:
         """Depth, root, and all below."""

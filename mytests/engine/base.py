@@ -13,6 +13,7 @@ from mytests.stepped import Output, SteppedEngine, Tokens
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
 from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.positions import Positions
 
 
 @dataclass
@@ -86,6 +87,10 @@ class BaseEngine(SteppedEngine[Output]):
     @abstractmethod
     def num_preemptions(self) -> int:
         """How often a sequence was preempted."""
+
+    @abstractmethod
+    def positions_of(self, request_id: str) -> Positions:
+        """Those of the context of an unfinished sequence, as its tree has them."""
 
     @abstractmethod
     def num_free_blocks(self) -> int:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A KV cache without a model: it knows what each slot holds, and checks all that attention would read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from sequence_hooks.kv.transfer import SlotCopy
+from sequence_hooks.tree.positions import PLAIN, Positions
 
 
 class Entry(NamedTuple):
@@ -28,6 +29,9 @@ class PretendedKV:
         self.injected: list[SlotCopy] = []
         """All that was injected so far."""
 
+        self.positions_of: Callable[[str], Positions] = lambda name: PLAIN
+        """Returns the positions that a sequence's context has."""
+
     def inject(self, copies: Sequence[SlotCopy]) -> None:
         """Copy from slot to slot; all are read before any is written."""
         assert len(copies) == len({copy.destination for copy in copies})
@@ -45,19 +49,16 @@ class PretendedKV:
             block, place = divmod(index, self.block_size)
             self._write(table[block], place, Entry(tokens[index], contexts[index], position))
 
-    def check(self, name: str, tokens: Sequence[int], table: Sequence[int], overlaps: bool) -> None:
-        """Raise an `AssertionError` unless each token's slot has its KV, after the same context or injected.
-
-        Args:
-            overlaps: Whether a token's position may differ from its index.
-        """
-        contexts = _hashes(tokens)
+    def check(self, name: str, tokens: Sequence[int], table: Sequence[int]) -> None:
+        """Raise an `AssertionError` unless each token's slot has its KV, at its position, after the same context or
+        injected."""
+        contexts, positions = _hashes(tokens), self.positions_of(name)
         for index, token in enumerate(tokens):
             held = self.blocks[table[index // self.block_size]].get(index % self.block_size)
             assert held is not None and held.token == token, f"{name} reads {held} at {index}"
             is_own = held.is_injected or held.context == contexts[index]
             assert is_own, f"{name} reads {held} behind {tokens[:index]}"
-            assert overlaps or held.position == index, f"{name} reads {held} at {index}"
+            assert held.position == positions.of(index), f"{name} reads {held} at {index}"
 
     def _write(self, block: int, place: int, entry: Entry) -> None:
         self.blocks.setdefault(block, {})[place] = entry

@@ -123,6 +123,32 @@ FORK = (
         ONLY,
     ),
     Fault(
+        "joined-after-the-last-child",
+        (Edit("sequence_hooks.tree.positions:overlapping", "position = furthest\n", "pass\n"),),
+        "Where results overlap, what a join inserts last follows the last result, and not the longest one.",
+        surgical(
+            "mytests/core/test_positions.py::TestOverlapping::test_it_is_as_its_picture",
+            "mytests/rules/test_injection.py::TestPositions::test_what_a_join_inserts_last_follows_the_longest_result",
+        ),
+        BOTH,
+    ),
+    Fault(
+        "recomputed-at-plain-positions",
+        (
+            Edit(
+                "sequence_hooks.tree.branch:Branch.discard_injected",
+                "self.injected = None",
+                "self.injected, self.positions = None, PLAIN",
+            ),
+        ),
+        "A sequence that has lost injected KV is computed at other positions than its notation has.",
+        surgical(
+            "mytests/core/test_positions.py::TestTrees",
+            "mytests/rules/test_injection.py::TestPositions::test_a_parent_that_is_recomputed_keeps_its_own",
+        ),
+        BOTH,
+    ),
+    Fault(
         "kept-detached",
         (Edit("sequence_hooks.tree.rules:keeps_kv", " or spec.is_detached", ""),),
         "KV of detached children is kept, which nobody will copy.",

@@ -97,10 +97,10 @@ CHECKED = (
 
 KEPT_KV = (
     Fault(
-        "given-up-and-still-injected",
-        (Edit(f"{CORE}.kept:KeptKV.evict", "kept.branch.discard_injected()", "pass"),),
-        "A child's result that is prefilled gets the positions of KV that was given up.",
-        surgical(f"{KEPT}::test_a_child_whose_kept_kv_is_given_up_is_plain_text"),
+        "found-at-other-positions",
+        (Edit(f"{CORE}.forks:first_of_hit", "", "return hit"),),
+        "A sequence whose results overlap finds KV of plain text in the prefix cache.",
+        surgical("mytests/rules/test_injection.py::TestPrefixCache::test_overlapping_results_do_not_find_plain_text"),
     ),
 )
 

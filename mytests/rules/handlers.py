@@ -28,6 +28,16 @@ class Fork:
         return [f"{len(children)}:", *children]
 
 
+class Closing(Fork):
+    """Spawns two children, whose results it closes, and goes on with a text of its own."""
+
+    def on_token(self, event: TokenEvent) -> Actions:
+        return Actions((Spawn(), Spawn()))
+
+    def join(self, children: Sequence[ChildOutput]) -> Merged:
+        return [piece for child in children for piece in (child, "|")] + [",."]
+
+
 class Failing(Fork):
     """A handler that raises."""
 

@@ -15,6 +15,12 @@ def moves(engine: SurgicalEngine) -> list[tuple[int, int]]:
     return [(copy.source_position, copy.position) for copy in engine.injected()]
 
 
+def held(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
+    """The positions of all KV that an unfinished sequence has."""
+    slots = [engine.kv.blocks[block] for block in engine.blocks_of(request_id)]
+    return [block[place].position for block in slots for place in range(engine.block_size) if place in block]
+
+
 def prefilled(engine: SurgicalEngine, request_id: str = "r") -> list[int]:
     """The number of tokens prefilled at each join."""
     return [join.num_prefill for join in finished(engine, request_id).joins]

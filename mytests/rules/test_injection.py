@@ -9,9 +9,9 @@ import dataclasses
 import pytest
 
 from mytests.engine import HASHES_FULL_BLOCKS
-from mytests.engine.surgical import SurgicalEngine, completed, finished, plan
+from mytests.engine.surgical import CHILD, PROMISE, SurgicalEngine, completed, finished, plan
 from mytests.rules.handlers import FORK, own
-from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, moves, prefilled
+from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, held, moves, prefilled
 
 ENDS = {"at-the-end": ("y", True), "at-a-sync": (".y", True)}
 """What the parent samples after its joins, and whether it has ended then."""
@@ -99,6 +99,51 @@ class TestPositions:
         # "Z" has position 9, and the separator before it 13. The second promise comes behind it.
         assert moves(engine)[8:] == [(p, p) for p in (15, 16, 17, 15)]
 
+    def test_a_parent_that_is_recomputed_keeps_its_own(self) -> None:
+        """What was injected is computed from its tokens then, at the same positions."""
+        engine = SurgicalEngine(OVERLAP, num_blocks=21)
+        engine.add("s", prompt="s" * 24)
+        engine.add(prompt="prompt")
+        script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 40)
+        engine.run_until(lambda: engine.num_sampled("r") > 3, script)
+        assert engine.num_injected() > 0
+        engine.run_until(lambda: engine.num_preemptions() > 0, script)
+        engine.run_until(lambda: engine.num_sampled("r") > 15 and engine.statuses()["r"] == "RUNNING", script)
+        # The sync token, "ABCDEF", the separator and "XYZ". "z" follows the separator.
+        assert held(engine)[7:22] == [7, *range(7, 13), 13, *range(7, 10), 14, 15, 16, 17]
+        assert not any(
+            entry.is_injected for block in engine.blocks_of("r") for entry in engine.kv.blocks[block].values()
+        )
+        engine.run(script)
+        assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
+        engine.assert_empty()
+
+    def test_a_sequence_ends_where_a_model_has_no_more_of_them(self) -> None:
+        """They are further than its tokens are many: a child's prefix takes some, and is not merged."""
+        hooks = dataclasses.replace(OVERLAP, children_per_promise=1, child_prefix_token_ids=(CHILD,) * 5)
+        output = completed(SurgicalEngine(hooks, max_model_len=20), r="!." + "z" * 20, r_child_0="ab")
+        # "prompt", the promise and the sync token, then "ab" at 12 and 13.
+        assert (output.text, output.finish_reason) == ("ab" + "z" * 6, "length")
+
+    def test_a_merge_is_cut_to_them(self) -> None:
+        """The second result's separator would lie beyond."""
+        hooks = dataclasses.replace(OVERLAP, child_prefix_token_ids=(CHILD,) * 5)
+        output = completed(SurgicalEngine(hooks, max_model_len=16), r="!.z", r_child_0="abcd", r_child_1="ef")
+        assert (output.text, output.finish_reason, output.joins[0].num_cut) == ("abcd", "length", 3)
+
+    def test_what_a_join_inserts_last_follows_the_longest_result(self) -> None:
+        """And so does what the parent samples: the shorter result is the last one."""
+        engine = SurgicalEngine(dataclasses.replace(OVERLAP, promise_token_id=None, handlers={PROMISE: own("Closing")}))
+        engine.add(prompt="prompt")
+        script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
+        engine.run_until(lambda: "r_child_2" in engine.statuses(), script)
+        # The sync token, and "ABCDEF|", "XYZ|" and ",.".
+        assert held(engine)[7:21] == [7, *range(7, 14), *range(7, 11), 14, 15]
+        engine.run(script)
+        assert finished(engine).text == "ABCDEF|XYZ|,.GHI|JK|,.z"
+        assert moves(engine)[-5:] == [(p, p) for p in (17, 18, 19, 17, 18)]
+        engine.assert_empty()
+
 
 class TestEnds:
     def test_a_parent_that_ends_at_its_join_needs_no_kv(self) -> None:
@@ -177,6 +222,37 @@ class TestPrefixCache:
         request = engine.add("s", prompt="promptprompt" + text)
         assert engine.num_cached(request) == 12
         engine.run(script)
+        engine.assert_empty()
+
+    def test_what_was_computed_at_other_positions_is_found_by_nobody(self) -> None:
+        """Here nothing is injected, because what each child has sampled is its last token."""
+        engine = SurgicalEngine(
+            dataclasses.replace(OVERLAP, child_sampling_params={"max_tokens": 1}), prefix_caching=True
+        )
+        engine.add(prompt="promptpromptprom")
+        script = plan(r="!." + "z" * 30, r_child_0="A", r_child_1="X", s="a")
+        engine.run_until(lambda: engine.num_sampled("r") > 25, script)
+        assert not engine.injected()
+        text = "".join(map(chr, engine.outputs["r"].outputs[0].token_ids))
+        engine.run(script)
+        request = engine.add("s", prompt="promptpromptprom" + text)
+        assert engine.num_cached(request) == 16
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_overlapping_results_do_not_find_plain_text(self) -> None:
+        """A parent that is recomputed has the tokens of a request in the cache, at other positions."""
+        engine = SurgicalEngine(OVERLAP, num_blocks=22, prefix_caching=True)
+        script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 50, t="b")
+        engine.add("t", prompt="prompt!.ABCDEF\nXYZzzzz")
+        engine.run(script)
+        engine.add("s", prompt="s" * 24)
+        engine.add(prompt="prompt")
+        engine.run_until(lambda: engine.num_preemptions() > 0, script)
+        engine.run_until(lambda: engine.num_sampled("r") > 15 and engine.statuses()["r"] == "RUNNING", script)
+        assert held(engine)[7:22] == [7, *range(7, 13), 13, *range(7, 10), 14, 15, 16, 17]
+        engine.run(script)
+        assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()
 
     def test_nor_is_one_that_begins_with_the_injection(self) -> None:

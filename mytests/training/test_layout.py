@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from mytests.training.trees import END, Simulated, child, fork_and_join, hashed, of_text, random_tree, values_in
+from mytests.training.trees import END, Piece, Simulated, child, fork_and_join, hashed, of_text, random_tree, values_in
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.training import (
     Fork,
@@ -119,6 +119,24 @@ class TestInjection:
         assert seen_at_end(rows, SYNC) == "ppPP" + "aa" + "bb" + "S|b~"
         assert rows.positions[-4:] == (4, 6, 7, 8)
 
+    def test_what_a_join_inserts_last_follows_the_furthest_token(self) -> None:
+        """And what closes a result follows the result."""
+        pieces: list[Piece] = [ResultOf("a"), InsertedText("|"), ResultOf("b"), InsertedText("|"), InsertedText(",.")]
+        forks = [Fork(child("a", "aaaa")), Fork(child("b", "b"))]
+        tree = of_text(TextTree("root", "pp", (SampledText("P"), *forks, *pieces, SampledText("~"), END)))
+        rows = lay_out([tree], "overlap")
+        assert shown(rows) == "ppP" + "caaaa" + "cb" + "||,.~"
+        assert rows.positions[-5:] == (8, 5, 9, 10, 11)
+
+    def test_a_join_without_kv_has_the_same_positions(self) -> None:
+        """Here neither child has computed what is merged of it."""
+        forks = [Fork(TextTree(name, "", (SampledText(name),))) for name in ("a", "b")]
+        pieces: list[Piece] = [ResultOf("a"), InsertedText("|"), ResultOf("b"), InsertedText(".")]
+        tree = of_text(TextTree("root", "pp", (SampledText("P"), *forks, *pieces, SampledText("~"), END)))
+        assert tree.joins[0].num_prefill == 5
+        lost = replace(tree, joins=(replace(tree.joins[0], num_prefill=tree.joins[0].num_context),))
+        assert [lay_out([each], "overlap").positions[-5:] for each in (tree, lost)] == [(3, 4, 3, 5, 6)] * 2
+
     def test_moved_results_have_what_they_saw_beside_them(self) -> None:
         """Once for each child, moved as a whole."""
         rows = lay_out([SYNC], "sequential")
@@ -159,17 +177,20 @@ class TestLostKV:
     def test_a_parent_that_prefilled_all_of_its_context_has_it_as_text(self, merge: Merge) -> None:
         """It started over, and its children had seen the same tokens before."""
         tree = with_prefill(SYNC.joins[0].num_context)
-        assert seen_at_end(lay_out([tree], merge), tree) == "ppPPSaa|bbb~"
-        assert values_in(lay_out([tree], merge)) == values_in(lay_out([tree], "concatenate"))
+        rows = lay_out([tree], merge)
+        assert seen_at_end(rows, tree) == "ppPPSaa|bbb~"
+        places = {"sequential": [*range(4, 12)], "overlap": [4, 4, 5, 6, 5, 6, 7, 8]}
+        assert [*rows.positions[-8:]] == places[merge]
+        assert (values_in(rows) == values_in(lay_out([tree], "concatenate"))) == (merge == "sequential")
 
     def test_what_was_injected_before_becomes_text(self) -> None:
-        """Under "overlap" its positions change too; children that started before keep what they saw."""
+        """At the positions that it had; children that started before keep what they saw."""
         tree = fork_and_join(child("a", "aa"), child("b", "bbb"), child("d", "dd"), mode="promise")
         first, second, third = tree.joins
         lost = replace(tree, joins=(first, replace(second, num_prefill=second.num_context), third))
         rows = lay_out([lost], "overlap")
         assert shown(rows) == "ppP" + "caa" + "aP" + "cbbb" + "aaPbbbP" + "cdd" + "d~"
-        assert rows.positions[12:19] == tuple(range(3, 10))
+        assert rows.positions[12:19] == (4, 5, 6, 8, 9, 10, 11)
         assert seen_at_end(rows, lost) == "ppPaaPbbbPdd~"
 
     def test_a_join_of_nothing_may_start_over_too(self) -> None:
@@ -253,11 +274,11 @@ class TestCut:
         rows = lay_out([tree], merge)
         context = "pp" + "PPSaa|bbb~u"[:first_kept] + "Xv"
         assert sorted(seen_at_end(rows, tree)) == sorted(context)
-        is_overlapping = merge == "overlap" and first_kept >= 9
+        lag = 0 if merge != "overlap" or first_kept < 4 else 1 if first_kept < 9 else 3
         last = {(each.sequence, each.position): row for row, each in enumerate(rows.targets) if each is not None}
         position = rows.positions[last[tree.name, len(tree.output_token_ids) - 1]]
-        # Of the six merged tokens, the furthest is three places after the sync.
-        assert position == len(context) - 1 - (3 if is_overlapping else 0)
+        # The first child's tokens begin where the sync is, and the furthest of all six is three places after it.
+        assert position == len(context) - 1 - lag
 
     def test_every_sampled_token_is_predicted_once(self, merge: Merge) -> None:
         """Those that were replaced, too."""

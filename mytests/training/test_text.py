@@ -6,7 +6,7 @@ from dataclasses import astuple
 import pytest
 
 from mytests.training.trees import END, child, of_text
-from sequence_hooks.training import Fork, InsertedText, ResultOf, SampledText, TextTree
+from sequence_hooks.training import Fork, InsertedText, PrefixOf, ResultOf, SampledText, TextTree
 
 CHILD = child("a", "xy")
 PIECES = (SampledText("1P"), Fork(CHILD), SampledText("S"), ResultOf("a"), InsertedText("|"), SampledText("~"), END)
@@ -25,6 +25,20 @@ def test_pieces_become_tokens_with_their_origins() -> None:
         (6, 7, "sampled", None),
         (7, 8, "sampled", None),
     ]
+
+
+def test_a_prefix_is_its_childs_own_text() -> None:
+    """Its parent gets it with the child's KV, before the child's result."""
+    pieces = (SampledText("1P"), Fork(child("a", "xy", "cd")), PrefixOf("a"), ResultOf("a"), InsertedText("|"))
+    tree = of_text(TextTree("root", "pp", (*pieces, SampledText("~"))))
+    assert "".join(map(chr, tree.output_token_ids)) == "1Pcdxy|~"
+    assert [(each.start, each.end, each.origin, each.child) for each in tree.segments[1:4]] == [
+        (2, 4, "inserted", "a"),
+        (4, 6, "merged", "a"),
+        (6, 7, "inserted", None),
+    ]
+    # The promise, and what closes the result.
+    assert tree.joins[0].num_prefill == 2
 
 
 def test_a_child_starts_where_its_fork_is_written() -> None:
@@ -72,9 +86,10 @@ def test_an_empty_result_is_no_segment() -> None:
         ((Fork(CHILD), Fork(CHILD)), "two sequences are named 'a'"),
         ((Fork(TextTree("root", "c", ())),), "two sequences are named 'root'"),
         ((ResultOf("a"), Fork(CHILD)), r"root has no child 'a' before its result; it has \[\]"),
+        ((PrefixOf("a"), Fork(CHILD)), r"root has no child 'a' before its prefix; it has \[\]"),
     ],
 )
-def test_what_is_refused(pieces: tuple[Fork | ResultOf, ...], told: str) -> None:
+def test_what_is_refused(pieces: tuple[Fork | PrefixOf | ResultOf, ...], told: str) -> None:
     """The error names the sequence."""
     with pytest.raises(ValueError, match=told):
         of_text(TextTree("root", "pp", (SampledText("P"), *pieces)))

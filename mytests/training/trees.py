@@ -12,13 +12,24 @@ from random import Random
 from string import ascii_lowercase
 from typing import Generic, TypeVar
 
-from sequence_hooks.training import Fork, InsertedText, Merge, ResultOf, SampledText, TextTree, TokenTree, encoded
+from sequence_hooks.results import Segment
+from sequence_hooks.training import (
+    Fork,
+    InsertedText,
+    Merge,
+    PrefixOf,
+    ResultOf,
+    SampledText,
+    TextTree,
+    TokenTree,
+    encoded,
+)
 from sequence_hooks.training.rows import TreeRows
 
 Sampled = tuple[str, int]
 """A sampled token, by the name of its sequence and its position in the output."""
 
-Piece = SampledText | InsertedText | Fork | ResultOf
+Piece = SampledText | InsertedText | Fork | PrefixOf | ResultOf
 
 END = SampledText("$", in_result=False)
 
@@ -81,7 +92,8 @@ def _join(draw: Random, unjoined: list[str]) -> list[Piece]:
     merged: list[Piece] = []
     for name in unjoined:
         if draw.random() < 0.8:
-            merged += [ResultOf(name), *[InsertedText("|")] * draw.randint(0, 1)]
+            merged += [*[PrefixOf(name)] * draw.randint(0, 1), ResultOf(name)]
+            merged += [InsertedText(text) for text in draw.choice([(), ("|",), ("|", ",.")])]
     unjoined.clear()
     return merged
 
@@ -176,10 +188,13 @@ class Simulated(Generic[V]):
         copied = [can_be_copied for _, can_be_copied in pieces[:-1]] + [False]
         ends = end == len(self.tree.output_token_ids)
         injects = self.merge != "concatenate" and any(copied) and not ends
+        overlaps = self.merge == "overlap" and not ends
         furthest = self.next_position
         for position, (entry, _), is_copied in zip(range(start, end), pieces, copied, strict=True):
-            if injects and entry is not None and self.merge == "overlap":
+            if overlaps and entry is not None:
                 self.next_position = entry.position
+            elif overlaps and self._is_in_last_text(position, end):
+                self.next_position = furthest
             if injects and entry is not None and is_copied:
                 self.entries.append(Entry(self.next_position, entry.value))
                 self.next_position += 1
@@ -189,14 +204,28 @@ class Simulated(Generic[V]):
         self.next_position = furthest
 
     def _piece(self, position: int) -> tuple[Entry[V] | None, bool]:
-        """What a child has of a merged token, and whether it computes it before it ends; all of it is computed here."""
-        segment = next(each for each in self.tree.segments if each.start <= position < each.end)
-        if segment.child is None:
+        """What a child that has seen its parent has of a merged token, all of it computed here.
+
+        Returns:
+            Also whether the child computes it before it ends.
+        """
+        segment = self._segment(position)
+        source = None if segment.child is None else self.children[segment.child]
+        if source is None or not source.tree.sees_parent:
             return None, False
-        source = self.children[segment.child]
-        place = source.tree.result[position - segment.start]
+        if segment.origin == "inserted":
+            place = position - segment.start - len(source.tree.prompt_token_ids)
+        else:
+            place = source.tree.result[position - segment.start]
         sampled = [each.end for each in source.tree.segments if each.origin == "sampled"]
-        return source.entries[source.tree.num_prompt + place], source.tree.sees_parent and place < max(sampled) - 1
+        return source.entries[source.tree.num_prompt + place], place < max(sampled) - 1
+
+    def _segment(self, position: int) -> Segment:
+        return next(each for each in self.tree.segments if each.start <= position < each.end)
+
+    def _is_in_last_text(self, position: int, end: int) -> bool:
+        segment = self._segment(position)
+        return segment.child is None and segment.end == end
 
     def _compute(self, token_id: int) -> None:
         value = self.compute(token_id, self.next_position, self.entries)

@@ -195,17 +195,17 @@ class TestKept:
         assert [child.finish_reason for child in finished(engine).children] == ["error", "stop"]
         engine.assert_empty()
 
-    def test_a_child_whose_kept_kv_is_given_up_is_plain_text(self) -> None:
-        """Its result has the positions that a prefill gives it, not those of what was injected into the child."""
+    def test_a_child_whose_kept_kv_is_given_up_keeps_its_positions(self) -> None:
+        """Its result is computed anew, where the child had it."""
         engine: Any = SurgicalEngine(dataclasses.replace(OVERLAP, children_per_promise=1, max_child_depth=2))
         request = engine.add(prompt="prompt")
         below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
         script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
         engine.run_until(lambda: engine.scheduler._kept._children.get(request) == ["r_child_0"], script)
-        engine.scheduler._kept.evict("r_child_0")
+        engine.scheduler._kept.release("r_child_0")
         engine.run(script)
-        # "b" is the last of the child's 25 tokens, before the separator, "z" and the third promise.
-        assert moves(engine)[-2:] == [(28, 28), (29, 29)]
+        # "b" has position 16, and the separator 17. "z" and the third promise come after the longest result, at 22.
+        assert moves(engine)[-2:] == [(24, 24), (25, 25)]
         engine.assert_empty()
 
 
@@ -242,8 +242,8 @@ class TestPressure:
         assert (finished(engine).text, finished(engine, "s").text) == ("ABCDEFGHIz", "abcdefghiyyy")
         engine.assert_empty()
 
-    def test_a_child_that_lost_its_fork_is_plain_text(self) -> None:
-        """Its context is computed from its tokens, at plain positions, and may be found in the prefix cache."""
+    def test_a_child_that_lost_its_fork_keeps_its_positions(self) -> None:
+        """Its context is computed from its tokens."""
         engine: Any = SurgicalEngine(OVERLAP)
         engine.add(prompt="prompt")
         script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")

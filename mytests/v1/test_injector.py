@@ -16,7 +16,7 @@ from mytests.engine.surgical import SurgicalEngine, finished, plan
 from mytests.engine.v1.runners import FirstRunner, SecondRunner
 from mytests.rules.injecting import INJECT, OVERLAP
 from sequence_hooks.kv.transfer import SlotCopy
-from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep
+from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep, Shift
 from sequence_hooks.v1.worker import injection
 from sequence_hooks.v1.worker.extending import after
 from sequence_hooks.v1.worker.injection import Injector, install, to_device
@@ -61,15 +61,23 @@ class TestPositions:
     def test_the_model_reads_what_is_shifted(self, runner: Any) -> None:
         """Each token of a request by the same, and those of others not; nothing is left of it in the next step."""
         extended(runner)
-        output = schedule(InjectedStep(1, offsets={"r": -3}))
+        output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
         runner.take_in(output)
         assert runner.prepare(output, STARTS).tolist() == [2, 3, 2]
         runner.take_in(schedule())
         assert runner.prepare(output, STARTS).tolist() == [5, 6, 2]
 
+    @pytest.mark.parametrize("runner", [FirstRunner(), SecondRunner()])
+    def test_what_is_computed_anew_may_be_shifted_in_parts(self, runner: Any) -> None:
+        """A prompt of results that overlap has several of them."""
+        extended(runner)
+        output = schedule(InjectedStep(1, shifts={"r": [Shift(1, 0), Shift(1, -4)]}))
+        runner.take_in(output)
+        assert runner.prepare(output, STARTS).tolist() == [5, 2, 2]
+
     def test_the_second_runners_sampler_reads_what_is_not(self) -> None:
         """It compares them with the tokens that `min_tokens` asks for, and draws random numbers by them."""
-        runner, output = extended(SecondRunner()), schedule(InjectedStep(1, offsets={"r": -3}))
+        runner, output = extended(SecondRunner()), schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
         runner.take_in(output)
         runner.prepare(output, STARTS)
         assert runner.sample().tolist() == [5, 6, 2]

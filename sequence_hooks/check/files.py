@@ -47,6 +47,12 @@ class ModelFiles:
             vocab_size=text.vocab_size,
             max_len=max_len or getattr(text, "max_position_embeddings", None),
             has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
-            hidden=frozenset(tokenizer.all_special_ids),
+            hidden=_hidden(tokenizer),
             chat=tokenizer.apply_chat_template,
         )
+
+
+def _hidden(tokenizer: Any) -> frozenset[int]:
+    """Special tokens, whether they have a name, such as ``eos_token``, or were only added as special ones."""
+    added = tokenizer.added_tokens_decoder.items()
+    return frozenset(tokenizer.all_special_ids).union(token_id for token_id, token in added if token.special)

@@ -10,7 +10,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import abbreviated, describe_error
 from sequence_hooks.config.presets import fields_of
-from sequence_hooks.config.tokens import resolve
+from sequence_hooks.config.tokens import resolve, single_token
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.handlers.triggers import Triggers
 
@@ -44,7 +44,7 @@ def findings(special_kwargs: SpecialKwargs, files: ModelFiles) -> Iterator[Findi
     names = ", ".join(f"{_shown(key, files)}: {type(handler).__name__}" for key, handler in handlers.items())
     yield Finding("handlers", True, f"{names}; {len(triggers.candidates)} tokens can fire one")
     yield _limits(resolved, files)
-    yield _texts(files, [key for key in handlers if isinstance(key, int)])
+    yield _texts(files, handlers)
     yield _template(files, [key for key in handlers if isinstance(key, int)])
     if warning := idle_warning(resolved):
         yield Finding("use", False, warning)
@@ -79,8 +79,9 @@ def _limits(resolved: SpecialKwargs, files: ModelFiles) -> Finding:
     return Finding("limits", longest < files.max_len, says)
 
 
-def _texts(files: ModelFiles, hooks: Iterable[int]) -> Finding:
-    hidden = [_shown(token_id, files) for token_id in hooks if token_id in files.hidden]
+def _texts(files: ModelFiles, hooks: Iterable[int | str]) -> Finding:
+    tokens = [single_token(key, files.tokenizer) if isinstance(key, str) else key for key in hooks]
+    hidden = [_shown(token_id, files) for token_id in tokens if token_id is not None and token_id in files.hidden]
     if not hidden:
         return Finding("texts", True, "all hook tokens are in the texts that clients get")
     return Finding("texts", True, f"{', '.join(hidden)} are in texts only with skip_special_tokens=false")

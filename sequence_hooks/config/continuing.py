@@ -11,7 +11,7 @@ that after each added token, too. Where the text continues a sequence, nobody ha
 Where a tokenizer adds nothing, the ids are those that it gives.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 _ANCHORS = ("\n", "x", ".", ">", "0")
@@ -36,6 +36,20 @@ def continuing_ids(text: str, tokenizer: Continuer) -> list[int]:
         return alone
     token_ids = [token_id for piece in _pieces(text, tokenizer) for token_id in _ids_of(piece, tokenizer)]
     return token_ids if continues(token_ids, text, tokenizer) else alone
+
+
+def parted_ids(texts: Sequence[str], encode: Callable[[str], Sequence[int]]) -> list[Sequence[int]]:
+    """The token ids of adjacent texts, which are encoded together.
+
+    Returns:
+        Those of the last text apart, unless a token has parts of it and of what is before it.
+    """
+    together = encode("".join(texts))
+    before = encode("".join(texts[:-1])) if len(texts) > 1 else ()
+    num_before = len(before)
+    if 0 < num_before < len(together) and list(together[:num_before]) == list(before):
+        return [together[:num_before], together[num_before:]]
+    return [together]
 
 
 def continues(token_ids: Sequence[int], text: str, tokenizer: Continuer) -> bool:

@@ -84,7 +84,8 @@ class SpecialKwargs(metaclass=_WithProtocol):
 
     position_rule: PositionRule = "sequential"
     """How "kv_inject" positions tokens. "sequential": keys are rotated to the positions of their tokens in the parent.
-    "overlap": keys keep the positions that they had in the child, and the parent continues after the furthest."""
+    "overlap": keys keep the positions that they had in the child; what a join inserts last, and what the parent samples
+    next, follow the furthest."""
 
     merge_separator: str = "\n"
     """The text between two results, for "concatenate" and "kv_inject"."""

@@ -2,8 +2,9 @@
 """Resolves the texts of hook tokens to ids, and checks ids against the model's vocabulary."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.continuing import Continuer, continues, continuing_ids
@@ -180,8 +181,27 @@ def prefix_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def single_token(text: str, tokenizer: Tokenizer) -> int | None:
     """The id of the one token that ``text`` is; None if it is several, or unknown."""
-    token_id = tokenizer.get_vocab().get(text)
+    token_id = _vocabulary(tokenizer).get(text)
     if token_id is not None:
         return token_id
     ids = tokenizer.encode(text, add_special_tokens=False)
     return None if len(ids) != 1 or ids[0] == tokenizer.unk_token_id else ids[0]
+
+
+_VOCABULARIES: WeakKeyDictionary[Any, tuple[int, Mapping[str, int]]] = WeakKeyDictionary()
+"""Those of tokenizers that know how many tokens they have, with that number."""
+
+
+def _vocabulary(tokenizer: Any) -> Mapping[str, int]:
+    """The ids of a tokenizer's tokens. Those of transformers make the mapping anew whenever they are asked, which takes
+    longer than a step: it is kept until tokens are added."""
+    try:
+        size, (num_read, vocabulary) = len(tokenizer), _VOCABULARIES.get(tokenizer, (-1, {}))
+    except TypeError:
+        # A stand-in without a length, or one that cannot be kept.
+        own: Mapping[str, int] = tokenizer.get_vocab()
+        return own
+    if num_read != size:
+        vocabulary = tokenizer.get_vocab()
+        _VOCABULARIES[tokenizer] = size, vocabulary
+    return vocabulary

@@ -14,8 +14,8 @@ Here it differs:
 
 - Its engine keeps one more token that a child samples after ``</step>``, expected to be a line break. Here a line break
   is inserted.
-- ``</step>`` and ``<takeaway>`` are prefilled after all steps; there a step has computed its own end. ``<takeaway>``
-  follows the last step's position, there the longest step's.
+- ``</step>`` is prefilled after all steps; there a step has computed its own end. ``<takeaway>`` has the position that
+  it has there, after the longest step and a line break, which there follows the last step.
 - More than 5 plans, or none, end a request there. Here a block without plans is text, and `max_children` limits plans;
   the caller is told of either.
 - The repetition penalty of steps is 1.02, as there. There it is about what the step has sampled; here, as in any vLLM,

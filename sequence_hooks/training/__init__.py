@@ -19,7 +19,16 @@ from sequence_hooks.training.layout import Merge, Moving, lay_out
 from sequence_hooks.training.masks import additive_mask, block_mask, dense_mask, mask_mod, model_inputs
 from sequence_hooks.training.outputs import token_trees
 from sequence_hooks.training.rows import Stretch, Target, TreeRows, pack
-from sequence_hooks.training.text import Fork, InsertedText, ResultOf, SampledText, TextTree, continuing, encoded
+from sequence_hooks.training.text import (
+    Fork,
+    InsertedText,
+    PrefixOf,
+    ResultOf,
+    SampledText,
+    TextTree,
+    continuing,
+    encoded,
+)
 from sequence_hooks.training.token_tree import TokenTree
 
 __all__ = [
@@ -29,6 +38,7 @@ __all__ = [
     "InsertedText",
     "Merge",
     "Moving",
+    "PrefixOf",
     "ResultOf",
     "SampledText",
     "Stretch",

@@ -10,7 +10,7 @@ child's KV are (`Moving`). The parent computes only the *glue* in its own contex
 inserted tokens, tokens that no child has computed, and the very last token (`sequence_hooks.tree.injection` draws it).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -54,10 +54,20 @@ class _Way(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A merged token, and where it stands in the context of ``child``; one that no child has has neither."""
+    """A token of a join, and where it stands in the context of ``child``.
 
-    child: "_Layout | None"
-    place: int
+    One that is inserted, or is of a child that has not seen its parent, stands nowhere else.
+    """
+
+    child: "_Layout | None" = None
+    place: int = 0
+    is_last: bool = False
+    """Whether it belongs to what the join inserts last."""
+
+    @property
+    def has_kv(self) -> bool:
+        """Whether the child has KV of it, if none is given up."""
+        return self.child is not None and self.child._has_kv(self.place)
 
 
 class _Layout:
@@ -118,8 +128,8 @@ class _Layout:
             self._table.predict(self._contexts[first + position], target)
 
     def _join(self, join: Join) -> None:
-        """Let the sequence see what a join has injected; the tokens of one that injects nothing are text."""
-        tree = self._tree
+        """Lay out a join: what it has injected, and the text that the sequence computes itself."""
+        tree, pieces = self._tree, list(self._pieces(join))
         if join.num_replaced:
             self._cut(join)
             return
@@ -127,6 +137,7 @@ class _Layout:
             return
         if join.num_prefill == join.num_context:
             self._start_over(self._index_of(join.position))
+            self._place(pieces, num_seen=0)
             return
         num_injectable = tree.num_injectable(join)
         if join.num_prefill != join.num_merged + 1 - num_injectable:
@@ -135,23 +146,28 @@ class _Layout:
                 f"{join.num_merged + 1 - num_injectable}: KV was given up, and what was injected is unknown. Leave its "
                 "tree out, or give the engine more KV cache"
             )
-        if num_injectable:
-            self._inject(join)
-
-    def _inject(self, join: Join) -> None:
-        pieces = list(self._pieces(join))
         self._extend_to(self._index_of(join.position))
+        self._place(pieces, num_seen=len(pieces) - 1)
+
+    def _place(self, pieces: Sequence[_Piece], num_seen: int) -> None:
+        """Lay out the tokens of a join. Of the first ``num_seen`` those are seen that have a child's KV."""
         furthest = self._next_positions[-1] - 1
-        for number, (child, place) in enumerate(pieces, 1):
+        for number, piece in enumerate(pieces):
             position = self._next_positions[-1]
-            if child is not None and self._way.merge == "overlap":
-                position = child._position(place)
-            if child is None or number == len(pieces) or not child._has_kv(place):
-                self._compute_at(position)
+            if self._way.merge == "overlap":
+                position = self._overlapping(piece, position, furthest)
+            if piece.child is not None and piece.has_kv and number < num_seen:
+                self._see(self._moved(piece.child, piece.place, position), position)
             else:
-                self._see(self._moved(child, place, position), position)
+                self._compute_at(position)
             furthest = max(furthest, position)
         self._next_positions[-1] = furthest + 1
+
+    def _overlapping(self, piece: _Piece, following: int, furthest: int) -> int:
+        """The position of a piece, as `sequence_hooks.tree.positions` has it."""
+        if piece.child is not None:
+            return piece.child._position(piece.place)
+        return furthest + 1 if piece.is_last else following
 
     def _cut(self, join: Join) -> None:
         """Let the sequence see the front of its context alone; what comes in the place of the rest is text."""
@@ -163,9 +179,14 @@ class _Layout:
         self._num_replaced += join.num_replaced
         # What follows injected KV that was given up is computed again, as text.
         num_computed = num_kept if self._way.merge == "concatenate" else join.num_context - (join.num_prefill or 1)
-        end = min(num_kept, num_computed) + 1
-        del self._contexts[end:], self._next_positions[end:]
+        num_laid_out = min(num_kept, len(self._contexts) - 1)
+        start = min(num_laid_out, num_computed)
+        positions, following = [*map(self._position, range(start, num_laid_out))], self._next_positions[num_laid_out]
+        del self._contexts[start + 1 :], self._next_positions[start + 1 :]
         self._seen = {self._table.last(context) for context in self._contexts[1:]}
+        for position in positions:
+            self._compute_at(position)
+        self._next_positions[-1] = following
 
     def _moved(self, child: "_Layout", place: int, position: int) -> int:
         """A row for ``position`` with what a child has computed at ``place``."""
@@ -175,19 +196,28 @@ class _Layout:
         return self._table.moved(row, shift)
 
     def _pieces(self, join: Join) -> Iterator[_Piece]:
+        end = join.position + join.num_merged
         for segment, child, positions in self._tree.merged_by(join):
+            num_tokens = segment.end - segment.start
             if child is None:
-                yield from [_Piece(None, 0)] * (segment.end - segment.start)
+                yield from [_Piece(is_last=segment.end == end)] * num_tokens
+            elif not child.sees_parent:
+                yield from [_Piece()] * num_tokens
             else:
                 laid_out = self._laid_out(child)
                 yield from (_Piece(laid_out, child.index_of(each)) for each in positions)
 
     def _start_over(self, num_tokens: int) -> None:
-        """Compute all tokens from the context alone. Children of the first ``num_tokens`` have seen the former rows."""
+        """Compute the first ``num_tokens`` from the context alone, at the same positions. Their children have seen the
+        former rows."""
         for child in self._tree.children:
             if child.num_shared <= num_tokens:
                 self._laid_out(child)
+        *positions, following = map(self._position, range(num_tokens + 1))
         self._contexts, self._next_positions, self._seen = [NOTHING], [0], set()
+        for position in positions:
+            self._compute_at(position)
+        self._next_positions[-1] = following
 
     def _laid_out(self, child: TokenTree) -> "_Layout":
         if child.name not in self._children:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from sequence_hooks.config.continuing import Continuer, continuing_ids
+from sequence_hooks.config.continuing import Continuer, continuing_ids, parted_ids
 from sequence_hooks.results import Join, Origin, Segment
 from sequence_hooks.training.token_tree import TokenTree
 
@@ -59,6 +59,15 @@ class ResultOf:
 
 
 @dataclass(frozen=True)
+class PrefixOf:
+    """What the sequence gets of a child's own prompt, as `sequence_hooks.handlers.PrefixOf` says to a join: all of it,
+    before its `ResultOf`. It is the child's text, with the child's KV, and not an `InsertedText`."""
+
+    child: str
+    """The child's name."""
+
+
+@dataclass(frozen=True)
 class TextTree:
     """One sequence with its children."""
 
@@ -68,7 +77,7 @@ class TextTree:
     prompt: str
     """A root's prompt; for a child, the text that follows its parent's context."""
 
-    output: tuple[SampledText | InsertedText | Fork | ResultOf, ...]
+    output: tuple[SampledText | InsertedText | Fork | PrefixOf | ResultOf, ...]
     sees_parent: bool = True
     """Whether a child's context begins with its parent's."""
 
@@ -84,14 +93,16 @@ def continuing(tokenizer: Continuer) -> Encode:
 
 
 def encoded(tree: TextTree, encode: Encode, continued: Encode | None = None) -> TokenTree:
-    """A tree of token ids, whose engine has given up no KV. Inserted texts in a row are encoded together.
+    """A tree of token ids, whose engine has given up no KV. Inserted texts in a row are encoded together, and
+    the last of them is what their join inserts last.
 
     Args:
         encode: Encodes what a context begins with.
         continued: Encodes all other texts, see `continuing`; if None, ``encode`` does.
 
     Raises:
-        ValueError: two sequences have the same name; or a result is that of no child, or of one that starts later.
+        ValueError: two sequences have the same name; or a result or prefix is that of no child, or of one that starts
+            later.
     """
     names = list(_names(tree))
     twice = [name for name in names if names.count(name) > 1]
@@ -122,24 +133,30 @@ def _encoded(tree: TextTree, encode: _Encoders, num_parent: int) -> TokenTree:
     num_shared = num_parent if tree.sees_parent else 0
     encode_prompt = encode if num_shared else encode.begin
     prompt, writer = tuple(encode_prompt(tree.prompt)), _Writer(tree.name)
-    for piece in _joined(tree.output):
+    for piece in _joined(tree.output, encode):
         if isinstance(piece, Fork):
             num_context = num_shared + len(prompt) + len(writer.token_ids)
             writer.children[piece.child.name] = _encoded(piece.child, encode, num_context)
         elif isinstance(piece, ResultOf):
             writer.write_result(piece.child)
-        elif isinstance(piece, InsertedText):
-            writer.write(encode(piece.text), "inserted")
+        elif isinstance(piece, PrefixOf):
+            writer.write_prefix(piece.child)
+        elif isinstance(piece, _InsertedIds):
+            writer.write(piece.token_ids, "inserted")
         else:
             writer.write(encode(piece.text), "sampled", in_result=piece.in_result)
     return replace(writer.tree(num_shared, prompt), sees_parent=tree.sees_parent, is_trained=tree.is_trained)
 
 
-def _joined(output: Iterable[Any]) -> Iterator[Any]:
-    """The pieces of an output; inserted texts in a row are one."""
+class _InsertedIds(NamedTuple):
+    token_ids: Sequence[int]
+
+
+def _joined(output: Iterable[Any], encode: Encode) -> Iterator[Any]:
+    """The pieces of an output; inserted texts in a row are encoded together, as a join does it."""
     for kind, run in groupby(output, key=type):
         if kind is InsertedText:
-            yield InsertedText("".join(piece.text for piece in run))
+            yield from map(_InsertedIds, parted_ids([piece.text for piece in run], encode))
         else:
             yield from run
 
@@ -166,10 +183,16 @@ class _Writer:
             self._result += range(start, end)
 
     def write_result(self, name: str) -> None:
-        if name not in self.children:
-            raise ValueError(f"{self._name} has no child {name!r} before its result; it has {list(self.children)}")
-        child = self.children[name]
+        child = self._child(name, "result")
         self.write([child.output_token_ids[position] for position in child.result], "merged", name)
+
+    def write_prefix(self, name: str) -> None:
+        self.write(self._child(name, "prefix").prompt_token_ids, "inserted", name)
+
+    def _child(self, name: str, what: str) -> TokenTree:
+        if name not in self.children:
+            raise ValueError(f"{self._name} has no child {name!r} before its {what}; it has {list(self.children)}")
+        return self.children[name]
 
     def tree(self, num_shared: int, prompt: tuple[int, ...]) -> TokenTree:
         without_joins = TokenTree(

@@ -10,6 +10,7 @@ from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.positions import PLAIN, Positions, Strand
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, replaced_ranges, with_replaced, within_context
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 from sequence_hooks.tree.wait import ALL, Wait
@@ -110,6 +111,9 @@ class Branch(Generic[S]):
         self.injected: InjectedKV | None = None
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
+        self.positions: Positions = PLAIN
+        """Those of its context, whatever KV it has."""
+
         self._releasable: list[Branch[S]] = []
         """The children that were joined or cancelled, and whose contexts are not released yet."""
 
@@ -133,6 +137,11 @@ class Branch(Generic[S]):
     def is_detached(self) -> bool:
         """Whether its parent neither waits for it nor sees it."""
         return self.spec is not None and self.spec.is_detached
+
+    @property
+    def sees_parent(self) -> bool:
+        """Whether the context of a child begins with all that its parent had."""
+        return self.spec is not None and self.spec.context == "parent"
 
     @property
     def unjoined(self) -> list["Branch[S]"]:
@@ -296,6 +305,15 @@ class Branch(Generic[S]):
         self._output = made if self.phase == "finished" else None
         return made
 
+    @property
+    def strand(self) -> Strand:
+        """Where its tokens stand."""
+        return Strand(len(self.sequence.prompt_token_ids), self.positions, self.replaced)
+
+    def place(self, positions: Positions) -> None:
+        """Record the positions of its context."""
+        self.positions = positions
+
     def replace_last(self, num_tokens: int, position: int) -> None:
         """Record that of its first ``position`` output tokens, the last ones in its context were cut from it."""
         segments = with_replaced(_fill_with_sampled(self.merged, position), num_tokens)
@@ -307,7 +325,7 @@ class Branch(Generic[S]):
         self.injected = injected
 
     def discard_injected(self) -> None:
-        """Record that its KV was discarded, and will be computed from its own context."""
+        """Record that its KV was discarded, and will be computed from its own context, at the same positions."""
         self.injected = None
 
     def take_releasable(self) -> list["Branch[S]"]:
@@ -318,7 +336,7 @@ class Branch(Generic[S]):
         while left:
             branch = left.pop()
             taken.append(branch)
-            branch.injected = None
+            branch.injected, branch.positions = None, PLAIN
             # The children of an aborted branch are never joined.
             branch.settle(branch.unjoined)
             left += branch._take_children()

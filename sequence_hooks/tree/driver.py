@@ -19,7 +19,6 @@ another. Before the next step, the other sequences of that tree are BLOCKED wher
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Generic
 
@@ -33,11 +32,12 @@ from sequence_hooks.tree import rules
 from sequence_hooks.tree.assembly import Assembler
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import TreeObserver
-from sequence_hooks.tree.injection import Context, InjectedKV, Source, plan_injection
+from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Encode, Span
 from sequence_hooks.tree.port import E, SchedulerPort, SequencePort
+from sequence_hooks.tree.positions import Positions, overlapping
 from sequence_hooks.tree.resume import checked_ids
 from sequence_hooks.tree.rules import Decision, Merge, Refusal
 from sequence_hooks.tree.wait import Wait
@@ -178,7 +178,7 @@ class ForkJoinDriver(Generic[E]):
 
     def room_to_resume(self, branch: Branch[E]) -> int:
         """How many more tokens the context of a branch may have."""
-        return self._sequences.max_len(branch.sequence) - branch.num_context
+        return self._sequences.max_len(branch.sequence) - branch.num_context - branch.positions.lead
 
     def resume(self, request_id: str, token_ids: Sequence[int] | None) -> None:
         """Let a branch that waits for its caller go on, with these tokens after its children's results.
@@ -206,11 +206,14 @@ class ForkJoinDriver(Generic[E]):
         if branch.phase != "blocked":
             # Its own join function has aborted it.
             return
+        positions = self._positions(branch, children, merge)
+        merge = rules.within(merge, positions, max_len)
         self._cancel([child for child in branch.awaited if child not in children])
         num_computed = self._cut_kv(branch, merge)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
         ends = branch.ended_as is not None or merge.ends_at_length
+        branch.place(branch.positions.until(merge.num_kept) if ends else positions)
         injected = None if ends else self._inject(branch, children, merge)
         num_injected = 0 if injected is None else len(injected.copies)
         num_prefill = 0 if ends else merge.num_context - num_computed - num_injected
@@ -238,6 +241,18 @@ class ForkJoinDriver(Generic[E]):
         """A handler's ``wait``, with the configured ``join_when`` if it has none."""
         return wait if wait.join_when is not None else structs.replace(wait, join_when=self._special_kwargs.join_when)
 
+    def _positions(self, branch: Branch[E], children: Sequence[Branch[E]], merge: Merge) -> Positions:
+        """Those of a BLOCKED branch after a join of ``children``, whatever KV all of these have. An end changes none.
+
+        What comes in the place of something is text: its children have seen what is not there any more.
+        """
+        kept = branch.positions.until(merge.num_kept)
+        if self._special_kwargs.position_rule == "sequential" or branch.ended_as is not None:
+            return kept
+        seeing = [child for child in children if child.sees_parent and not merge.num_replaced]
+        strands = {child.request_id: child.strand for child in seeing}
+        return overlapping(kept, merge.num_kept, merge.spans, strands)
+
     def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
         """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.
 
@@ -263,15 +278,12 @@ class ForkJoinDriver(Generic[E]):
         if not self._special_kwargs.injects_kv or not num_computed or merge.num_replaced:
             return None
         context = Context(merge.num_context - merge.num_merged, num_computed, branch.injected)
-        sources = {child.request_id: self._source(child) for child in children}
-        injected = plan_injection(context, merge.spans, sources, self._special_kwargs.position_rule)
+        sources = {child.request_id: self._scheduler.kv_source(child) for child in children}
+        injected = plan_injection(context, merge.spans, sources, branch.positions)
         if injected is None or not self._scheduler.allocate_injected(branch):
             return None
         branch.inject(injected)
         return injected
-
-    def _source(self, child: Branch[E]) -> Source:
-        return replace(self._scheduler.kv_source(child), replaced=child.replaced)
 
     def _finish(self, branch: Branch[E]) -> None:
         if branch.parent is None and branch.has_detached_below:

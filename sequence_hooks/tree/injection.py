@@ -10,50 +10,21 @@ at the sync token S with ``|`` between their results; ``~`` is what the parent s
     index        0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15
     KV           c  c  c  c  c  c  g  i  i  i  i  g  i  i  g       c: computed before, i: injected, g: glue
     sequential   0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15    positions: injected keys are rotated to their index
-    overlap      0  1  2  3  4  5  6  5  6  7  8  9  6  7  8 10    as in the child; ~ continues after the furthest
+    overlap      0  1  2  3  4  5  6  5  6  7  8  9  6  7  8 10    as in the child: see `sequence_hooks.tree.positions`
 
 Consecutive glue tokens whose positions are all offset from their indices by the same amount are prefilled as one `Run`;
 here there are three runs.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from sys import maxsize
 from typing import NamedTuple
 
-from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.tree.merge import Span, num_tokens
-
-
-class Positions:
-    """The rotary position of each token of a context, by its index: the index itself, except after overlapping results.
-
-    Stored as runs of tokens whose positions differ from their indices by the same offset.
-    """
-
-    def __init__(self, starts: Sequence[int] = (0,), offsets: Sequence[int] = (0,)) -> None:
-        self._starts, self._offsets = list(starts), list(offsets)
-
-    def copy(self) -> "Positions":
-        """An independent copy."""
-        return Positions(self._starts, self._offsets)
-
-    def offset(self, index: int) -> int:
-        """The position of the token at ``index``, minus its index."""
-        return self._offsets[bisect_right(self._starts, index) - 1]
-
-    def of(self, index: int) -> int:
-        """The position of the token at ``index``."""
-        return index + self.offset(index)
-
-    def put(self, index: int, position: int) -> None:
-        """Let the token at ``index``, and those after it, continue from ``position``. ``index`` must not decrease."""
-        if position != self.of(index):
-            self._starts.append(index)
-            self._offsets.append(position - index)
+from sequence_hooks.tree.positions import Positions, Strand
 
 
 class KVCopy(NamedTuple):
@@ -77,7 +48,6 @@ class InjectedKV:
     end: int
     """Index after the last token of the latest join."""
 
-    positions: Positions
     copies: list[KVCopy] = field(default_factory=list)
     """The copies still to be made, once there are slots for them."""
 
@@ -85,30 +55,25 @@ class InjectedKV:
     """Indices of the tokens still to be prefilled, in order."""
 
     @property
-    def position_offset(self) -> int:
-        """Position minus index, which is the same for all tokens from ``end`` on."""
-        return self.positions.offset(self.end)
-
-    @property
     def num_indivisible(self) -> int:
-        """Tokens at the front whose KV is kept or given up as a whole: recomputing after a part misplaces tokens."""
+        """Tokens at the front whose KV is kept or given up as a whole."""
         return maxsize if self.glue else self.end
 
     def for_child(self) -> "InjectedKV":
         """What a child that is forked now inherits; nothing of it is left to copy or prefill."""
-        return InjectedKV(self.start, self.end, self.positions.copy())
+        return InjectedKV(self.start, self.end)
 
     def take_copies(self) -> list[KVCopy]:
         """Return the copies to make, which count as made from now on."""
         taken, self.copies = self.copies, []
         return taken
 
-    def take_runs(self, num_tokens: int) -> tuple[Run, ...]:
+    def take_runs(self, num_tokens: int, positions: Positions) -> tuple[Run, ...]:
         """Return the next ``num_tokens`` of the glue as runs, which count as prefilled from now on."""
         taken, self.glue = self.glue[:num_tokens], self.glue[num_tokens:]
         runs = []
         for (offset, _), group in groupby(
-            enumerate(taken), key=lambda item: (self.positions.offset(item[1]), item[1] - item[0])
+            enumerate(taken), key=lambda item: (positions.offset(item[1]), item[1] - item[0])
         ):
             indices = [index for _, index in group]
             runs.append(Run(indices[0], indices[-1] + 1, offset))
@@ -124,65 +89,39 @@ class Context:
     injected: InjectedKV | None
 
 
-@dataclass(frozen=True)
-class Source:
-    """The KV of a finished child. All counts are tokens."""
+class Source(NamedTuple):
+    """The KV of a finished child."""
 
-    num_prompt: int
+    strand: Strand
     num_available: int
     """Tokens at the start of its context whose KV can be copied."""
 
-    injected: InjectedKV | None
-    replaced: tuple[range, ...] = ()
-    """The tokens of its output that are not in its context."""
-
-    def index_of(self, position: int) -> int:
-        """The index in its context of an output token that is there; negative positions are of its prompt's end."""
-        return self.num_prompt + position - sum(len(gap) for gap in self.replaced if gap.start < position)
-
-
-class _Token(NamedTuple):
-    """A token in the context of a child."""
-
-    child: str
-    source_index: int
-    source_position: int
-
 
 def plan_injection(
-    parent: Context, spans: Sequence[Span], sources: Mapping[str, Source], rule: PositionRule
+    parent: Context, spans: Sequence[Span], sources: Mapping[str, Source], positions: Positions
 ) -> InjectedKV | None:
     """How ``parent`` gets the KV of ``spans``, which come after its context; None if no KV can be copied.
 
     Args:
         sources: The KV of the children, by request id.
-        rule: "sequential": a token's position follows that of the token before it. "overlap": a child's tokens
-            keep their positions, inserted tokens follow the token before them, and the parent continues after the
-            furthest.
+        positions: Those of the parent's context after the join, to which keys are rotated.
     """
     first, end = parent.num_tokens, parent.num_tokens + num_tokens(spans)
-    positions = parent.injected.positions.copy() if parent.injected is not None else Positions()
     copies: list[KVCopy] = []
     glue = list(range(parent.num_computed, first))
-    position = furthest = positions.of(first - 1)
     index = first
     for span in spans:
-        owner = span.child or span.prefix_of
-        num_available = 0 if owner is None else sources[owner].num_available
-        for token in _in_source(span, sources):
-            position = position + 1 if token is None or rule == "sequential" else token.source_position
-            if token is not None and token.source_index < num_available and index < end - 1:
-                copies.append(KVCopy(token.child, token.source_index, index, token.source_position, position))
-            else:
+        for number in range(len(span.token_ids)):
+            copy = _copy(span, number, index, sources, positions) if index < end - 1 else None
+            if copy is None:
                 glue.append(index)
-            positions.put(index, position)
-            furthest = max(furthest, position)
+            else:
+                copies.append(copy)
             index += 1
-    positions.put(end, furthest + 1)
     if not copies:
         return None
     start = first if parent.injected is None else parent.injected.start
-    return InjectedKV(start, end, positions, copies, glue)
+    return InjectedKV(start, end, copies, glue)
 
 
 def num_computed_alike(num_computed: int, injected: InjectedKV | None) -> int:
@@ -190,13 +129,13 @@ def num_computed_alike(num_computed: int, injected: InjectedKV | None) -> int:
     return num_computed if injected is None else min(num_computed, injected.start, *injected.glue[:1])
 
 
-def _in_source(span: Span, sources: Mapping[str, Source]) -> Iterator[_Token | None]:
-    """The tokens of a span in the context of the child that has them; None for each that no child has."""
+def _copy(span: Span, number: int, index: int, sources: Mapping[str, Source], positions: Positions) -> KVCopy | None:
+    """The copy of a span's token to ``index``; None if no child has its KV."""
     owner = span.child or span.prefix_of
     if owner is None:
-        yield from (None for _ in span.token_ids)
-        return
-    source = sources[owner]
-    for position in span.positions:
-        index = source.index_of(position)
-        yield _Token(owner, index, index if source.injected is None else source.injected.positions.of(index))
+        return None
+    strand, num_available = sources[owner]
+    source_index = strand.index_of(span.positions[number])
+    if source_index >= num_available:
+        return None
+    return KVCopy(owner, source_index, index, strand.positions.of(source_index), positions.of(index))

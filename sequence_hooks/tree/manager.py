@@ -85,8 +85,10 @@ class DependencyManager(Generic[S]):
         """
         self._require(parent, "live", "spawn")
         child = Branch(sequence, parent.limits, parent, spec, handler)
-        if parent.injected is not None and spec.num_shared:
-            child.inject(parent.injected.for_child())
+        if spec.num_shared:
+            child.place(parent.positions)
+            if parent.injected is not None:
+                child.inject(parent.injected.for_child())
         parent.add_child(child)
         self.stats.num_spawned += 1
         self._tell(child, Spawned(spec))

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from sequence_hooks.config.continuing import parted_ids
 from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
 from sequence_hooks.handlers.actions import as_token_id
@@ -120,7 +121,7 @@ def _to_spans(
             spans.append(inserted([as_token_id(piece) for piece in run], vocab_size))
         elif kind == "texts":
             # How a text is cut into tokens does not depend on the pieces in which it was given.
-            spans.append(inserted(encode("".join(map(str, run))), vocab_size))
+            spans += (inserted(ids, vocab_size) for ids in parted_ids(list(map(str, run)), encode))
         else:
             spans += (_to_span(piece, children) for piece in run)
     return spans

@@ -39,7 +39,7 @@ queue and compute sequences, and to append what a join returns.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sequence_hooks.config.limits import LimitName, RefusedBy
@@ -52,6 +52,7 @@ from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.merge import Encode, Span, cut_to, inserted, merge, num_tokens
+from sequence_hooks.tree.positions import Positions, num_within
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.transcript import N, finished
 from sequence_hooks.tree.wait import Wait
@@ -172,7 +173,8 @@ def decide(
     position = branch.num_replaced + len(output_token_ids) + 1
     specs = [_spec(event, each, spawn, position) for each, spawn in enumerate(actions.spawn, number)]
     # Each child needs room for a token of its own.
-    if any(spec.num_prompt_tokens >= max_len for spec in specs):
+    lead = branch.positions.lead
+    if any(spec.num_prompt_tokens + lead * bool(spec.num_shared) >= max_len for spec in specs):
         return Refusal("max_model_len")
     own_params = (spawn.sampling_params for spawn in actions.spawn)
     children = tuple(zip(specs, own_params, strict=True))
@@ -240,13 +242,35 @@ def join(
     )
 
 
+def within(merge: Merge, positions: Positions, max_len: int) -> Merge:
+    """The part of a join whose positions a model has: they may be further than its tokens are many.
+
+    Args:
+        positions: Those of the context after the join.
+        max_len: The model has none from here on.
+    """
+    first = merge.num_context - merge.num_merged
+    num_fitting = num_within(positions, first, merge.num_context, max_len)
+    if num_fitting == merge.num_merged and positions.of(merge.num_context) < max_len:
+        return merge
+    spans = tuple(span for span in cut_to(merge.spans, num_fitting) if span.token_ids)
+    return replace(
+        merge,
+        spans=spans,
+        segments=tuple(segments(spans, merge.position)),
+        num_cut=merge.num_cut + merge.num_merged - num_fitting,
+        num_context=first + num_fitting,
+        ends_at_length=True,
+    )
+
+
 def keeps_kv(child: Branch[Any]) -> bool:
     """Whether the parent of a child whose sequence has ended may still be given its KV; otherwise nobody needs it.
 
     An engine may free a sequence before its tree learns how it has ended, so the sequences are asked as well.
     """
     parent, spec = child.parent, child.spec
-    if parent is None or spec is None or spec.context != "parent" or spec.is_detached:
+    if parent is None or spec is None or not child.sees_parent or spec.is_detached:
         return False
     # One that ends at a join which replaces something has given up its KV from there on.
     ends_replacing = child.ended_at_join and any(join.num_replaced for join in child.joins[-1:])

@@ -7,7 +7,7 @@ the order in which they happened, and what only the core knows. A front end that
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -104,6 +104,14 @@ INJECTED_BY = "sequence_hooks_injected_by"
 user may have it."""
 
 
+class Shift(NamedTuple):
+    """Consecutive tokens of a request whose positions differ from their indices by the same offset."""
+
+    num_tokens: int
+    offset: int
+    """The rotary position minus the index of each."""
+
+
 @dataclass
 class InjectedStep:
     """What the workers do about injected KV in one step."""
@@ -114,8 +122,8 @@ class InjectedStep:
     copies: list[SlotCopy] = field(default_factory=list)
     """Made before the model runs."""
 
-    offsets: dict[str, int] = field(default_factory=dict)
-    """By request, the rotary position minus the index of each token that it computes; 0 for all others."""
+    shifts: dict[str, list[Shift]] = field(default_factory=dict)
+    """By request, those of all tokens that it computes, in order. The positions of other requests are indices."""
 
 
 @dataclass

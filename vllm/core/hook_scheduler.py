@@ -42,7 +42,6 @@ from vllm.core.hooked_sequence import (
     attach,
     branch_of,
     branch_of_seq,
-    injected_into,
 )
 from vllm.core.injection import Injection
 from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
@@ -120,6 +119,7 @@ class HookScheduler(FairScheduler):
             if self._blocks.fork(parent.sequence.seq, child.sequence.seq, child.spec.num_shared):
                 self.forked.append(child, group)
             else:
+                child.discard_injected()
                 alone.append(group)
         self.waiting.extendleft(reversed(alone))
 
@@ -263,11 +263,13 @@ class HookScheduler(FairScheduler):
     def _append_slots(
         self, seq_group: SequenceGroup, blocks_to_copy: list[tuple[int, int]], enable_chunking: bool = False
     ) -> None:
-        injected = injected_into(seq_group.first_seq)
-        if injected is not None and injected.copies:
-            self._blocks.leave_cache(seq_group.first_seq)
+        seq, branch = seq_group.first_seq, branch_of(seq_group)
+        injected = None if branch is None else branch.injected
+        is_copied = injected is not None and bool(injected.copies)
+        if branch is not None and (is_copied or branch.positions.last_change >= self._blocks.num_slots(seq) > 0):
+            self._blocks.leave_cache(seq)
         super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
-        if injected is not None and injected.copies:
+        if injected is not None and is_copied:
             self._injection.place(seq_group, injected.take_copies())
 
     def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:

@@ -3,10 +3,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from sequence_hooks.kv.transfer import SlotCopy
+from sequence_hooks.kv.transfer import Run, SlotCopy
 from sequence_hooks.tree.injection import KVCopy
 from vllm.core.hooked_metadata import HookedMetadata
-from vllm.core.hooked_sequence import branch_of
+from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata
 
@@ -25,14 +25,25 @@ class Injection:
     def metadata(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> tuple[SequenceGroupMetadata, bool]:
         """``metadata`` with what its worker has to know about injected KV, and whether KV is copied in this step."""
         branch = branch_of(group)
-        if branch is None or branch.injected is None:
+        if branch is None:
             return metadata, False
         injected, copies = branch.injected, self._slot_copies.pop(group, ())
-        runs = injected.take_runs(metadata.token_chunk_size)
-        offset = injected.position_offset
-        if not copies and not runs and not offset:
-            return metadata, False
-        return HookedMetadata.of(metadata, slot_copies=copies, runs=runs, position_offset=offset), bool(copies)
+        if injected is not None and injected.glue:
+            runs = injected.take_runs(metadata.token_chunk_size, branch.positions)
+            return HookedMetadata.of(metadata, slot_copies=copies, runs=runs), bool(copies)
+        runs = self._next_runs(metadata, branch)
+        if len(runs) > 1:
+            return HookedMetadata.of(metadata, runs=runs), False
+        offset = runs[0].position_offset
+        return (HookedMetadata.of(metadata, position_offset=offset) if offset else metadata), False
+
+    def _next_runs(self, metadata: SequenceGroupMetadata, branch: V0Branch) -> tuple[Run, ...]:
+        """The next tokens of a sequence, by their positions."""
+        start = branch.sequence.num_computed_tokens
+        end = start + metadata.token_chunk_size
+        # As upstream's runners do with what is in the prefix cache.
+        start = max(start, min(len(metadata.computed_block_nums) * self._blocks.block_size, end - 1))
+        return tuple(branch.positions.runs(start, end))
 
     def _to_slots(self, group: SequenceGroup, copies: Iterable[KVCopy]) -> Iterator[SlotCopy]:
         branch = branch_of(group)

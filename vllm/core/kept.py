@@ -43,7 +43,7 @@ class KeptKV:
         sequence = child.sequence
         is_here = self.holds(sequence.seq) and self._blocks.is_on_device(sequence.seq)
         num_available = sequence.num_computed_tokens if is_here else 0
-        return Source(len(sequence.prompt_token_ids), num_available, child.injected)
+        return Source(child.strand, num_available)
 
     def release(self, parent: V0Branch) -> None:
         """Free what those children of ``parent`` hold which are to be joined at no later join."""

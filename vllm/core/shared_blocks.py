@@ -69,6 +69,12 @@ class SharedBlocks:
         return num_slots
 
     @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        size: int = self._manager.block_size
+        return size
+
+    @property
     def has_swap_space(self) -> bool:
         """Whether `swap_out` can ever work: with prefix caching, upstream's cannot."""
         return self._manager.num_total_cpu_blocks > 0 and self._cache is None
@@ -99,6 +105,11 @@ class SharedBlocks:
     def num_blocks(self, seq: Sequence) -> int:
         """All blocks of ``seq``."""
         return len(self._manager.block_tables[seq.seq_id].physical_block_ids)
+
+    def num_slots(self, seq: Sequence) -> int:
+        """Tokens of ``seq`` that have a slot."""
+        count: int = self._manager.block_tables[seq.seq_id].num_full_slots
+        return count
 
     def num_shared(self, seq: Sequence) -> int:
         """The blocks of ``seq`` that others also hold: the first ones."""

@@ -20,10 +20,11 @@ from mytests.stepped import Tokens, chooser
 from sequence_hooks.kv.step_costs import StepCosts
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
+from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.tree.transcript import waiting_of
 from vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from vllm.core.hook_scheduler import HookScheduler
-from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach
+from vllm.core.hooked_sequence import V0Branch, V0Sequence, attach, branch_of
 from vllm.engine import live
 from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
 from vllm.engine.output_processor.sequence_hook import EngineFacts
@@ -100,6 +101,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             scheduler_config, cache_config, lora_config, output_proc_callback=self.output_proc_callback
         )
         self.seq_counter = Counter()
+        self.kv.positions_of = self.positions_of
         self.copies: list[tuple[int, int]] = []
         """Blocks copied on write so far: (from, to)."""
 
@@ -219,6 +221,10 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
 
     def request_of(self, request_id: str) -> SequenceGroup:
         return next(group for group in self.queued() if group.request_id == request_id)
+
+    def positions_of(self, request_id: str) -> Positions:
+        branch = branch_of(self.request_of(request_id))
+        return PLAIN if branch is None else branch.positions
 
     def num_free_blocks(self) -> int:
         return self.scheduler.block_manager.get_num_free_gpu_blocks()

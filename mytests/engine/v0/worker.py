@@ -28,10 +28,10 @@ class PretendedWorker:
         _copy(self.kv.blocks, self.swapped, outputs.blocks_to_swap_out)
         _copy(self.kv.blocks, self.kv.blocks, outputs.blocks_to_copy)
         self._inject(metadata)
-        for request_id, context, table, overlaps in [self._compute(meta) for meta in metadata]:
-            self.kv.check(request_id, context, table, overlaps)
+        for request_id, context, table in [self._compute(meta) for meta in metadata]:
+            self.kv.check(request_id, context, table)
 
-    def _compute(self, meta: SequenceGroupMetadata) -> tuple[str, list[int], list[int], bool]:
+    def _compute(self, meta: SequenceGroupMetadata) -> tuple[str, list[int], list[int]]:
         """Write a group's chunk; returns what `PretendedKV.check` takes."""
         [(seq_id, data)] = meta.seq_data.items()
         table, start = meta.block_tables[seq_id], data.get_num_computed_tokens()
@@ -41,13 +41,13 @@ class PretendedWorker:
         runs = [(start, end, 0)]
         if isinstance(meta, HookedMetadata):
             runs = list(meta.runs) or [(start, end, meta.position_offset)]
-            assert sum(last - first for first, last, _ in runs) == meta.token_chunk_size
+            assert sum(last - first for first, last, _ in runs) in (meta.token_chunk_size, end - start)
         context = data.get_token_ids()[: runs[-1][1]]
         self._check_whole(seq_id, [index for start, end, _ in runs for index in range(start, end)])
         self.num_computed += sum(end - start for start, end, _ in runs)
         for start, end, offset in runs:
             self.kv.compute(context, table, start, range(start + offset, end + offset))
-        return meta.request_id, context, table, any(offset for _, _, offset in runs)
+        return meta.request_id, context, table
 
     def _check_whole(self, seq_id: int, computed: list[int]) -> None:
         """Injected KV stays as a whole or not at all: tokens after a part of it would get other positions."""

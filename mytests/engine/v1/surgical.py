@@ -22,6 +22,7 @@ from mytests.engine.v1.worker import SimulatedWorker
 from mytests.stepped import Sampling, Tokens, chooser
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import LiveRequests, Tree
+from sequence_hooks.tree.positions import PLAIN, Positions
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend import live
@@ -83,8 +84,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
-        injects, overlaps = self.special_kwargs.injects_kv, self.special_kwargs.position_rule == "overlap"
-        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", injects, overlaps)
+        injects = self.special_kwargs.injects_kv
+        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", injects)
+        self.kv.positions_of = self.positions_of
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
         self.output_processor = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)
@@ -195,6 +197,11 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return {
             name: [each.request_id for each in queue if each.request_id not in glue] for name, queue in queues.items()
         }
+
+    def positions_of(self, request_id: str) -> Positions:
+        # Glue is computed at its owner's.
+        branch = self.scheduler.branches.get(request_id.split("_glue_")[0])
+        return PLAIN if branch is None else branch.positions
 
     def num_free_blocks(self) -> int:
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()

@@ -44,9 +44,6 @@ class SimulatedWorker:
     injects: bool = False
     """Whether KV of children may be injected."""
 
-    overlaps: bool = False
-    """Whether a token's position may differ from its index."""
-
     tokens: dict[str, list[int]] = field(default_factory=dict)
     tables: dict[str, list[int]] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
@@ -138,7 +135,7 @@ class SimulatedWorker:
 
     def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
         tokens = self.tokens[request_id]
-        self.kv.check(request_id, tokens[:end], self.tables[request_id], self.overlaps)
+        self.kv.check(request_id, tokens[:end], self.tables[request_id])
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

@@ -101,6 +101,18 @@ class ForkedBlocks:
         }
 
 
+def first_of_hit(
+    hit: tuple[KVCacheBlocks, int, int, bool], num_tokens: int, block_size: int
+) -> tuple[KVCacheBlocks, int, int, bool]:
+    """The blocks that the prefix cache has for the first ``num_tokens`` of a request, of what it has found."""
+    blocks, num_found, *others = hit
+    if num_found <= num_tokens:
+        return hit
+    num_blocks = num_tokens // block_size
+    first = KVCacheBlocks(tuple(list(group[:num_blocks]) for group in blocks.blocks))
+    return first, num_blocks * block_size, *others  # type: ignore[return-value]
+
+
 def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
     """Raise a `ValueError` for layers whose KV a child cannot share block by block, or a parent not be given.
 

@@ -24,7 +24,7 @@ from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.requests import make_glue
 from sequence_hooks.v1.core.sequence import V1Branch, params_of
-from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep
+from sequence_hooks.v1.wire import INJECTED_BY, InjectedStep, Shift
 from vllm.config import SchedulerConfig
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -86,7 +86,7 @@ class Injection:
         self._num_needed = 0
         """The number of the latest step that a request needs."""
 
-        self._shifts_positions = special_kwargs.injects_kv and special_kwargs.position_rule == "overlap"
+        self._shifts_positions = special_kwargs.position_rule == "overlap"
         """Whether any position may differ from its token's index."""
 
         if special_kwargs.injects_kv:
@@ -100,14 +100,15 @@ class Injection:
         """Forget what was reserved for a request that gets nothing."""
         del self.copies[request]
 
-    def begin(self, request: Request, injected: InjectedKV) -> list[Request]:
+    def begin(self, branch: V1Branch, injected: InjectedKV) -> list[Request]:
         """Let a request that has slots get injected KV, and compute the last run of its glue.
 
         Returns:
             The glue that comes before it, in order.
         """
+        request = branch.sequence.request
         self.copies[request] = list(self._slot_copies(request, injected))
-        *runs, last = injected.take_runs(len(injected.glue))
+        *runs, last = injected.take_runs(len(injected.glue), branch.positions)
         # Where requests wait by priority, then by arrival, glue arrives just before its owner, in order.
         times = list(accumulate(runs, lambda time, _: math.nextafter(time, -math.inf), initial=request.arrival_time))
         request.num_computed_tokens = last.start
@@ -147,10 +148,10 @@ class Injection:
         if not output.total_num_scheduled_tokens:
             return
         copies = [copy for each in self.copies.values() for copy in each]
-        offsets = dict(self._offsets(requests[name] for name in output.num_scheduled_tokens))
-        if copies or offsets or self._num_needed > self._num_steps:
+        shifts = dict(self._shifts(output.num_scheduled_tokens, requests))
+        if copies or shifts or self._num_needed > self._num_steps:
             self._num_steps += 1
-            self.step = InjectedStep(self._num_steps, copies, offsets)
+            self.step = InjectedStep(self._num_steps, copies, shifts)
         # What takes these blocks now writes to them after the copies.
         for request in self.copies:
             self._kept.release_settled(request)
@@ -182,21 +183,19 @@ class Injection:
         return counts
 
     def _bypass_prefix_cache(self) -> None:
-        """Keep injected KV, and what is computed after it, out of the prefix cache: its hash would lie."""
+        """Keep injected KV, and what is computed after it, out of the prefix cache: its hash would lie. The same holds
+        for what is computed at other positions than any request's."""
         coordinator = self._manager.coordinator
         enter = coordinator.cache_blocks
 
         def enter_own(request: Request, num_computed_tokens: int) -> None:
-            is_to_get_some = request in self.copies
-            if not is_to_get_some and request.request_id not in self.glue and self._injected_of(request) is None:
+            branch, is_to_get_some = self._branches.get(request.request_id), request in self.copies
+            if branch is not None and branch.injected is None and not is_to_get_some:
+                enter(request, min(num_computed_tokens, branch.positions.num_plain))
+            elif branch is None and request.request_id not in self.glue:
                 enter(request, num_computed_tokens)
 
         coordinator.cache_blocks = enter_own  # type: ignore[method-assign]
-
-    def _injected_of(self, request: Request) -> InjectedKV | None:
-        """What was injected into a request, or into the one that it was forked from."""
-        branch = self._branches.get(request.request_id)
-        return None if branch is None else branch.injected
 
     def _slot_copies(self, request: Request, injected: InjectedKV) -> Iterator[SlotCopy]:
         (table,) = self._manager.get_block_ids(request.request_id)
@@ -205,13 +204,17 @@ class Injection:
             destination = slot_of(table, self._kept.block_size, copy.parent_index)
             yield SlotCopy(source, destination, copy.source_position, copy.position)
 
-    def _offsets(self, scheduled: Iterable[Request]) -> Iterator[tuple[str, int]]:
-        """Position minus index of the tokens that each request computes, where it is not 0."""
-        for request in scheduled if self._shifts_positions else ():
-            injected = self._injected_of(self._owner_of(request))
-            offset = 0 if injected is None else injected.positions.offset(request.num_computed_tokens)
-            if offset:
-                yield request.request_id, offset
+    def _shifts(
+        self, num_scheduled: Mapping[str, int], requests: Mapping[str, Request]
+    ) -> Iterator[tuple[str, list[Shift]]]:
+        """How the tokens that each request computes are shifted, where they are."""
+        for name, num_tokens in num_scheduled.items() if self._shifts_positions else ():
+            request = requests[name]
+            branch = self._branches.get(self._owner_of(request).request_id)
+            start = request.num_computed_tokens
+            runs = [] if branch is None else list(branch.positions.runs(start, start + num_tokens))
+            if any(run.position_offset for run in runs):
+                yield name, [Shift(run.end - run.start, run.position_offset) for run in runs]
 
     def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
         glue = make_glue(owner, run, arrival_time)

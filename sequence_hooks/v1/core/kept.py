@@ -21,7 +21,6 @@ from vllm.v1.request import Request
 class Kept:
     """What is kept of one child."""
 
-    branch: V1Branch
     child: Request
     parent: Request
     num_prompt: int
@@ -57,12 +56,12 @@ class KeptKV:
             self._manager.block_pool.touch(blocks)
             parent = branch.parent.sequence.request
             self._children.setdefault(parent, []).append(child.request_id)
-            self._by_child[child.request_id] = Kept(branch, child, parent, num_prompt, num_available, first, blocks)
+            self._by_child[child.request_id] = Kept(child, parent, num_prompt, num_available, first, blocks)
 
     def source(self, branch: V1Branch) -> Source:
         """What a join can copy of a finished child's KV."""
         kept = self._by_child.get(branch.request_id)
-        return Source(branch.sequence.num_prompt_tokens, 0 if kept is None else kept.num_available, branch.injected)
+        return Source(branch.strand, 0 if kept is None else kept.num_available)
 
     def slot(self, child: str, index: int) -> int:
         """The slot of a kept child's token, by its index in the child's context."""
@@ -91,13 +90,6 @@ class KeptKV:
             del self._children[kept.parent]
         self._manager.block_pool.free_blocks(reversed(kept.blocks))
         return True
-
-    def evict(self, child: str) -> bool:
-        """Discard what is kept of a child, whose context then counts as plain text; whether anything was kept."""
-        kept = self._by_child.get(child)
-        if kept is not None:
-            kept.branch.discard_injected()
-        return self.release(child)
 
     def candidates(self, busy: Collection[Request]) -> Iterator[EvictionCandidate[Request]]:
         """What could be evicted: that of children whose parents are not ``busy`` copying it."""

@@ -29,7 +29,7 @@ from sequence_hooks.tree.share import Key
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
-from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups
+from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups, first_of_hit
 from sequence_hooks.v1.core.injection import Injection
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kept import KeptKV
@@ -168,10 +168,13 @@ class HookScheduler(ReleaseScheduler):
         fork = self._forks.of(request)
         if fork is not None:
             return *fork, 0, False
-        if request.request_id in self.branches:
-            # It begins with what the prefix cache has, and computes the rest from its tokens.
-            self.branches[request.request_id].discard_injected()
-        return super()._get_local_prefix_cache_hit(request, *args)
+        found = super()._get_local_prefix_cache_hit(request, *args)
+        branch = self.branches.get(request.request_id)
+        if branch is None:
+            return found
+        # It begins with what the prefix cache has, and computes the rest from its tokens, at the positions they had.
+        branch.discard_injected()
+        return first_of_hit(found, branch.positions.num_plain, self._kept.block_size)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         if not self.branches:
@@ -219,7 +222,9 @@ class HookScheduler(ReleaseScheduler):
             # Its own handler has aborted it.
             return [], False
         new_token_ids, _ = self._append_upstream(request, new_token_ids, is_stale)
-        is_full = request.num_tokens >= self.max_model_len or branch.has_sampled_all(self.max_model_len)
+        is_full = request.num_tokens + branch.positions.lead >= self.max_model_len or branch.has_sampled_all(
+            self.max_model_len
+        )
         has_room = branch.count_sampled() and not is_full
         ending = sequence.ending(token_id, has_room)
         if ending is not None:
@@ -375,7 +380,7 @@ class HookScheduler(ReleaseScheduler):
         request.status = RequestStatus.WAITING
         self._tree_queue.prepend_request(request)
         if injected is not None and injected.copies:
-            for glue in reversed(self._injection.begin(request, injected)):
+            for glue in reversed(self._injection.begin(branch, injected)):
                 self.requests[glue.request_id] = glue
                 self._tree_queue.prepend_request(glue)
         else:
@@ -465,7 +470,7 @@ class HookScheduler(ReleaseScheduler):
         """Let a request that does not run, or what is kept of a finished one, give up its KV."""
         self.evictor.note(candidate)
         request = candidate.holder
-        if not self._kept.evict(request.request_id):
+        if not self._kept.release(request.request_id):
             self._remove(self._injection.stop(request))
             # Upstream's, which waits until no step in flight writes to the blocks.
             self._free_request_blocks(request)

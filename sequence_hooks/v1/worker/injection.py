@@ -93,14 +93,18 @@ class Injector:
             self._shifted = None
 
     def _shift(self, positions: torch.Tensor, request_ids: Iterable[str], num_scheduled: np.ndarray) -> None:
-        """Add each request's offset to ``positions`` in place; ``num_scheduled`` is [num_requests].
+        """Shift ``positions`` in place as the step says; ``num_scheduled`` is [num_requests].
 
         In place, since a CUDA graph reads them where upstream has put them.
         """
-        if self._step is None or not self._step.offsets:
+        if self._step is None or not self._step.shifts:
             return
-        offsets = [self._step.offsets.get(name, 0) for name, _ in zip(request_ids, num_scheduled, strict=False)]
-        shifts = to_device(np.repeat(np.array(offsets, dtype=np.int64), num_scheduled), positions.device)
+        by_request = self._step.shifts
+        each = zip(request_ids, num_scheduled, strict=False)
+        counts, offsets = zip(
+            *(shift for name, count in each for shift in by_request.get(name, [(count, 0)])), strict=True
+        )
+        shifts = to_device(np.repeat(np.array(offsets, dtype=np.int64), counts), positions.device)
         shifted = positions[: len(shifts)]
         shifted += shifts
         self._shifted = shifted, shifts

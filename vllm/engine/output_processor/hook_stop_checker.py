@@ -41,7 +41,9 @@ class HookStopChecker(StopChecker):
         branch = branch_of_seq(seq)
         has_tokens = branch is None or branch.count_sampled()
         max_len = self.max_len(lora_req)
-        is_full = seq.get_len() >= max_len or (branch is not None and branch.has_sampled_all(max_len))
+        # A position may be further than the number of tokens.
+        num_positions = seq.get_len() + (0 if branch is None else branch.positions.lead)
+        is_full = num_positions >= max_len or (branch is not None and branch.has_sampled_all(max_len))
         if not seq.is_finished() and (is_full or not has_tokens):
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
