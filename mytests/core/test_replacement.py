@@ -131,6 +131,7 @@ class TestJoin:
         assert (join.position, join.num_merged, join.num_replaced) == (3, 2, 2)
         assert (join.num_context, join.num_prefill) == (5, 2)
         assert (root.num_sampled, root.num_context) == (5, 7)
+        assert text_of(root.output_in_context) == "ayzc$"
         engine.assert_empty()
 
     def test_its_children_are_joined_after_what_it_inserts(self) -> None:
