@@ -42,7 +42,7 @@ class V1Sequence:
         self.output_in_context: Sequence[int] = TokenView(request.all_token_ids, self.num_prompt_tokens)
         """Its context after its prompt."""
 
-        self.output_token_ids = self.output_in_context
+        self.output_token_ids: Sequence[int] = self.output_in_context
         self.ended_with: RequestStatus | None = None
         """Upstream's status at its own end; None until then, and of one that was aborted before."""
 
