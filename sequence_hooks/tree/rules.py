@@ -251,7 +251,7 @@ def keeps_kv(child: Branch[Any]) -> bool:
     if parent is None or spec is None or not child.sees_parent or spec.is_detached:
         return False
     # One that ends at a join which replaces something has given up its KV from there on.
-    ends_replacing = child.ended_at_join and bool(child.joins[-1].num_replaced)
+    ends_replacing = child.ended_at_join and any(join.num_replaced for join in child.joins[-1:])
     has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
