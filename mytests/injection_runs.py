@@ -59,7 +59,7 @@ class Injecting(Setup):
 
 
 class Prefixed(PromiseHandler):
-    """A promise whose join gives what children began with, too."""
+    """A promise whose join gives what children began with, too, closes each result, and ends with a text."""
 
     hooks: SpecialKwargs
 
@@ -67,7 +67,7 @@ class Prefixed(PromiseHandler):
         super().__init__(self.hooks)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return [piece for child in children for piece in (PrefixOf(child), child)]
+        return [*(piece for child in children for piece in (PrefixOf(child), child, 120)), "w007"]
 
 
 Place = tuple[tuple[int, ...], int]

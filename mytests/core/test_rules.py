@@ -405,6 +405,12 @@ def ended_child(outcome: Outcome = "stopped", **fields: Any) -> Branch[PlainSequ
 
 
 class TestKeptKV:
+    def test_a_child_may_end_without_a_join(self) -> None:
+        """With its tree's tokens used up, before it had any children."""
+        child = ended_child("length")
+        child.ended_at_join = True
+        assert keeps_kv(child) and not child.joins
+
     """Of a child that ends, until it is copied to its parent."""
 
     @pytest.mark.parametrize("outcome", ["stopped", "length"])
