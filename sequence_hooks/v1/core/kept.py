@@ -21,6 +21,7 @@ from vllm.v1.request import Request
 class Kept:
     """What is kept of one child."""
 
+    branch: V1Branch
     child: Request
     parent: Request
     num_prompt: int
@@ -56,7 +57,7 @@ class KeptKV:
             self._manager.block_pool.touch(blocks)
             parent = branch.parent.sequence.request
             self._children.setdefault(parent, []).append(child.request_id)
-            self._by_child[child.request_id] = Kept(child, parent, num_prompt, num_available, first, blocks)
+            self._by_child[child.request_id] = Kept(branch, child, parent, num_prompt, num_available, first, blocks)
 
     def source(self, branch: V1Branch) -> Source:
         """What a join can copy of a finished child's KV."""
