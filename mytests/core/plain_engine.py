@@ -58,9 +58,15 @@ PlainBranch = Branch[ComputedSequence]
 class PlainEngine:
     """Both ports of the driver, and what an engine does between them."""
 
-    def __init__(self, hooks: SpecialKwargs, max_len: int = 100, observers: Sequence[TreeObserver] = ()) -> None:
+    def __init__(
+        self,
+        hooks: SpecialKwargs,
+        max_len: int = 100,
+        observers: Sequence[TreeObserver] = (),
+        vocab_size: int | None = None,
+    ) -> None:
         log = HookLog(logging.getLogger(__name__), OncePerRequest())
-        self.driver = ForkJoinDriver(hooks, self, self, log, None, observers)
+        self.driver = ForkJoinDriver(hooks, self, self, log, vocab_size, observers)
         self.triggers = Triggers.of(hooks, None)
         self.length = max_len
         self.queue: list[PlainBranch] = []

@@ -30,6 +30,11 @@ def join_after_aborting(children: Any) -> str:
     return "x"
 
 
+def join_with_a_stranger(children: Any) -> list[int]:
+    """A join function whose token no vocabulary has."""
+    return [1000]
+
+
 def fed(engine: PlainEngine, branch: PlainBranch, *tokens: int | str) -> None:
     """Have a sequence sample these tokens, one step each."""
     for token in tokens:
@@ -166,6 +171,21 @@ class TestWhatFails:
         assert (root.phase, root.sequence.output_token_ids) == ("finished", [PROMISE, SYNC])
         engine.assert_empty()
 
+    def test_what_is_assembled_has_tokens_of_the_vocabulary(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Otherwise nothing is merged for the children, and the log says why."""
+        fields: dict[str, Any] = {"sync_token_id": None, "block_on": "never"}
+        strange = f"{__name__}.{join_with_a_stranger.__name__}"
+        hooks = dataclasses.replace(HOOKS, **fields, child_merge_strategy=strange)
+        engine = PlainEngine(hooks, vocab_size=500)
+        root = engine.add("r")
+        fed(engine, root, PROMISE, EOS)
+        with caplog.at_level(logging.ERROR):
+            fed(engine, root.children[0], EOS)
+            engine.driver.join_ready()
+        assert root.phase == "finished"
+        assert "a join function failed" in caplog.text and "1000" in caplog.text
+        engine.assert_empty()
+
     def test_resuming_names_those_that_wait(self) -> None:
         """An id that does not wait is an error, as is a token outside of the vocabulary, and nothing changes."""
         engine = PlainEngine(dataclasses.replace(HOOKS, sync_resume="manual"))
@@ -189,6 +209,19 @@ class TestLimits:
         root.limits = dataclasses.replace(root.limits, hooks=False)
         fed(engine, root, PROMISE, SYNC, EOS)
         assert (root.children, root.phase) == ([], "finished")
+        engine.assert_empty()
+
+    def test_a_budget_is_used_up_once(self) -> None:
+        """Though another sequence samples in the same step."""
+        order = Order()
+        engine = PlainEngine(dataclasses.replace(HOOKS, max_tree_tokens=4), observers=[order])
+        root = engine.add("r")
+        fed(engine, root, PROMISE, PROMISE)
+        fed(engine, root.children[0], "a", "b")
+        engine.sample(root, ord("c"))
+        engine.driver.join_ready()
+        assert {each.ended_as for each in root.subtree()} == {"length"}
+        assert order.names.count("Limited") == 1
         engine.assert_empty()
 
     def test_children_come_before_their_parents_where_all_are_aborted(self) -> None:
