@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from mytests.engine import HASHES_FULL_BLOCKS
-from mytests.engine.surgical import CHILD, PROMISE, SurgicalEngine, completed, finished, plan
+from mytests.engine.surgical import CHILD, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
 from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, held, moves, prefilled
 
@@ -242,11 +242,10 @@ class TestPrefixCache:
 
     def test_overlapping_results_do_not_find_plain_text(self) -> None:
         """A parent that is recomputed has the tokens of a request in the cache, at other positions."""
-        engine = SurgicalEngine(OVERLAP, num_blocks=22, prefix_caching=True)
-        script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 50, t="b")
-        engine.add("t", prompt="prompt!.ABCDEF\nXYZzzzz")
-        engine.run(script)
-        engine.add("s", prompt="s" * 24)
+        engine = SurgicalEngine(OVERLAP, num_blocks=20, prefix_caching=True)
+        script = plan(r="!." + "z" * 20, r_child_0="ABCDEF", r_child_1="XYZ", s="a" * 40)
+        # It runs on, so that its blocks stay.
+        engine.add("s", prompt=f"prompt{chr(PROMISE)}{chr(SYNC)}ABCDEF\nXYZzzzz")
         engine.add(prompt="prompt")
         engine.run_until(lambda: engine.num_preemptions() > 0, script)
         engine.run_until(lambda: engine.num_sampled("r") > 15 and engine.statuses()["r"] == "RUNNING", script)
