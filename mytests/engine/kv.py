@@ -58,7 +58,9 @@ class PretendedKV:
             assert held is not None and held.token == token, f"{name} reads {held} at {index}"
             is_own = held.is_injected or held.context == contexts[index]
             assert is_own, f"{name} reads {held} behind {tokens[:index]}"
-            assert held.position == positions.of(index), f"{name} reads {held} at {index}"
+            # Without a tree nothing of the package is called, whose calls tests count.
+            position = index if positions is PLAIN else positions.of(index)
+            assert held.position == position, f"{name} reads {held} at {index}"
 
     def _write(self, block: int, place: int, entry: Entry) -> None:
         self.blocks.setdefault(block, {})[place] = entry
