@@ -115,7 +115,7 @@ class ReplacingWalks(V0Walks):
     budgets = (None, None, 50)
 
 
-@sizes(300, 1_000)
+@sizes(600, 1_000)
 def test_random_walks_that_replace(size: int) -> None:
     """The same where contexts do not only grow."""
     walk(ReplacingWalks, size)

@@ -10,8 +10,9 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.builtin import PromiseHandler
-from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.branch import Branch, Phase
 from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.events import Spawned, TreeEvent
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.rules import Merge, join, joined
 from sequence_hooks.tree.sequence import Outcome
@@ -119,3 +120,24 @@ class Tokenizer:
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         names = {token_id: name for name, token_id in self.get_vocab().items()}
         return "".join(names.get(token_id, chr(token_id)) for token_id in token_ids)
+
+
+class Noted(list[TreeEvent]):
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases: list[Phase] = []
+        """That of the branch, at each event."""
+
+    def note(self, branch: Branch[Any], event: TreeEvent) -> None:
+        name = event.spec.request_id if isinstance(event, Spawned) else event.request_id
+        assert branch.request_id == name
+        self.append(event)
+        self.phases.append(branch.phase)
+
+    def take(self) -> list[TreeEvent]:
+        """Return what it was told since the last call."""
+        taken = list(self)
+        self.clear()
+        return taken

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mytests.characters import EOS, ids
+from mytests.characters import EOS, PROMISE, SYNC, ids
 from mytests.core.plain import PlainSequence
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.triggers import Triggers
@@ -21,6 +21,8 @@ from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.tree.rules import Merge, needs_kv
+
+HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
 
 
 class ComputedSequence(PlainSequence):
@@ -213,3 +215,10 @@ class PlainEngine:
         for child in parent.children:
             if not needs_kv(child):
                 self.kept.pop(child.request_id, None)
+
+
+def fed(engine: PlainEngine, branch: PlainBranch, *tokens: int | str) -> None:
+    """Have a sequence sample these tokens, one step each."""
+    for token in tokens:
+        engine.driver.join_ready()
+        engine.sample(branch, ord(token) if isinstance(token, str) else token)

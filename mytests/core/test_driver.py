@@ -10,15 +10,11 @@ import msgspec
 import pytest
 
 from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.core.plain_engine import ComputedSequence, PlainBranch, PlainEngine
-from sequence_hooks.config import SpecialKwargs
+from mytests.core.plain_engine import HOOKS, ComputedSequence, PlainBranch, PlainEngine, fed
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import TreeEvent
 from sequence_hooks.tree.rules import Decision
-
-HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
-
 
 ABORTS: list[Callable[[], None]] = []
 """What the next join function does first."""
@@ -33,13 +29,6 @@ def join_after_aborting(children: Any) -> str:
 def join_with_a_stranger(children: Any) -> list[int]:
     """A join function whose token no vocabulary has."""
     return [1000]
-
-
-def fed(engine: PlainEngine, branch: PlainBranch, *tokens: int | str) -> None:
-    """Have a sequence sample these tokens, one step each."""
-    for token in tokens:
-        engine.driver.join_ready()
-        engine.sample(branch, ord(token) if isinstance(token, str) else token)
 
 
 def refusing(engine: PlainEngine, does: Callable[[PlainBranch], None]) -> None:

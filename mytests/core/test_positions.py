@@ -8,8 +8,7 @@ from sys import maxsize
 import pytest
 
 from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.core.plain_engine import PlainBranch, PlainEngine
-from mytests.core.test_driver import HOOKS, fed
+from mytests.core.plain_engine import HOOKS, PlainBranch, PlainEngine, fed
 from sequence_hooks.handlers import Merged
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.results import ChildOutput

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from mytests.characters import EOS, PROMISE, SYNC, ids
+from mytests.core.asking import Asks, branch_with, decided
 from mytests.core.plain import PlainSequence, Trees, child_of, encode, end, handler, merged
-from mytests.core.plain_engine import PlainBranch, PlainEngine
-from mytests.core.test_driver import fed
-from mytests.core.test_rules import Asks, branch_with, decided
+from mytests.core.plain_engine import PlainBranch, PlainEngine, fed
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput, Origin, Segment

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged, spec
+from mytests.core.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged, spec
 from sequence_hooks.results import Join, Segment
-from sequence_hooks.tree.branch import Branch, Phase
-from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned, TreeEvent
+from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned
 from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import IllegalStep
@@ -171,27 +171,6 @@ class TestSteps:
             joined(trees, root)
         with pytest.raises(IllegalStep, match=r"^r does not wait for a caller$"):
             trees.resume(root, ())
-
-
-class Noted(list[TreeEvent]):
-    """An observer that keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phases: list[Phase] = []
-        """That of the branch, at each event."""
-
-    def note(self, branch: Branch[Any], event: TreeEvent) -> None:
-        name = event.spec.request_id if isinstance(event, Spawned) else event.request_id
-        assert branch.request_id == name
-        self.append(event)
-        self.phases.append(branch.phase)
-
-    def take(self) -> list[TreeEvent]:
-        """Return what it was told since the last call."""
-        taken = list(self)
-        self.clear()
-        return taken
 
 
 class TestEvents:

@@ -10,10 +10,8 @@ import pytest
 
 from mytests.characters import EOS, PROMISE, SYNC
 from mytests.core.plain import HOOKS as PLAIN
-from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, end, handler, merged
-from mytests.core.plain_engine import PlainEngine
-from mytests.core.test_driver import HOOKS, fed
-from mytests.core.test_tree import Noted
+from mytests.core.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged
+from mytests.core.plain_engine import HOOKS, PlainEngine, fed
 from mytests.naming import HANDLERS, NEWEST
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.live.trees import tree_of

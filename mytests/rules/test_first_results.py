@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
+from mytests.released import assert_released
 from mytests.rules.handlers import FORK, own
 from mytests.rules.injecting import moves, prefilled
-from mytests.rules.test_released import assert_released
 
 LONG = "L" * 40
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.released import assert_released
 from mytests.rules.injecting import INJECT, SYNC_INJECT
 
 SCRIPT = {"r": "!.z", "r_child_0": "A!.B", "r_child_0_child_0": "CDEFGH"}
@@ -20,12 +21,6 @@ def started(hooks: SpecialKwargs) -> tuple[SurgicalEngine, list[Any]]:
     (root,) = engine.scheduler.trees.roots
     (child,) = root.children
     return engine, [child, *child.children]
-
-
-def assert_released(branch: Any) -> None:
-    """Nobody can read its context."""
-    with pytest.raises(LookupError, match=r"context .*is not kept"):
-        branch.sequence.prompt_token_ids[0]
 
 
 @pytest.mark.parametrize(

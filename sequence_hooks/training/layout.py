@@ -181,7 +181,9 @@ class _Layout:
         num_computed = num_kept if self._way.merge == "concatenate" else join.num_context - (join.num_prefill or 1)
         num_laid_out = min(num_kept, len(self._contexts) - 1)
         start = min(num_laid_out, num_computed)
-        positions, following = [*map(self._position, range(start, num_laid_out))], self._next_positions[num_laid_out]
+        positions = [*map(self._position, range(start, num_laid_out))]
+        # As `sequence_hooks.tree.positions.Positions.until`: where the first token that goes has been.
+        following = max(self._position(num_laid_out), self._position(num_laid_out - 1) + 1)
         del self._contexts[start + 1 :], self._next_positions[start + 1 :]
         self._seen = {self._table.last(context) for context in self._contexts[1:]}
         for position in positions:
