@@ -237,7 +237,7 @@ class Walks(RuleBasedStateMachine):
             "max_tree_tokens": draw(*self.budgets),
             "max_tree_sequences": draw(*self.most_sequences),
             "child_merge_strategy": strategy,
-            "position_rule": draw("sequential", "overlap") if injects else "sequential",
+            "position_rule": draw("overlap", "sequential") if injects else "sequential",
             "blocked_kv_policy": draw(*self.policies),
             "max_running_children": draw(None, None, 1, 3),
             "handlers": {**HANDLERS, **draw(*self.handlers)},

@@ -81,7 +81,7 @@ class ReplacingWalks(PlainWalks):
 
 @pytest.mark.parametrize("machine", [PlainWalks, BudgetWalks, ReplacingWalks])
 @pytest.mark.parametrize(
-    "size", [pytest.param(700, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
+    "size", [pytest.param(1_000, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
 )
 def test_random_walks(size: int, machine: type[PlainWalks]) -> None:
     """All invariants hold, and the walks reach all that they must."""
