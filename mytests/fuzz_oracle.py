@@ -191,15 +191,19 @@ class _Replay:
     def _ending(self, token: int) -> str | None:
         params = self.node.params
         new = piece(token, params)
-        if ends_by_token(token, self.num_sampled, params):
+        is_last = ends_by_token(token, self.num_sampled, params)
+        if is_last:
             self.stop_reason = token if token in params.stop_token_ids and not self._is_eos(token) else None
             self.text = self.text[: len(self.text) - len(new) * (not params.include_stop_str_in_output)]
-            return "stop"
+            if not (DIALECT.stop_strings_within_stop_tokens and params.include_stop_str_in_output):
+                return "stop"
         least = min(params.min_tokens, self.rules.max_tree_tokens)
         found = find_stop(self.text[self.merged_text_end :], len(new), params)
         if found is not None and self.num_sampled >= least + DIALECT.least_for_stop_string:
             self.stop_reason, kept = found
             self.text = self.text[: self.merged_text_end + kept]
+            return "stop"
+        if is_last:
             return "stop"
         room = self.rules.max_model_len - len(self.node.prompt)
         is_full = len(self.context) >= room or (bool(self.replaced) and self.num_sampled >= room)

@@ -121,7 +121,7 @@ def test_random_walks_that_replace(size: int) -> None:
     walk(ReplacingWalks, size)
 
 
-@sizes(200, 1_000)
+@sizes(500, 1_000)
 def test_random_walks_on_a_budget(size: int) -> None:
     """The same where all sequences of a tree may end at once, wherever they are."""
     walk(BudgetWalks, size)

@@ -41,6 +41,9 @@ class Dialect:
     stops_within_grammars: bool
     """Whether a grammar may have words that are also stop tokens."""
 
+    stop_strings_within_stop_tokens: bool
+    """Whether a stop string is looked for in the text of a token that has ended its sequence, where that is kept."""
+
     has_cached_prompt_logprobs: bool
     """Whether a request may ask for prompt logprobs on an engine with prefix caching."""
 
@@ -89,6 +92,7 @@ V0 = Dialect(
     engine_grammar_backends=("auto",),
     least_adapter=0,
     stops_within_grammars=True,
+    stop_strings_within_stop_tokens=False,
     has_cached_prompt_logprobs=False,
     has_adapted_prompt_logprobs=True,
     least_chunk=(8, 16),
@@ -116,6 +120,7 @@ V1 = Dialect(
     # Upstream's CPU kernels give requests without an adapter that of the last slot.
     least_adapter=1,
     stops_within_grammars=False,
+    stop_strings_within_stop_tokens=True,
     has_cached_prompt_logprobs=True,
     # Upstream applies an adapter of the head to as many rows as are sampled.
     has_adapted_prompt_logprobs=False,
