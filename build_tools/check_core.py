@@ -36,7 +36,7 @@ assert not engines, f"importing sequence_hooks imports {engines}"
 _REPEATS = 7
 _IGNORED = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
-_USED_BY_TESTS = ("__init__.py", "characters.py", "reference.py", "stepped.py", "walks.py")
+_USED_BY_TESTS = ("__init__.py", "characters.py", "naming.py", "reference.py", "stepped.py", "walks.py")
 """What `mytests/core` imports of `mytests` besides itself."""
 
 

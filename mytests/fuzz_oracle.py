@@ -310,8 +310,10 @@ def _runs(segments: Iterable[Segment], are_replaced: Sequence[bool]) -> list[Seg
     for segment in segments:
         for position in range(segment.start, segment.end):
             is_replaced, last = are_replaced[position], runs[-1] if runs else None
-            is_next = position > segment.start or segment.origin == "sampled"
-            if last and is_next and (last.origin, last.is_replaced) == (segment.origin, is_replaced):
+            # What was replaced may have gone in parts.
+            is_next = position > segment.start or segment.origin == "sampled" or is_replaced
+            of = segment.origin, segment.child, is_replaced
+            if last and is_next and (last.origin, last.child, last.is_replaced) == of:
                 runs[-1] = replace(last, end=position + 1)
             else:
                 runs.append(replace(segment, start=position, end=position + 1, is_replaced=is_replaced))

@@ -224,7 +224,7 @@ FORK = (
         (Edit("sequence_hooks.config.continuing:continuing_ids", "", "return _encode(text, tokenizer)"),),
         "Tokenizers of SentencePiece's kind put a space before each text that is inserted.",
         surgical(
-            "mytests/core/test_continuing.py",
+            "mytests/test_continuing.py",
             "mytests/rules/test_fan_out.py::TestFanOut::test_no_space_is_put_where_texts_are_inserted",
         ),
         BOTH,

@@ -11,7 +11,7 @@ from sequence_hooks.config.presets import PROTOCOLS
 
 POINTS = ("trigger", "context", "prefix", "positions", "end", "merge", "mask", "prompt", "limits", "checkpoints")
 ROWS = (*POINTS, "tried")
-PAGE = Path(__file__).parents[2] / "docs/protocols.md"
+PAGE = Path(__file__).parents[1] / "docs/protocols.md"
 SOURCE = re.compile(r"^(guess|not known)|arXiv \d{4}\.\d{5}|pull request \d+|[\w./-]+\.(py|md|rs|txt|sh)\b")
 """A paper, or a file of a repository; or that there is none."""
 
