@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guard: a text that a model is not to sample is put right in its context, and it goes on after the right one.
+"""A guard: a text that a model is not to sample is put right in its context, and it goes on after the right one::
 
     sampled       a  b  <  Wrong  >\n
     output        a  b  <  Wrong  >\n  b  <  Right  >      what was replaced stays, for the caller to see
