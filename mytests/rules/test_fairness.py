@@ -110,6 +110,25 @@ class TestNewRequests:
         assert engine.num_preemptions() > 2
         abort_all(engine, "r")
 
+    def test_one_gets_the_kv_of_a_sequence_that_waits(self) -> None:
+        """Before it takes the row of a child, which would not be enough; what gave it up computes it again."""
+        hooks = dataclasses.replace(HOOKS, child_context="none", child_prefix_token_ids=(ord("p"),))
+        engine = SurgicalEngine(hooks, max_num_seqs=4, num_blocks=45, max_model_len=110)
+        engine.add("r", prompt="r" * 92)
+
+        def choose(sampling: Sampling) -> int:
+            if sampling.request_id == "r_child_0":
+                return EOS if sampling.num_sampled == 100 else ord("x")
+            return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else EOS
+
+        engine.run_until(lambda: "r_child_0" in running(engine, "r"), choose)
+        engine.add("s", prompt="s" * 100)
+        engine.run_until(lambda: "s" in engine.outputs, choose, max_steps=STEPS_OF_PATIENCE_FOR_KV + 2 * SOON)
+        assert children_running(engine) == ["r_child_0"] and engine.num_preemptions() == 0
+        engine.run_until(engine.is_idle, choose)
+        assert finished(engine, "s").finish_reason == "stop"
+        engine.assert_empty()
+
     def test_a_preempted_child_samples_what_it_would_have(self) -> None:
         """It goes on where it was, before its younger siblings."""
         engine = SurgicalEngine(WAVES, max_num_seqs=4, **ROOM)
