@@ -43,6 +43,9 @@ def _ends_of(words: tuple[int, int, int]) -> str:
     return " ".join(map(word, range(first, first + count)))[-length:]
 
 
+_ANY_TWO = "9 w"
+"""What any two words may have between them, such as the last of a child and the next of its parent."""
+
 _stops = st.tuples(st.integers(7, VOCABULARY - 2), st.integers(1, 2), st.integers(1, 7)).map(_ends_of)
 _FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "sampled": {
@@ -62,7 +65,7 @@ _FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "bad_words": {"bad_words": st.lists(st.lists(_words, min_size=1, max_size=2).map(tuple), max_size=3)},
     "min_tokens": {"min_tokens": st.integers(0, LONGEST)},
     "stop": {
-        "stop": st.lists(_stops | st.just("w") | st.just("3"), min_size=1, max_size=3),
+        "stop": st.lists(_stops | st.sampled_from(["w", "3", _ANY_TWO]), min_size=1, max_size=3),
         "include_stop_str_in_output": st.booleans(),
     },
     "stop_tokens": {
