@@ -61,6 +61,13 @@ FIELDS: dict[str, dict[str, Any]] = {
         "block_on": "sync",
         "trigger_by": "text",
     },
+    "skeleton": {
+        "handlers": {"###": "sequence_hooks.protocols.skeleton.handler"},
+        "trigger_by": "text",
+        "hooks_on_request": True,
+        "child_sampling_params": {"max_tokens": 160, "stop": ["\n\n"]},
+        "max_children": 10,
+    },
     "threadweaver": {
         "handlers": {"</Outlines>": "sequence_hooks.protocols.threadweaver.handler"},
         "trigger_by": "text",
