@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from sequence_hooks.config.outlines import heading, last_outline_in, outline_in
 from sequence_hooks.handlers import Actions, TokenEvent
-from sequence_hooks.protocols.skeleton import Skeleton, handler, heading, last_outline_in, outline_in
+from sequence_hooks.protocols.skeleton import Skeleton, handler
 
 
 class Tokenizer:

@@ -15,11 +15,11 @@ child has its parent's context, whose KV it shares. Their router is a model, or 
 answer without an outline.
 """
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from sequence_hooks.config.outlines import MAX_CHARACTERS, THOUGHT, TRIGGER, heading, last_outline_in, outline_in
 from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
@@ -41,14 +41,8 @@ SOURCES = {
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
 
-TRIGGER = "###"
-MAX_CHARACTERS = 200
-"""The longest point that is expanded."""
-
 _MAX_POINTS = 256
-_POINT = re.compile(r"(\d{1,6})\. (\S.*)")
 _QUESTION = "Explain point {} in two or three sentences."
-_THOUGHT = "</think>"
 
 
 class Skeleton:
@@ -81,13 +75,20 @@ class Skeleton:
         for child in children:
             number = int(child.request_id.rpartition("_")[2]) + 1
             begin = child.prefix_token_ids[len(self._asking(number)) :]
-            merged += [*(["\n\n"] if merged else []), *begin, child]
+            merged += [*(["\n\n"] if merged else []), *begin, child, self._rest(child)]
         return merged
 
     def _spawn(self, number: int, point: str) -> Spawn:
         begin = prefix_ids_of(heading(number, point), self._tokenizer)
         # The grammar is the outline's; whatever else its parent has, a child has, too.
         return Spawn((*self._asking(number), *begin), {"structured_outputs": None})
+
+    def _rest(self, child: ChildOutput) -> str:
+        """What a token with the stop string has before it, such as a full stop; the result does not have that token."""
+        result, text = self._tokenizer.decode(list(child.result_token_ids), skip_special_tokens=True), child.text
+        # Some decoders leave out a space at the beginning.
+        has_result = bool(child.result_token_ids) and text.lstrip().startswith(result.lstrip())
+        return text.lstrip()[len(result.lstrip()) :] if has_result else ""
 
     def _can_expand(self, points: Sequence[str]) -> bool:
         """Whether no point is too much, or would end its own turn. What is too long is not cut: it would look whole."""
@@ -97,46 +98,17 @@ class Skeleton:
 
     def _start(self, sampled: list[int]) -> int:
         """The first token after what was thought."""
-        thought = start_of(_THOUGHT, sampled, self._tokenizer)
+        thought = start_of(THOUGHT, sampled, self._tokenizer)
         if thought is None:
             return 0
         ends = range(thought.index + 1, len(sampled))
-        return next(end for end in ends if _THOUGHT in self._text(sampled[thought.index : end]))
+        return next(end for end in ends if THOUGHT in self._text(sampled[thought.index : end]))
 
     def _ids_asking(self, number: int) -> tuple[int, ...]:
         return prefix_ids_of(self._turn.asking(_QUESTION.format(number)), self._tokenizer)
 
     def _text(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
-
-
-def outline_in(text: str) -> list[str]:
-    """The points of an answer that is an outline and the trigger; none if it is anything else."""
-    answer, trigger, _ = text.rpartition(_THOUGHT)[2].partition(TRIGGER)
-    return _points(answer.strip().splitlines()) if trigger else []
-
-
-def last_outline_in(prompt: str) -> list[str]:
-    """The points that end a prompt."""
-    lines = prompt.rstrip().splitlines()
-    first = next((index for index in reversed(range(len(lines))) if re.search(r"(?:^|\D)1\. \S", lines[index])), None)
-    if first is None:
-        return []
-    # What begins an assistant's answer may stand on the same line.
-    begun = re.sub(r"^.*?(?<!\d)(?=1\. \S)", "", lines[first])
-    return _points([begun, *lines[first + 1 :]])
-
-
-def heading(number: int, point: str) -> str:
-    """What the expansion of a point begins with."""
-    return f"{number}. {point.rstrip(' :.')}:"
-
-
-def _points(lines: Sequence[str]) -> list[str]:
-    found = [_POINT.fullmatch(line.strip()) for line in lines if line.strip()]
-    numbered = [(int(each[1]), each[2].strip()) for each in found if each]
-    is_outline = len(numbered) == len(found) and [number for number, _ in numbered] == [*range(1, len(found) + 1)]
-    return [point for _, point in numbered] if is_outline else []
 
 
 def handler(tokenizer: Decoder) -> Skeleton:
