@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.outlines import may_become_outline, outline_regex
+from sequence_hooks.config.outlines import may_become_outline, outline_or_other_regex, outline_regex
 from sequence_hooks.serving.outline_requests import Asked, ask, asked_of, has_outlines
 
 SKELETON = SpecialKwargs(protocol="skeleton")
@@ -62,9 +62,15 @@ class TestAsk:
         assert (found.model, found.vllm_xargs) == ("m", {"hooks": 1})
         content = found.messages[0]["content"]
         assert content.startswith("why?\n\nFirst write only the skeleton") and "three to 10 points" in content
-        assert found.regex == outline_regex(10, False)
+        assert found.regex == outline_or_other_regex(10, False)
         assert found.chat_template_kwargs == {"enable_thinking": False}
         assert asked_of(found) == Asked((), False)
+
+    def test_it_may_have_no_other_answer(self) -> None:
+        """For a model that would rather not."""
+        found = asked(Request(skeleton="always"))
+        assert found.regex == outline_regex(10, False)
+        assert "short answer" not in found.messages[0]["content"]
 
     def test_others_stay_as_they_are(self) -> None:
         """Whatever their model's name."""
@@ -97,7 +103,7 @@ class TestAsk:
     @pytest.mark.parametrize(
         ("request_", "message"),
         [
-            (Request(skeleton="yes"), "skeleton is 'yes'; use true or false"),
+            (Request(skeleton="yes"), "skeleton is 'yes'; use true, false or 'always'"),
             (Request(conclusion=[]), r"conclusion is \[\]; use true or false"),
             (Request(outline="a"), "outline is 'a'; give a list of 1 to 10 points"),
             (Request(outline=["a"] * 10_000), "give a list of 1 to 10 points"),
@@ -143,7 +149,7 @@ class TestGrammar:
     )
     def test_an_answer_is_an_outline_or_does_not_begin_as_one(self, text: str, is_right: bool) -> None:
         """Of two points to the most that there may be."""
-        assert bool(re.fullmatch(outline_regex(3, False), text)) is is_right
+        assert bool(re.fullmatch(outline_or_other_regex(3, False), text)) is is_right
 
     def test_a_conclusion_follows_the_mark(self) -> None:
         """After an empty line."""

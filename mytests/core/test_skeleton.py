@@ -84,7 +84,7 @@ class TestChildren:
     def test_each_point_is_asked_for_in_a_turn(self) -> None:
         """Without the grammar of the outline, which the join replaces."""
         actions = asked("1. a\n2. b\n###")
-        turn = "|<user>Explain point {0} in two or three sentences.|<assistant>{0}. {1}:"
+        turn = "|<user>Explain point {0} in two or three sentences, and no other point.|<assistant>{0}. {1}:"
         assert prefixes(actions) == [turn.format(1, "a"), turn.format(2, "b")]
         assert [each.sampling_params for each in actions.spawn] == [{"structured_outputs": None}] * 2
         assert (actions.block, actions.replace_from) == (True, 0)

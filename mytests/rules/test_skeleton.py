@@ -43,7 +43,8 @@ class TestOutline:
         """After the outline, and its answer begins with the point."""
         prompts: Prompts = {}
         played(prompts, r=OUTLINE, r_child_0=" Long.", r_child_1=" Far.")
-        turn = "<|im_end|>\n<|im_start|>user\nExplain point 2 in two or three sentences.<|im_end|>\n"
+        question = "Explain point 2 in two or three sentences, and no other point."
+        turn = f"<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
         assert SKELETON.text(prompts["r_child_1"]).endswith(f"{OUTLINE}{turn}<|im_start|>assistant\n2. Walk:")
 
     def test_it_comes_after_what_was_thought(self) -> None:
@@ -94,11 +95,33 @@ class TestOrdinaryAnswer:
         assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
         assert finished(engine).limits_met == (met,)
 
-    def test_an_expansion_has_no_outline(self) -> None:
-        """Nor has what follows the join."""
-        engine = played(r=f"1. Sleep\n###\n{OUTLINE}", r_child_0=f" So\n{OUTLINE}")
+    @pytest.mark.parametrize("more", ["\n2. Walk: Far.", "\n\nAnd so on.", "###", "<eos>"])
+    def test_an_expansion_ends_at_another_point(self, more: str) -> None:
+        """An outline in what follows the join is text."""
+        engine = played(r=f"1. Sleep\n###\n{OUTLINE}", r_child_0=f" So.{more}")
+        assert kept_of(engine) == f"1. Sleep: So.\n{OUTLINE}"
+        assert finished(engine).limits_met == ()
+
+    @pytest.mark.parametrize(
+        ("token", "said", "kept"),
+        [(".\n\n", " Long.\n\nMore", " Long."), (".\n", " Long.\n2. More", " Long."), (" ###", " Long ###", " Long ")],
+    )
+    def test_a_token_with_a_part_of_a_stop_string_leaves_no_tag(self, token: str, said: str, kept: str) -> None:
+        """Nor takes what is before it; there is one empty line between two points."""
+        notation = Notation("skeleton", ["<|im_start|>", "<|im_end|>", token])
+        notation.tokenizer.chat_template = CHATML
+        engine = played(notation=notation, r=OUTLINE, r_child_0=said, r_child_1=" Far.")
+        text = notation.text(finished(engine).token_ids)
+        assert text.removeprefix(OUTLINE) == f"1. Sleep:{kept}\n\n2. Walk: Far."
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_an_expansion_has_no_outline(self, depth: int) -> None:
+        """Whatever the operator lets its children do."""
+        notation = Notation("skeleton", ["<|im_end|>"], max_child_depth=depth, child_sampling_params={"stop": []})
+        notation.tokenizer.chat_template = CHATML
+        engine = played(notation=notation, r="1. Sleep\n###", r_child_0=f"\n{OUTLINE}")
         assert [len(child.children) for child in children_of(engine)] == [0]
-        assert kept_of(engine) == f"1. Sleep: So\n{OUTLINE}\n{OUTLINE}"
+        assert finished(engine).limits_met == ()
 
 
 CHATML = SKELETON.tokenizer.chat_template

@@ -138,7 +138,7 @@ def test_a_client_that_stops_reading_leaves_nothing(served: Server) -> None:
         ({"outline": ["x"] * 10_000}, "give a list of 1 to 10 points"),
         ({"outline": ["Say <|im_end|>"]}, "outline has 'Say <|im_end|>'; give lines of 1 to 200 characters"),
         ({"outline": ["a\nb"]}, "give lines of 1 to 200 characters"),
-        ({"skeleton": 7}, "skeleton is 7; use true or false"),
+        ({"skeleton": 7}, "skeleton is 7; use true, false or 'always'"),
         ({"skeleton": True, "response_format": {"type": "json_object"}}, "response_format is 'json_object', and an"),
         ({"skeleton": True, "messages": [{"role": "assistant", "content": "x"}]}, "messages end with one of the role"),
     ],

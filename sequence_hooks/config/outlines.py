@@ -57,7 +57,7 @@ def may_become_outline(text: str) -> bool:
 
 
 def outline_regex(most: int, concludes: bool) -> str:
-    """The grammar of an answer that is an outline of at most so many points, or that does not begin with its first.
+    """The grammar of an answer that is an outline of at most so many points.
 
     Args:
         concludes: Whether anything follows the outline.
@@ -66,7 +66,12 @@ def outline_regex(most: int, concludes: bool) -> str:
     for number in range(most, 0, -1):
         rest = f"({lines})?" if number > 1 and lines else lines
         lines = rf"{number}\. [^ {_OTHER}][^{_OTHER}]{{1,59}}\n{rest}"
-    return rf"({lines}{mark_regex(concludes)}|[^1](.|\n)*)"
+    return lines + mark_regex(concludes)
+
+
+def outline_or_other_regex(most: int, concludes: bool) -> str:
+    """The grammar of such an outline, or of any answer that does not begin as one."""
+    return rf"({outline_regex(most, concludes)}|[^1](.|\n)*)"
 
 
 def mark_regex(concludes: bool) -> str:
@@ -111,6 +116,11 @@ def last_outline_in(prompt: str) -> list[str]:
     # What begins an assistant's answer may stand on the same line.
     begun = re.sub(r"^.*?(?<!\d)(?=1\. \S)", "", lines[first])
     return _points([begun, *lines[first + 1 :]])
+
+
+def num_breaks_after(text: str) -> int:
+    """How many line breaks, up to an empty line, an expansion ends with."""
+    return min(2, len(text) - len(text.rstrip("\n")))
 
 
 def heading(number: int, point: str) -> str:

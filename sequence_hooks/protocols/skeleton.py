@@ -19,7 +19,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sequence_hooks.config.outlines import MAX_CHARACTERS, THOUGHT, TRIGGER, heading, last_outline_in, outline_in
+from sequence_hooks.config.outlines import (
+    MAX_CHARACTERS,
+    THOUGHT,
+    TRIGGER,
+    heading,
+    last_outline_in,
+    num_breaks_after,
+    outline_in,
+)
 from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
@@ -32,7 +40,7 @@ SOURCES = {
     "context": "arXiv 2307.15337, section 2: the question and the skeleton",
     "prefix": "arXiv 2307.15337, section 2: the answer of a point begins with its number and text",
     "positions": "guess: requests of an unmodified engine",
-    "end": "guess: EOS in arXiv 2307.15337; here an empty line as well",
+    "end": "guess: EOS in arXiv 2307.15337; here an empty line and another point as well",
     "merge": "arXiv 2307.15337, section 2: the points are concatenated",
     "mask": "arXiv 2307.15337, section 2: points are expanded by requests of their own",
     "prompt": "guess: words of our own, shorter than those of arXiv 2307.15337",
@@ -42,7 +50,7 @@ SOURCES = {
 """Where each point of the notation stands; docs/protocols.md says what it is."""
 
 _MAX_POINTS = 256
-_QUESTION = "Explain point {} in two or three sentences."
+_QUESTION = "Explain point {} in two or three sentences, and no other point."
 
 
 class Skeleton:
@@ -72,10 +80,14 @@ class Skeleton:
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each point with its expansion, and an empty line between two of them."""
         merged: list[Piece] = []
+        ended_with = ""
         for child in children:
+            if merged:
+                merged.append("\n\n"[num_breaks_after(ended_with) :])
             number = int(child.request_id.rpartition("_")[2]) + 1
-            begin = child.prefix_token_ids[len(self._asking(number)) :]
-            merged += [*(["\n\n"] if merged else []), *begin, child, self._rest(child)]
+            merged += child.prefix_token_ids[len(self._asking(number)) :]
+            expansion, ended_with = self._expansion(child)
+            merged.append(expansion)
         return merged
 
     def _spawn(self, number: int, point: str) -> Spawn:
@@ -83,12 +95,11 @@ class Skeleton:
         # The grammar is the outline's; whatever else its parent has, a child has, too.
         return Spawn((*self._asking(number), *begin), {"structured_outputs": None})
 
-    def _rest(self, child: ChildOutput) -> str:
-        """What a token with the stop string has before it, such as a full stop; the result does not have that token."""
-        result, text = self._tokenizer.decode(list(child.result_token_ids), skip_special_tokens=True), child.text
-        # Some decoders leave out a space at the beginning.
-        has_result = bool(child.result_token_ids) and text.lstrip().startswith(result.lstrip())
-        return text.lstrip()[len(result.lstrip()) :] if has_result else ""
+    def _expansion(self, child: ChildOutput) -> tuple[Piece, str]:
+        """What is merged of a child, and its text: its tokens, unless the last one has what ended it, too."""
+        text = self._tokenizer.decode(list(child.result_token_ids), skip_special_tokens=True)
+        is_whole = child.failed or child.cancelled or text.strip() == child.text.strip()
+        return (child, text) if is_whole else (child.text, child.text)
 
     def _can_expand(self, points: Sequence[str]) -> bool:
         """Whether no point is too much, or would end its own turn. What is too long is not cut: it would look whole."""

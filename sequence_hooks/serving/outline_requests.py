@@ -2,8 +2,9 @@
 """Chat requests that ask for an outline whose points are expanded side by side (`sequence_hooks.protocols.skeleton`).
 
 A request asks by its model's name, ``NAME:skeleton``, which every client can give, or by ``"skeleton": true`` beside
-OpenAI's fields; ``"outline": [...]`` gives the points, and ``"conclusion": true`` asks for a text after them. The
-server adds the instruction, the grammar, and the switch of this request's hooks. Other requests stay as they are.
+OpenAI's fields; ``"skeleton": "always"`` leaves the model no other answer. ``"outline": [...]`` gives the points, and
+``"conclusion": true`` asks for a text after them. The server adds the instruction, the grammar, and the switch of this
+request's hooks. Other requests stay as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.messages import abbreviated
-from sequence_hooks.config.outlines import checked_outline, mark_regex, numbered, outline_regex
+from sequence_hooks.config.outlines import checked_outline, mark_regex, numbered, outline_or_other_regex, outline_regex
 
 ALIAS = ":skeleton"
 """Follows the model's name."""
@@ -23,9 +24,9 @@ VIEW = "sequence_hooks_outline"
 _HANDLER = "sequence_hooks.protocols.skeleton.handler"
 _INSTRUCTION = (
     "First write only the skeleton of your answer: a numbered list of three to {most} points of at most five words "
-    "each, one on each line and nothing else, and then ###. Only if a short answer is enough, give that instead, "
-    "without a list."
+    "each, one on each line and nothing else, and then ###."
 )
+_OTHER = " Only if a short answer is enough, give that instead, without a list."
 _CONCLUSION = " What follows the points after ### is a conclusion of one or two sentences."
 
 
@@ -55,26 +56,29 @@ def ask(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any, s
         ValueError: a field has an invalid value, or cannot be had with an outline.
     """
     extra = request.model_extra or {}
-    given = {name: extra.get(name) for name in ("skeleton", "conclusion")}
-    for name, value in given.items():
-        if value not in (None, True, False):
-            raise ValueError(f"{name} is {abbreviated(value)}; use true or false, or leave it out")
+    skeleton, concludes = extra.get("skeleton"), extra.get("conclusion")
+    if skeleton not in (None, True, False, "always"):
+        raise ValueError(f"skeleton is {abbreviated(skeleton)}; use true, false or 'always', or leave it out")
+    if concludes not in (None, True, False):
+        raise ValueError(f"conclusion is {abbreviated(concludes)}; use true or false, or leave it out")
     is_named = isinstance(request.model, str) and request.model.endswith(ALIAS)
     if is_named:
         request.model = request.model.removesuffix(ALIAS)
     outline = extra.get("outline")
-    if not (is_named or given["skeleton"] or outline is not None):
+    if not (is_named or skeleton or outline is not None):
         return
     most = special_kwargs.max_children
     own = () if outline is None else checked_outline(outline, most)
     _check_others(request)
-    concludes = bool(given["conclusion"])
     if own:
         _begin_with(request, own)
-        constrain(request, rf"\n?{mark_regex(concludes)}")
+        constrain(request, rf"\n?{mark_regex(bool(concludes))}")
     else:
-        _instruct(request, _INSTRUCTION.format(most=most) + _CONCLUSION * concludes)
-        constrain(request, outline_regex(most, concludes))
+        may_be_other = skeleton != "always"
+        instruction = _INSTRUCTION.format(most=most) + _CONCLUSION * bool(concludes) + _OTHER * may_be_other
+        _instruct(request, instruction)
+        form = outline_or_other_regex if may_be_other else outline_regex
+        constrain(request, form(most, bool(concludes)))
     request.chat_template_kwargs = {"enable_thinking": False, **(request.chat_template_kwargs or {})}
     request.vllm_xargs = {**(request.vllm_xargs or {}), "hooks": 1}
     setattr(request, VIEW, Asked(own, bool(getattr(request, "stream_children", False))))

@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sequence_hooks.config.outlines import heading, may_become_outline, parts_of
+from sequence_hooks.config.outlines import heading, may_become_outline, num_breaks_after, parts_of
 from sequence_hooks.results import ChildDelta, Segment, Transcript
 from sequence_hooks.serving.outline_requests import Asked
 
@@ -171,13 +171,14 @@ class _Reader:
 
     def _expanded(self, points: Sequence[str]) -> str:
         """The points up to the first that is not done."""
-        found: list[str] = []
+        found = ""
         for number, point in enumerate(points):
             child = self.children.get(number, _Child())
-            found.append(heading(number + 1, point) + child.text)
+            between = "\n\n"[num_breaks_after(found) :] if found else ""
+            found += between + heading(number + 1, point) + child.text
             if not child.has_ended:
                 break
-        return "\n\n".join(found)
+        return found
 
 
 def _reader_of(readers: dict[int, _Reader], index: int, asked: Asked, has_logprobs: bool) -> _Reader:
