@@ -96,10 +96,10 @@ class Skeleton:
         return Spawn((*self._asking(number), *begin), {"structured_outputs": None})
 
     def _expansion(self, child: ChildOutput) -> tuple[Piece, str]:
-        """What is merged of a child, and its text: its tokens, unless the last one has what ended it, too."""
+        """What is merged of a child, and its text: its tokens, unless one of them has a mark after some text."""
         text = self._tokenizer.decode(list(child.result_token_ids), skip_special_tokens=True)
-        is_whole = child.failed or child.cancelled or text.strip() == child.text.strip()
-        return (child, text) if is_whole else (child.text, child.text)
+        before, mark, _ = text.partition(TRIGGER)
+        return (before if mark else child), before
 
     def _can_expand(self, points: Sequence[str]) -> bool:
         """Whether no point is too much, or would end its own turn. What is too long is not cut: it would look whole."""

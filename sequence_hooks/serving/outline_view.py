@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sequence_hooks.config.outlines import heading, may_become_outline, num_breaks_after, parts_of
+from sequence_hooks.config.outlines import TRIGGER, heading, may_become_outline, num_breaks_after, parts_of
 from sequence_hooks.results import ChildDelta, Segment, Transcript
 from sequence_hooks.serving.outline_requests import Asked
 
@@ -175,7 +175,7 @@ class _Reader:
         for number, point in enumerate(points):
             child = self.children.get(number, _Child())
             between = "\n\n"[num_breaks_after(found) :] if found else ""
-            found += between + heading(number + 1, point) + child.text
+            found += between + heading(number + 1, point) + child.text.partition(TRIGGER)[0]
             if not child.has_ended:
                 break
         return found
