@@ -96,7 +96,7 @@ class Skeleton:
         return Spawn((*self._asking(number), *begin), {"structured_outputs": None})
 
     def _expansion(self, child: ChildOutput) -> tuple[Piece, str]:
-        """What is merged of a child, and its text: its tokens, unless one of them has a mark after some text."""
+        """What is merged of a child, and its text. Only if a token has a mark after some text, it is not its tokens."""
         text = self._tokenizer.decode(list(child.result_token_ids), skip_special_tokens=True)
         before, mark, _ = text.partition(TRIGGER)
         return (before if mark else child), before
