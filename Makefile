@@ -53,8 +53,8 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin agreement lint check-core lock mutate mutate-plugin check-upstream bench bench-quick \
-  bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
+.PHONY: help setup plugin demo demo-plugin language-model agreement lint check-core lock mutate mutate-plugin check-upstream bench \
+  bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults
 
 help: ## this list
@@ -105,6 +105,9 @@ demo: setup ## forks and joins of a tiny model on a real engine
 demo-plugin: plugin ## the same on a stock, current vLLM with the plug-in: in process, and over the server
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo.py
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_served.py
+
+language-model: plugin ## a real chat model, SmolLM2-135M-Instruct, in the user's cache: 93 MB are fetched, once
+	@$(PLUGIN)/bin/python -m build_tools.language_model
 
 agreement: setup plugin ## the fork's and the plug-in's trees, token for token, on 500 prompts for each way to merge
 	@$(BIN)/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/fork.json

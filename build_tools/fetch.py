@@ -15,7 +15,7 @@ from unearth import HashMismatchError, Link, PackageFinder, UnpackError
 
 from build_tools.cache import BuildCache, published_folder
 from build_tools.errors import SetupError
-from build_tools.release import PROJECT, Artifact
+from build_tools.release import Artifact
 from build_tools.sources import package_finder, pip_options
 
 DOWNLOAD_ATTEMPTS = 3
@@ -72,7 +72,7 @@ def _locate(artifact: Artifact, finder: PackageFinder) -> Link:
     for source in sources:
         finder.sources = [source]
         try:
-            for package in finder.find_all_packages(PROJECT, allow_yanked=True):
+            for package in finder.find_all_packages(artifact.project, allow_yanked=True):
                 if package.link.filename == artifact.filename:
                     return package.link
             reason = "not there"

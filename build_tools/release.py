@@ -28,10 +28,11 @@ class Target(str, Enum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """One file of the release on a package index."""
+    """One file on a package index."""
 
     filename: str
     sha256: str
+    project: str = PROJECT
 
 
 SDIST = Artifact(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mytests.engine.dialect import DIALECT
+from mytests.fuzz_limits import Refusals, refusing
 from mytests.fuzz_model import EOS
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_replaced import replacement_of
@@ -14,6 +15,7 @@ from mytests.fuzz_triggers import Hook, fired_by_id, fired_by_text
 from mytests.naming import named as named_by
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildOutput, Join, Segment
+from vllm import CompletionOutput
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,12 @@ class Rules:
         assert len(nodes) <= self.max_tree_sequences, f"{root.name} has a tree of {len(nodes)} sequences"
         # Each sequence may sample once in the step in which the budget is used up.
         assert num_in_tree < self.max_tree_tokens + len(nodes), f"{root.name} has a tree of {num_in_tree} tokens"
+        refusals = Refusals()
         for node in nodes:
-            _Replay(node, self, num_in_tree, len(nodes)).check()
+            _Replay(node, self, num_in_tree, len(nodes), refusals).check()
             _check_unfinished_children(node, self.max_children)
+        assert isinstance(root.output, CompletionOutput)
+        refusals.check(root.name, root.output.limits_met, num_in_tree >= self.max_tree_tokens)
 
     @property
     def max_child_depth(self) -> int:
@@ -85,6 +90,9 @@ class _Replay:
 
     num_sequences: int
     """The final number of sequences in the whole tree."""
+
+    refusals: Refusals
+    """By which limits each refused promise of the tree may have been refused."""
 
     context: list[int] = field(default_factory=list)
     """The positions of the output tokens that are in the context."""
@@ -146,6 +154,8 @@ class _Replay:
         spawns = self._spawn(num_tokens if hook == "promise" else 0, ending)
         named = named_by(self.unjoined, self.rules.names) if hook == "sync" and self.rules.names else None
         syncs = hook == "sync" and named != []
+        if named == []:
+            self.refusals.add({"wait_for"}, has_ended=ending is not None)
         if ending is None and self._may_be_cut():
             return self._cut(syncs, named)
         replaces = syncs and not self.rules.names and bool(self.rules.hooks.handlers)
@@ -245,6 +255,9 @@ class _Replay:
             assert [child.output.prefix_token_ids for child in spawned] == list(prefixes)
             assert {child.output.num_shared for child in spawned} == {shared}
             assert [c.name for c in spawned] == [f"{name}_child_{first + i}" for i in range(len(spawned))]
+        elif num_trigger_tokens:
+            limits = refusing(self.node.depth, self.rules.max_child_depth, room)
+            self.refusals.add(limits, has_ended=ending is not None)
         self.unjoined += [] if self.rules.hooks.detaches else spawned
         return bool(spawned)
 

@@ -26,11 +26,13 @@ class Seen:
     injected_tokens: int = 0
     lost: int = 0
     """Sequences that lost injected KV."""
+    replaced: int = 0
+    """Joins that replaced the end of a context."""
 
     @property
     def is_enough(self) -> bool:
         """Whether it means anything that no fault was found."""
-        return self.injected_tokens > 500 and self.lost > 0
+        return self.injected_tokens > 500 and self.lost > 0 and self.replaced > 0
 
     def add(self, history: History) -> None:
         """Run a history, and check all of it."""
@@ -39,6 +41,7 @@ class Seen:
         for layout in (each for root in layouts for each in root.walk()):
             self.injected_tokens += layout.num_injected
             self.lost += layout.has_lost_injected
+            self.replaced += sum(join.num_replaced > 0 for join in layout.node.output.joins)
 
 
 def history_of(seed: int) -> History:
@@ -68,6 +71,7 @@ def _setup(draw: Random) -> Injecting:
         position_rule=draw.choice(["sequential", "overlap"]),
         scheduling_policy=draw.choice(["fcfs", "priority"]),
         merges_prefixes=draw.choice([False, False, True]),
+        replaces=draw.choice([False, True]),
     )
 
 

@@ -2,21 +2,19 @@
 """What an engine that injects KV must compute, by transformers without a cache: one forward pass per request.
 
 An injected token has the hidden state that its child computed in the child's own context. A rotary embedding
-depends only on differences of positions. So the pass has a second copy of that whole context, shifted until the
-token is at its new position, and visible to itself; the parent's later tokens see only what was injected of it.
+depends only on differences of positions. So the pass, `mytests.injection_pass`, has a second copy of that whole
+context, shifted until the token is at its new position, and visible to itself; the parent's later tokens see only what
+was injected of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
-
-from mytests.fuzz_plan import Plan
-from mytests.fuzz_tokens import Model
+from mytests.engine.dialect import DIALECT
 from mytests.fuzz_tree import Node
 from sequence_hooks.config.choices import PositionRule
-from sequence_hooks.results import ChildOutput, Join
+from sequence_hooks.results import ChildOutput, Join, Segment
 
 
 class Token:
@@ -51,6 +49,31 @@ class Loss(NamedTuple):
     """The number of computed tokens that remain."""
 
 
+class Last(NamedTuple):
+    """The token that a sequence has sampled last."""
+
+    num_before: int
+    """The tokens of its context then."""
+
+    num_joins: int
+    """Its joins until then."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """Where a context may have injected KV."""
+
+    start: int = 0
+    """Where the first join with some began."""
+
+    end: int = 0
+    """Where the latest one ended; 0 if there was none."""
+
+    def until(self, start: int, end: int) -> "Injected":
+        """After one more join with some."""
+        return Injected(self.start if self.end else start, end)
+
+
 Losses = Mapping[str, Sequence[Loss]]
 """By request id."""
 
@@ -77,12 +100,17 @@ class Layout:
         self.sampled_from: dict[int, Token] = {}
         """The token that each sampled token is sampled from, by its position in the output."""
 
+        self.own: dict[int, int] = {index - len(node.prompt): index for index in range(len(node.prompt))}
+        """The index in its context of each token of its output that is there; negative positions are of its prompt."""
+
         self.children: dict[str, Layout] = {}
         self.prefills: list[int] = []
         """The number of tokens to prefill after each join."""
 
         self.num_injected = 0
         self.has_lost_injected = False
+        self._injected: Injected = Injected() if parent is None else parent._injected
+        self._last = Last(0, 0)
         self._rule = rule
         self._losses = losses
         for token_id in node.prompt[len(self.tokens) :]:
@@ -92,9 +120,10 @@ class Layout:
     @property
     def num_computed(self) -> int:
         """The number of tokens of the finished sequence that have KV: those before the last that it sampled."""
-        num_computed = len(self.node.prompt) + self.node.sampled[-1]
-        kept = (loss.num_kept for loss in self._losses.get(self.node.name, ()) if loss.length > num_computed)
-        return min([num_computed, *kept])
+        last, losses = self._last, self._losses.get(self.node.name, ())
+        is_later = (loss.num_joins >= last.num_joins and loss.length > last.num_before for loss in losses)
+        kept = (loss.num_kept for loss, is_so in zip(losses, is_later, strict=True) if is_so)
+        return min([last.num_before, len(self.tokens), *kept])
 
     def walk(self) -> Iterator["Layout"]:
         """This layout and its descendants, in the order of `Node.walk`."""
@@ -108,6 +137,8 @@ class Layout:
         while position < len(self.node.tokens):
             self._lose()
             self.sampled_from[position] = self.tokens[-1]
+            self._last = Last(len(self.tokens), len(self.prefills))
+            self.own[position] = len(self.tokens)
             self._append(self.node.tokens[position])
             position += 1
             for child in self.node.children:
@@ -120,13 +151,16 @@ class Layout:
 
     def _join(self, join: Join) -> None:
         pieces, num_kept, is_lost = list(self._pieces(join)), self._num_kept(), self._lose()
+        if join.num_replaced:
+            num_kept = self._cut(join, num_kept)
         ends = join.position + join.num_merged == len(self.node.tokens)
         # The next token is sampled from the last one, which is computed in any case.
         has_kv = [piece.has_kv for piece in pieces[:-1]] + [False] * bool(pieces)
-        injects = any(has_kv) and not ends and not is_lost
-        overlaps = self._rule == "overlap" and not ends
+        injects = any(has_kv) and not (ends or is_lost or join.num_replaced)
+        overlaps = self._rule == "overlap" and not (ends or join.num_replaced)
         furthest = self.next_position - 1
-        for piece, is_there in zip(pieces, has_kv, strict=True):
+        for number, (piece, is_there) in enumerate(zip(pieces, has_kv, strict=True)):
+            self.own[join.position + number] = len(self.tokens)
             if overlaps and piece.source is not None:
                 self.next_position = piece.source.position
             elif overlaps and piece.is_last:
@@ -138,12 +172,30 @@ class Layout:
                 self._append(piece.token_id)
             furthest = max(furthest, self.next_position - 1)
         self.next_position = furthest + 1
-        self.num_injected += injects * sum(has_kv)
+        if injects:
+            self.num_injected += sum(has_kv)
+            self._injected = self._injected.until(len(self.tokens) - len(pieces), len(self.tokens))
         self.prefills.append(0 if ends else len(self.tokens) - num_kept - injects * sum(has_kv))
+
+    def _cut(self, join: Join, num_computed: int) -> int:
+        """Cut what a join replaces; injected KV is kept as a whole, or computed again.
+
+        Returns:
+            How many tokens still have their KV, if ``num_computed`` had it.
+        """
+        num_left = len(self.tokens) - join.num_replaced
+        self.next_position = max(self.tokens[num_left - 1].position + 1, self.tokens[num_left].position)
+        del self.tokens[num_left:]
+        self.own = {position: index for position, index in self.own.items() if index < num_left}
+        num_kept = DIALECT.kept_of_cut(min(num_computed, num_left, num_left + join.num_merged - 1))
+        if num_kept < self._injected.end:
+            num_kept = min(num_kept, DIALECT.kept_before_injected(self._injected.start))
+            self._compute_again(self._injected.start)
+        return num_kept
 
     def _pieces(self, join: Join) -> Iterator[_Piece]:
         end = join.position + join.num_merged
-        for segment in self.node.segments:
+        for segment in _whole(self.node.segments):
             if not join.position <= segment.start < end:
                 continue
             token_ids = self.node.tokens[segment.start : segment.end]
@@ -156,7 +208,7 @@ class Layout:
             prefix = range(-len(child.node.output.prefix_token_ids), 0)
             own = prefix if segment.origin == "inserted" else child.node.result
             for token_id, position in zip(token_ids, own, strict=False):
-                index = len(child.node.prompt) + position
+                index = child.own[position]
                 has_kv = not child.node.output.failed and index < child.num_computed
                 yield _Piece(token_id, child.tokens[index], has_kv)
 
@@ -180,82 +232,26 @@ class Layout:
         is_lost = self._num_kept() == 0 < len(self.tokens) - 1
         if is_lost:
             self.has_lost_injected |= self.num_injected > 0
-            lost, next_position, self.tokens = self.tokens, self.next_position, []
-            for token in lost:
-                self.next_position = token.position
-                self._append(token.token_id)
-            self.next_position = next_position
+            self._compute_again(0)
         return is_lost
 
-
-class KV(NamedTuple):
-    """A layer's keys and values, both [num_tokens, num_kv_heads, head_size]."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
-class Rows:
-    """One forward pass over tokens and all that they see. Results are in the order of the requested tokens."""
-
-    def __init__(self, model: torch.nn.Module, tokens: Sequence[Token]) -> None:
-        self._index: dict[Token, int] = {}
-        for token in tokens:
-            self._add(token)
-        rows = list(self._index)
-        mask = torch.full((len(rows), len(rows)), torch.finfo(torch.float32).min).fill_diagonal_(0.0)
-        for row, token in enumerate(rows):
-            mask[row, self._places(token.context)] = 0.0
-        with torch.inference_mode():
-            self._output = model(
-                torch.tensor([[token.token_id for token in rows]]),
-                position_ids=torch.tensor([[token.position for token in rows]]),
-                attention_mask=mask[None, None],
-                use_cache=True,  # Returns the keys and values of all rows; nothing is read from it.
-            )
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def logits(self, tokens: Sequence[Token]) -> torch.Tensor:
-        """The logits of these tokens, [num_tokens, vocabulary]."""
-        return self._output.logits[0, self._places(tokens)]
-
-    def kv(self, tokens: Sequence[Token]) -> list[KV]:
-        """The KV of each layer, with rotated keys."""
-        places = self._places(tokens)
-        layers = self._output.past_key_values
-        return [
-            KV(keys[0, :, places].transpose(0, 1), values[0, :, places].transpose(0, 1)) for keys, values, *_ in layers
-        ]
-
-    def _add(self, token: Token) -> None:
-        if token not in self._index:
-            for seen in token.context:
-                self._add(seen)
-            self._index[token] = len(self._index)
-
-    def _places(self, tokens: Sequence[Token]) -> list[int]:
-        return [self._index[token] for token in tokens]
+    def _compute_again(self, start: int) -> None:
+        """Compute all tokens from ``start`` on from the context alone; nothing in it is injected then."""
+        lost, next_position = self.tokens[start:], self.next_position
+        del self.tokens[start:]
+        for token in lost:
+            self.next_position = token.position
+            self._append(token.token_id)
+        self.next_position, self._injected = next_position, Injected()
 
 
-class InjectionModel(Model):
-    """The reference of `mytests.fuzz_tokens`, for injected KV."""
-
-    def rows(self, root: Layout) -> Rows:
-        """What the model computes for all sequences of a request."""
-        wanted = [[*layout.sampled_from.values(), *layout.tokens] for layout in root.walk()]
-        return Rows(self._model, [token for tokens in wanted for token in tokens])
-
-    def check_request(self, root: Layout, rows: Rows, plan: Plan) -> int:
-        """`check` for one request; returns the number of its sequences."""
-        self._request = root, rows
-        return self.check([(root.node, plan)])
-
-    def _logits(self, contexts: list[tuple[int, ...]]) -> Iterator[torch.Tensor]:
-        root, rows = self._request
-        for layout, context in zip(root.walk(), contexts, strict=True):
-            sampled = rows.logits(list(layout.sampled_from.values()))
-            logits = sampled.new_zeros(len(context), sampled.shape[1])
-            logits[[len(layout.node.prompt) - 1 + position for position in layout.sampled_from]] = sampled
-            yield logits
+def _whole(segments: Sequence[Segment]) -> list[Segment]:
+    """As the joins gave them: a child's result that later cuts have split is one again."""
+    found: list[Segment] = []
+    for segment in segments:
+        last = found[-1] if segment.child and found else None
+        if last and (last.origin, last.child) == (segment.origin, segment.child):
+            found[-1] = replace(segment, start=last.start)
+        else:
+            found.append(segment)
+    return found

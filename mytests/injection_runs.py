@@ -15,7 +15,8 @@ from mytests.fuzz_model import PROMISE, model_folder
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tree import tree_of
-from mytests.injection_oracle import KV, InjectionModel, Layout, Loss, Rows
+from mytests.injection_oracle import Layout, Loss
+from mytests.injection_pass import KV, InjectionModel, Rows
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.handlers import Merged, PrefixOf

@@ -35,14 +35,21 @@ def use_index(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def make_index(folder: Path) -> tuple[str, Artifact]:
     """A file:// index with a release of one module, and that release's file."""
-    page = folder / "simple" / "vllm"
-    page.mkdir(parents=True)
-    with tarfile.open(page / FILENAME, "w:gz") as archive:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
         for name in ("vllm/__init__.py", "csrc/cpu/attention.cpp", "benchmarks/serve.py"):
             archive.addfile(tarfile.TarInfo(f"vllm-0.9.2/{name}"), io.BytesIO())
-    sha256 = hashlib.sha256((page / FILENAME).read_bytes()).hexdigest()
-    (page / "index.html").write_text(f'<a href="{FILENAME}#sha256={sha256}">{FILENAME}</a>')
-    return (folder / "simple").as_uri(), Artifact(FILENAME, sha256)
+    return publish(folder, "vllm", FILENAME, content.getvalue())
+
+
+def publish(folder: Path, project: str, filename: str, content: bytes) -> tuple[str, Artifact]:
+    """A file:// index with one file of a project, and that file."""
+    page = folder / "simple" / project
+    page.mkdir(parents=True)
+    (page / filename).write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    (page / "index.html").write_text(f'<a href="{filename}#sha256={sha256}">{filename}</a>')
+    return (folder / "simple").as_uri(), Artifact(filename, sha256, project)
 
 
 def leftovers(folder: Path) -> list[Path]:

@@ -50,7 +50,7 @@ REQUEST = {
     "last_texts": STATE["last_texts"],
 }
 SEQUENCES = [
-    {**STATE, "request_id": ROOT, "parent_id": None},
+    {**STATE, "request_id": ROOT, "parent_id": None, "waits_for": "children", "num_awaited": 2},
     {**STATE, "request_id": f"{ROOT}_child_0", "num_output_tokens": 123_456},
     *({**STATE, "request_id": name, "parent_id": f"{ROOT}_child_0"} for name in NESTED),
 ]
@@ -130,3 +130,8 @@ def test_a_state_does_not_touch_its_bar(page: Page) -> None:
         assert state.evaluate("each => each.scrollWidth <= each.clientWidth")
         assert box(state)["right"] + 5 <= box(lane.locator(".bars"))["x"]
     expect(page.get_by_role("treeitem").nth(1).locator(".state")).to_have_text("123,456 tokens, waits for a caller")
+
+
+def test_a_state_tells_for_how_many_children_a_sequence_waits(page: Page) -> None:
+    """A sync may wait for some of them."""
+    expect(page.get_by_role("treeitem").first.locator(".state")).to_have_text("18 tokens, waits for 2 children")

@@ -2,6 +2,7 @@
 """What forks need from the block manager; each test fails if it is done as upstream does it."""
 
 import dataclasses
+import time
 from typing import Any
 
 import pytest
@@ -110,6 +111,24 @@ def test_an_aborted_prefill_leaves_nothing_uncomputed_in_the_cache(num_steps: in
     # It needs every block, including those of the aborted request.
     engine.add("t", "z" * 31)
     engine.run(lambda group: EOS)
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize("letter", "abcdef")
+def test_a_block_that_was_forgotten_is_evicted_as_what_it_holds_now(
+    monkeypatch: pytest.MonkeyPatch, letter: str
+) -> None:
+    """Upstream's queue of what to evict next still has it as what it held, maybe used at the same time."""
+    monkeypatch.setattr(time, "time", lambda: 1.0)
+    engine = engine_with_kv(
+        block_size=4, num_blocks=5, max_model_len=16, prefix_caching=True, max_num_batched_tokens=8, max_num_seqs=2
+    )
+    engine.add("r", "r" * 12)
+    engine.step({})
+    engine.scheduler.abort_seq_group("r")
+    for name in (letter, "z"):
+        engine.add(name, name * 12)
+        engine.run(lambda group: EOS)
     engine.assert_empty()
 
 

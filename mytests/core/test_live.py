@@ -140,6 +140,22 @@ def test_a_frame_shows_who_runs_and_who_waits(screen: io.StringIO, monkeypatch: 
     assert lines[-1] == "and 1 more"
 
 
+@pytest.mark.parametrize(
+    ("waiting", "shown"),
+    [
+        ({"num_awaited": 1}, "r blocked, waits for 1 child "),
+        ({"num_awaited": 3}, "r blocked, waits for 3 children "),
+        ({"waits_for": "caller"}, "r blocked, waits for caller "),
+        ({"state": "running", "waits_for": None}, "r running "),
+    ],
+)
+def test_a_frame_shows_for_how_many_a_sequence_waits(
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch, waiting: dict[str, Any], shown: str
+) -> None:
+    """Of its children; a sync may wait for some of them."""
+    assert any(line.startswith(shown) for line in drawn_sequences(monkeypatch, screen, {**told(ROOT), **waiting}))
+
+
 def drawn_sequences(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, *sequences: dict[str, Any]) -> list[str]:
     """The lines for a request with these sequences, the first of which also waits for its caller."""
     request_id, text = sequences[0]["request_id"], "".join(each["text"] for each in sequences[0]["last_texts"])

@@ -96,6 +96,11 @@ class TestPositions:
         left = overlapping.until(num_tokens)
         assert [left.of(index) for index in (0, 3, 5, 8, 9)] == positions
 
+    def test_a_cut_where_the_last_result_begins_leaves_none_of_it(self) -> None:
+        """What comes next does not stand beside the results before it."""
+        left = Positions([0, 4], [0, -2]).until(4)
+        assert [left.of(index) for index in (3, 4, 5)] == [3, 4, 5]
+
     def test_runs_have_one_offset_each(self) -> None:
         """From any token on."""
         positions = Positions([0, 4, 6], [0, -2, 3])

@@ -68,6 +68,12 @@ class Dialect:
     gives_up_all_kv: bool
     """Whether a BLOCKED sequence gives up all its KV at once, before any that runs is preempted."""
 
+    kept_of_cut: Callable[[int], int]
+    """How many of the first tokens of a context keep their KV if it is cut after them."""
+
+    kept_before_injected: Callable[[int], int]
+    """How many do if it is cut within injected KV, which begins after them."""
+
     sample_name: Callable[[str, int], str]
     """The id of one of several samples of a request."""
 
@@ -101,6 +107,9 @@ V0 = Dialect(
     least_for_stop_string=0,
     has_raw_prompt_logprobs=False,
     gives_up_all_kv=False,
+    # Whole blocks, and none whose hash says that KV was injected into it or after it.
+    kept_of_cut=lambda num_tokens: num_tokens // 16 * 16,
+    kept_before_injected=lambda num_tokens: (num_tokens - 1) // 16 * 16,
     sample_name=lambda request_id, index: f"{request_id}_parallel_sample_{index}",
     rank_of_stop=lambda order, end: order,
     # Merged tokens are hidden from logits processors.
@@ -130,6 +139,8 @@ V1 = Dialect(
     least_for_stop_string=1,
     has_raw_prompt_logprobs=True,
     gives_up_all_kv=True,
+    kept_of_cut=lambda num_tokens: num_tokens,
+    kept_before_injected=lambda num_tokens: num_tokens,
     sample_name=lambda request_id, index: f"{index}_{request_id}",
     rank_of_stop=lambda order, end: end,
     # After a join, everything before it counts as prompt.

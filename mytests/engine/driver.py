@@ -12,7 +12,8 @@ from mytests.fuzz_adapters import MAX_RANK, lora_request
 from mytests.fuzz_history import BLOCK_SIZE, Request, Setup
 from mytests.fuzz_model import model_folder
 from mytests.fuzz_plan import Plan
-from mytests.injection_oracle import KV, Loss
+from mytests.injection_oracle import Loss
+from mytests.injection_pass import KV
 from sequence_hooks.kv.caches import TokenView
 from sequence_hooks.kv.transfer import slot_of
 from vllm import RequestOutput, SamplingParams

@@ -29,6 +29,9 @@ class PretendedKV:
         self.injected: list[SlotCopy] = []
         """All that was injected so far."""
 
+        self._read: dict[str, list[Entry]] = {}
+        """What each sequence has read in its last step."""
+
         self.positions_of: Callable[[str], Positions] = lambda name: PLAIN
         """Returns the positions that a sequence's context has."""
 
@@ -49,10 +52,11 @@ class PretendedKV:
             block, place = divmod(index, self.block_size)
             self._write(table[block], place, Entry(tokens[index], contexts[index], position))
 
-    def check(self, name: str, tokens: Sequence[int], table: Sequence[int]) -> None:
+    def check(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
         """Raise an `AssertionError` unless each token's slot has its KV, at its position, after the same context or
-        injected."""
+        injected; and unless it is what the sequence has read before, if it goes on at ``start``."""
         contexts, positions = _hashes(tokens), self.positions_of(name)
+        read: list[Entry] = []
         for index, token in enumerate(tokens):
             held = self.blocks[table[index // self.block_size]].get(index % self.block_size)
             assert held is not None and held.token == token, f"{name} reads {held} at {index}"
@@ -61,6 +65,16 @@ class PretendedKV:
             # Without a tree nothing of the package is called, whose calls tests count.
             position = index if positions is PLAIN else positions.of(index)
             assert held.position == position, f"{name} reads {held} at {index}"
+            read.append(held)
+        before = self._read.get(name, [])
+        if start >= len(before):
+            for index, (old, new) in enumerate(zip(before, read, strict=False)):
+                assert old == new, f"{name} reads {new} at {index}, where it has read {old}"
+        self._read[name] = read
+
+    def forget(self, name: str) -> None:
+        """Forget what a sequence has read that has ended, or gave up its KV."""
+        self._read.pop(name, None)
 
     def _write(self, block: int, place: int, entry: Entry) -> None:
         self.blocks.setdefault(block, {})[place] = entry

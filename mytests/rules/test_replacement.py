@@ -204,6 +204,12 @@ class TestKV:
         output = completed(SurgicalEngine(hooks), r="a(b!c.d*e!f.z", r_child_0="xxx", r_child_1="www")
         assert output.text == "a(bcxxxd*BCXXXDefwwwz"
 
+    def test_what_a_child_recomputes_is_not_written_where_others_have_it_injected(self) -> None:
+        """Though its tokens are the same, and stand in the same blocks until it cuts its context."""
+        engine = SurgicalEngine(hooks_with(child_merge_strategy="kv_inject"), prefix_caching=True, max_model_len=40)
+        output = completed(engine, r="!.!!.z", r_child_0="xxxxx", r_child_1="(e*ffff", r_child_2="y" * 12)
+        assert output.text == "xxxxxEffff" + "y" * 12 + "z"
+
     @pytest.mark.parametrize("status", ["running", "blocked"])
     def test_an_abort_leaves_nothing(self, status: str) -> None:
         """Before the join, and after it."""

@@ -48,7 +48,7 @@ class Positions:
 
     def until(self, num_tokens: int) -> "Positions":
         """Those of a context of which only the first tokens are left, and which goes on after them."""
-        if num_tokens >= self.last_change:
+        if num_tokens > self.last_change:
             return self
         number = bisect_right(self._starts, num_tokens - 1)
         kept = Positions(self._starts[:number], self._offsets[:number])

@@ -180,7 +180,8 @@ class SharedBlocks:
         """Give up all but the full blocks of the first ``num_tokens`` of ``seq``, whose context is cut next.
 
         A partial one would be written to from its middle, whoever shares it. Injected KV is kept as a whole or not at
-        all.
+        all, and goes with the block from which on the hashes say that there is some: with the same hashes its blocks
+        would be found again, to be written to where others still have what was injected.
 
         Returns:
             The tokens that still have a slot; 0 if ``seq`` no longer has a table.
@@ -188,15 +189,14 @@ class SharedBlocks:
         table, size, injected = self._manager.block_tables[seq.seq_id], self._manager.block_size, injected_into(seq)
         num_blocks = min(num_tokens, table.num_full_slots) // size
         if injected is not None and num_blocks * size < injected.num_indivisible:
-            num_blocks = min(num_blocks, injected.start // size)
+            num_blocks = min(num_blocks, (injected.start - 1) // size)
         if num_blocks == 0:
             self.free(seq)
             return 0
         # As in `free`: blocks that are not computed must not be found.
         given_up = table.physical_block_ids[max(num_blocks, num_alike(seq) // size) :]
         self._cut(seq, num_blocks, num_blocks * size)
-        for block_id in given_up:
-            self._forget(block_id)
+        self._forget(given_up)
         if self._cache is not None:
             tracker = self._manager._computed_blocks_tracker
             tracker._update_seq_hashes(seq)
@@ -221,8 +221,7 @@ class SharedBlocks:
             uncomputed = self._manager.block_tables[seq.seq_id].physical_block_ids[num_kept:]
             self._manager._last_access_blocks_tracker.update_last_access(seq.seq_id, time.time())
         self._manager.free(seq)
-        for block_id in uncomputed:
-            self._forget(block_id)
+        self._forget(uncomputed)
 
     def num_missing(self, seqs: Iterable[Sequence]) -> int:
         """Blocks that are missing for the tokens of ``seqs`` that have no slot yet; none unless it is positive.
@@ -282,13 +281,19 @@ class SharedBlocks:
         table.update(blocks[:num_blocks])
         table._num_full_slots = num_slots
 
-    def _forget(self, block_id: int) -> None:
-        """Remove a block that no sequence holds from the prefix cache."""
+    def _forget(self, block_ids: Iterable[int]) -> None:
+        """Remove those blocks from the prefix cache that no sequence holds."""
         cache = self._cache
-        if cache is not None and block_id in cache.evictor:
+        if cache is None:
+            return
+        forgotten = [block_id for block_id in block_ids if block_id in cache.evictor]
+        for block_id in forgotten:
             del cache._cached_blocks[cache.evictor.free_table[block_id].content_hash]
             cache.evictor.remove(block_id)
-            self._mutable._free_block_indices.append(block_id)
+        self._mutable._free_block_indices.extend(forgotten)
+        if forgotten:
+            # Its queue would still have them, and take them for what they hold next.
+            cache.evictor._cleanup()
 
 
 class _OneSequence:

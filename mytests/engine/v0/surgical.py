@@ -149,6 +149,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         self.finished_ids += finished_ids
         for request_id in finished_ids:
             self.samples.pop(request_id, None)
+            self.worker.kv.forget(request_id)
         adapters = {entry.seq_group.lora_int_id for entry in outputs.scheduled_seq_groups} - {0}
         # A worker checks this too.
         assert len(adapters) <= (self.max_loras or 0), f"{adapters} run at once, and there are {self.max_loras} slots"

@@ -28,10 +28,10 @@ class PretendedWorker:
         _copy(self.kv.blocks, self.swapped, outputs.blocks_to_swap_out)
         _copy(self.kv.blocks, self.kv.blocks, outputs.blocks_to_copy)
         self._inject(metadata)
-        for request_id, context, table in [self._compute(meta) for meta in metadata]:
-            self.kv.check(request_id, context, table)
+        for read in [self._compute(meta) for meta in metadata]:
+            self.kv.check(*read)
 
-    def _compute(self, meta: SequenceGroupMetadata) -> tuple[str, list[int], list[int]]:
+    def _compute(self, meta: SequenceGroupMetadata) -> tuple[str, list[int], list[int], int]:
         """Write a group's chunk; returns what `PretendedKV.check` takes."""
         [(seq_id, data)] = meta.seq_data.items()
         table, start = meta.block_tables[seq_id], data.get_num_computed_tokens()
@@ -47,7 +47,7 @@ class PretendedWorker:
         self.num_computed += sum(end - start for start, end, _ in runs)
         for start, end, offset in runs:
             self.kv.compute(context, table, start, range(start + offset, end + offset))
-        return meta.request_id, context, table
+        return meta.request_id, context, table, runs[0][0]
 
     def _check_whole(self, seq_id: int, computed: list[int]) -> None:
         """Injected KV stays as a whole or not at all: tokens after a part of it would get other positions."""

@@ -65,6 +65,7 @@ class SimulatedWorker:
         for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
             self.tokens.pop(request_id, None)
             self.tables.pop(request_id, None)
+            self.kv.forget(request_id)
         for copy in output.kv_cache_block_copies or ():
             self.kv.blocks[copy.dst_block_id] = dict(self.kv.blocks.get(copy.src_block_id, {}))
             self.copies.append((copy.src_block_id, copy.dst_block_id))
@@ -80,7 +81,7 @@ class SimulatedWorker:
         ids, sampled = [], []
         for request_id, count in output.num_scheduled_tokens.items():
             ids.append(request_id)
-            sampled.append(self._read(request_id, starts[request_id] + count, choose))
+            sampled.append(self._read(request_id, starts[request_id], count, choose))
         return ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
@@ -133,9 +134,9 @@ class SimulatedWorker:
             read = {name: int(sampled_at[end - 1]) for name, end in zip(output.num_scheduled_tokens, ends, strict=True)}
             assert read == {name: starts[name] + count - 1 for name, count in counts}
 
-    def _read(self, request_id: str, end: int, choose: Choose) -> list[int]:
-        tokens = self.tokens[request_id]
-        self.kv.check(request_id, tokens[:end], self.tables[request_id])
+    def _read(self, request_id: str, start: int, count: int, choose: Choose) -> list[int]:
+        tokens, end = self.tokens[request_id], start + count
+        self.kv.check(request_id, tokens[:end], self.tables[request_id], start)
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

@@ -69,9 +69,14 @@ function rootOf(id) {
 
 function spellState(sequence) {
   const tokens = `${sequence.num_output_tokens.toLocaleString("en")} tokens`;
-  if (sequence.state === "blocked") return `${tokens}, waits for ${sequence.waits_for === "caller" ? "a caller" : "children"}`;
+  if (sequence.state === "blocked") return `${tokens}, waits for ${spellAwaited(sequence)}`;
   if (sequence.state === "finished") return `${tokens}, ${sequence.finish_reason ?? "ended"}`;
   return sequence.state === "waiting" ? `${tokens}, waits its turn` : tokens;
+}
+
+function spellAwaited({ waits_for, num_awaited }) {
+  if (waits_for === "caller") return "a caller";
+  return num_awaited ? `${num_awaited.toLocaleString("en")} ${num_awaited === 1 ? "child" : "children"}` : "children";
 }
 
 function drawBar(bar, span) {

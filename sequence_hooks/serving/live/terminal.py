@@ -112,14 +112,21 @@ def _label(sequence: dict[str, Any], width: int) -> Text:
     name, parent = sequence["request_id"], sequence["parent_id"]
     shown = _name(name) if parent is None else _shown(name.removeprefix(f"{parent}_").replace("_", " "))
     state = sequence["state"]
-    waits = f", waits for {sequence['waits_for']}" if sequence["waits_for"] else ""
-    label = Text.assemble((shown, "bold"), " ", (f"{state}{waits}", _STYLES[state]))
+    label = Text.assemble((shown, "bold"), " ", (f"{state}{_waits(sequence)}", _STYLES[state]))
     label.append(f" {sequence['num_output_tokens']} tokens ")
     text = Text()
     for piece in sequence["last_texts"]:
         style = _ORIGINS[piece["origin"]]
         text.append(_shown(piece["text"]), f"strike {style}" if piece.get("is_replaced") else style)
     return label + _end(text, max(10, width - len(label) - 8))
+
+
+def _waits(sequence: dict[str, Any]) -> str:
+    """What a sequence waits for, and for how many of its children, if it waits."""
+    awaited, number = sequence["waits_for"], sequence.get("num_awaited")
+    if awaited == "children" and number:
+        return f", waits for {number} {'child' if number == 1 else 'children'}"
+    return f", waits for {awaited}" if awaited else ""
 
 
 def _name(request_id: str) -> str:

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forward pass of the oracle for injected KV, by transformers: one for all that the sequences of a request see."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from mytests.fuzz_plan import Plan
+from mytests.fuzz_tokens import Model
+from mytests.injection_oracle import Layout, Token
+
+
+class KV(NamedTuple):
+    """A layer's keys and values, both [num_tokens, num_kv_heads, head_size]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class Rows:
+    """One forward pass over tokens and all that they see. Results are in the order of the requested tokens."""
+
+    def __init__(self, model: torch.nn.Module, tokens: Sequence[Token]) -> None:
+        self._index: dict[Token, int] = {}
+        for token in tokens:
+            self._add(token)
+        rows = list(self._index)
+        mask = torch.full((len(rows), len(rows)), torch.finfo(torch.float32).min).fill_diagonal_(0.0)
+        for row, token in enumerate(rows):
+            mask[row, self._places(token.context)] = 0.0
+        with torch.inference_mode():
+            self._output = model(
+                torch.tensor([[token.token_id for token in rows]]),
+                position_ids=torch.tensor([[token.position for token in rows]]),
+                attention_mask=mask[None, None],
+                use_cache=True,  # Returns the keys and values of all rows; nothing is read from it.
+            )
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def logits(self, tokens: Sequence[Token]) -> torch.Tensor:
+        """The logits of these tokens, [num_tokens, vocabulary]."""
+        return self._output.logits[0, self._places(tokens)]
+
+    def kv(self, tokens: Sequence[Token]) -> list[KV]:
+        """The KV of each layer, with rotated keys."""
+        places = self._places(tokens)
+        layers = self._output.past_key_values
+        return [
+            KV(keys[0, :, places].transpose(0, 1), values[0, :, places].transpose(0, 1)) for keys, values, *_ in layers
+        ]
+
+    def _add(self, token: Token) -> None:
+        if token not in self._index:
+            for seen in token.context:
+                self._add(seen)
+            self._index[token] = len(self._index)
+
+    def _places(self, tokens: Sequence[Token]) -> list[int]:
+        return [self._index[token] for token in tokens]
+
+
+class InjectionModel(Model):
+    """The reference of `mytests.fuzz_tokens`, for injected KV."""
+
+    def rows(self, root: Layout) -> Rows:
+        """What the model computes for all sequences of a request."""
+        wanted = [[*layout.sampled_from.values(), *layout.tokens] for layout in root.walk()]
+        return Rows(self._model, [token for tokens in wanted for token in tokens])
+
+    def check_request(self, root: Layout, rows: Rows, plan: Plan) -> int:
+        """`check` for one request; returns the number of its sequences."""
+        self._request = root, rows
+        return self.check([(root.node, plan)])
+
+    def _logits(self, contexts: list[tuple[int, ...]]) -> Iterator[torch.Tensor]:
+        root, rows = self._request
+        for layout in root.walk():
+            for stretch in layout.node.stretches:
+                sampled = rows.logits([layout.sampled_from[position] for position, _ in stretch.sampled])
+                logits = sampled.new_zeros(len(stretch.tokens), sampled.shape[1])
+                logits[[index - 1 for _, index in stretch.sampled]] = sampled
+                yield logits
