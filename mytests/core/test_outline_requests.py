@@ -143,6 +143,7 @@ class TestGrammar:
             ("1. a\n2. bc\n###", False),
             ("1. Sleep\n2. Walk\n3. Eat\n4. More\n###", False),
             ("1. Sleep\n2. <|im_end|>\n###", False),
+            ("1. Sleep. 2. Eat\n2. Walk\n###", False),
             ("1. " + "x" * 61 + "\n2. Walk\n###", False),
             ("Four,\nof course. 1.", True),
         ],

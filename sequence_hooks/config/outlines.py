@@ -65,7 +65,8 @@ def outline_regex(most: int, concludes: bool) -> str:
     lines = ""
     for number in range(most, 0, -1):
         rest = f"({lines})?" if number > 1 and lines else lines
-        lines = rf"{number}\. [^ {_OTHER}][^{_OTHER}]{{1,59}}\n{rest}"
+        # Without a full stop, no point goes on with the next one's number.
+        lines = rf"{number}\. [^ .{_OTHER}][^.{_OTHER}]{{1,59}}\n{rest}"
     return lines + mark_regex(concludes)
 
 
