@@ -114,13 +114,19 @@ class TestStream:
         """With those of their tokens, and none without."""
         told_ = told(
             out(said("1. a", 1, logprobs=["x"])),
-            out(said("\n###", 2, logprobs=["y"])),
+            out(said("\n###", 2, 2, logprobs=["y", "y"])),
             out(deltas=(by_child(0, " A", ends=True),)),
             out(said("1. a: A", 3, 4, logprobs=["z", "z"])),
             logprobs=True,
         )
         found = [completion for each in told_ for completion in each.outputs]
         assert [(each.text, each.logprobs) for each in found] == [("", []), ("", []), ("1. a: A", ["z", "z"])]
+
+    def test_one_output_may_have_the_mark_and_the_join(self) -> None:
+        """If its reader is slow: the outline's tokens are left out all the same."""
+        late = out(said("\n###1. a: A.\n\n2. b: B.", 3, 4, 5), deltas=(by_child(0, " A.", ends=True),))
+        told_ = told(out(said("1. a\n2. b", 1, 2)), late)
+        assert told_[-1].outputs[0].token_ids == [4, 5]
 
     def test_an_end_that_is_repeated_tells_nothing_new(self) -> None:
         """Upstream repeats a finished choice with the outputs of others."""

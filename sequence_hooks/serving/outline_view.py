@@ -100,6 +100,10 @@ class _Reader:
     children: dict[int, _Child] = field(default_factory=dict)
     held_ids: list[int] = field(default_factory=list)
     held_logprobs: list[Any] = field(default_factory=list)
+    num_tokens: int = 0
+    num_outline: int = 0
+    """Tokens up to the mark whose children are known."""
+
     latest: Any = None
     has_ended: bool = False
 
@@ -109,7 +113,7 @@ class _Reader:
         child = self.children.setdefault(number, _Child())
         child.text += delta.text
         child.has_ended = delta.finish_reason is not None
-        self.held_ids, self.held_logprobs = [], []
+        self.num_outline = delta.spawn_position
         new = "" if self.has_logprobs or self.latest is None or self.has_ended else self._new()
         if not new:
             return None
@@ -128,6 +132,10 @@ class _Reader:
         is_held = self._is_held()
         self.held_ids += completion.token_ids
         self.held_logprobs += completion.logprobs or ()
+        self.num_tokens += len(completion.token_ids)
+        # One output may have the mark and the join, if its reader is slow.
+        num_outline = max(0, self.num_outline - self.num_tokens + len(self.held_ids))
+        del self.held_ids[:num_outline], self.held_logprobs[:num_outline]
         shown.text = self._new()
         shown.token_ids, shown.logprobs = [], [] if self.has_logprobs else None
         if not is_held:
