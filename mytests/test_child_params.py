@@ -90,3 +90,10 @@ def test_children_of_every_request_have_legal_parameters(
         check_request(params, ModelFacts(100, 20))
         if "max_tokens" in configured:
             assert params.max_tokens == configured["max_tokens"]
+
+
+def test_a_handler_may_give_up_the_grammar_by_its_current_name() -> None:
+    """It knows no engine: here the field is called ``guided_decoding``."""
+    parent = SamplingParams(guided_decoding=GuidedDecodingParams(regex="a"), logits_processors=[print])
+    child = inherit(parent, {"structured_outputs": None})
+    assert (child.guided_decoding, child.logits_processors) == (None, None)

@@ -120,6 +120,48 @@ class TestWaits:
         assert (choice["text"], choice["waiting"]["request_id"]) == ("", "r")
 
 
+class TestOutlines:
+    """`mytests/core/test_outline_requests.py` and `mytests/core/test_outline_view.py` say what becomes of them."""
+
+    HOOKS = SpecialKwargs(protocol="skeleton")
+    MESSAGES = ({"role": "user", "content": "why?"},)
+
+    def created(self, monkeypatch: pytest.MonkeyPatch, hooks: SpecialKwargs | None, **fields: Any) -> Any:
+        """The request that upstream gets, or an error."""
+
+        async def create(serving: Any, request: Any) -> Any:
+            return request
+
+        monkeypatch.setattr(OpenAIServingChat.__bases__[0], "create_chat_completion", create)
+        request = ChatCompletionRequest(messages=list(self.MESSAGES), **fields)
+        return asyncio.run(serving_of(OpenAIServingChat, Client(hooks)).create_chat_completion(request))
+
+    def test_a_request_for_one_gets_a_grammar(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only where outlines are expanded."""
+        regexes = [self.created(monkeypatch, hooks, skeleton=True).guided_regex for hooks in (self.HOOKS, None)]
+        assert (regexes[0] or "").startswith("(1") and regexes[1] is None
+
+    def test_another_grammar_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With an error, as any bad request."""
+        error = self.created(monkeypatch, self.HOOKS, skeleton=True, guided_choice=["a"])
+        assert (error.code, "guided_choice is given" in error.message) == (400, True)
+
+    def test_its_reader_gets_what_there_is_to_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In a stream, and in a response."""
+        base = OpenAIServingChat.__bases__[0]
+        monkeypatch.setattr(base, "chat_completion_stream_generator", upstreams_stream)
+        monkeypatch.setattr(base, "chat_completion_full_generator", upstreams_chat)
+        request = self.created(monkeypatch, self.HOOKS, skeleton=True, stream=True)
+        serving = serving_of(OpenAIServingChat, Client(self.HOOKS))
+        assert lines(serving.chat_completion_stream_generator(request, results(output()), "id", "model"))
+        request = self.created(monkeypatch, self.HOOKS, skeleton=True)
+        told = completion(0, Segment(0, 1, "sampled", None, True), Segment(1, 2, "merged"))
+        told.text = "1. a\n###1. a: b"
+        answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()], usage=UsageInfo())
+        asyncio.run(serving.chat_completion_full_generator(request, results(output(told)), answer))
+        assert told.text == "1. a: b"
+
+
 class TestResponses:
     def test_of_a_completion(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each choice has the tree of its own completion."""

@@ -58,6 +58,7 @@ class TestFields:
             ({"handlers": {9: "a.\ud800"}}, r"handlers has 'a.\\ud800', which cannot be imported"),
             ({"child_merge_strategy": "\ud800.a"}, r"child_merge_strategy has '\\ud800.a', which cannot be imported"),
             ({"live_page": 1}, "live_page is 1; use True or False"),
+            ({"hooks_on_request": 1}, "hooks_on_request is 1; use True or False"),
             ({"record_to": 7}, "record_to is 7; give the path of a file, as a string"),
             ({"record_to": "\ud800"}, r"record_to is '\\ud800'; give a path that the file system can have"),
             ({"record_to": "a\0b"}, r"record_to is 'a\\x00b'; give a path that the file system can have"),

@@ -19,11 +19,16 @@ HPD = Notation("hpd", ["<FORK>", "<CHILD>", "<|im_end|>", "<BLOCK>"])
 PADOC = Notation("padoc", ["[fork]"], promise_token="[fork]")
 APR = Notation("apr", [])
 ASYNCTHINK = Notation("asyncthink", [])
+SKELETON = Notation("skeleton", ["<|im_start|>", "<|im_end|>"])
+SKELETON.tokenizer.chat_template = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 APR_WITH_BOS = Notation("apr", ["<s>"])
 APR_WITH_BOS.tokenizer.bos_token = "<s>"
 
 
-ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR, ASYNCTHINK)
+ALL = (NPR, MULTIVERSE, THREADWEAVER, SPELT, PARALLEL_R1, PASTA, HPD, PADOC, APR, ASYNCTHINK, SKELETON)
 APR_NODES = (
     "Moving to Node #0\nCurrent State: 24:[4, 9, 3], Operations: []\n"
     "Generated Node #0,0: 24:[4, 6] Operation: 9-3=6\nGenerated Node #0,1: 24:[4, 12] Operation: 9+3=12\n"

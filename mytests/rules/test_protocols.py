@@ -311,5 +311,6 @@ STREAMS = {
     "hpd": ("a<FORK>b<FORK>", "then " * 20),
     "padoc": ("a[fork]b[fork]", "then " * 20),
     "apr": (APR_NODES, APR_CALLS, "then " * 20),
+    "skeleton": ("1. a\n2. b\n###", "then " * 20),
     "asyncthink": ("<FORK-1>a</FORK-1>", "<JOIN-1>", "then " * 20),
 }

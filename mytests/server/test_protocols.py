@@ -18,7 +18,11 @@ SHORT = short(fork=[], plugin=["multiverse"])
 """One is enough to show that a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
 
 
-@pytest.fixture(scope="module", params=names(PROTOCOLS, SHORT))
+SHOWN = [each for each in PROTOCOLS if each != "skeleton"]
+"""`mytests/server/test_skeleton.py` has the one that only requests which ask for it have."""
+
+
+@pytest.fixture(scope="module", params=names(SHOWN, SHORT))
 def play(request: pytest.FixtureRequest) -> Play:
     """Each of them."""
     return PLAYS[request.param]

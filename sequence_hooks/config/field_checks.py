@@ -58,6 +58,7 @@ def check_fields(given: Any) -> None:
     check_overrides(given, "child_sampling_params")
     check_record_to(given)
     check_switch(given, "live_page")
+    check_switch(given, "hooks_on_request")
     if given.children_per_promise > given.max_children:
         raise_for_field(given, "children_per_promise", f"raise max_children, which is {given.max_children}, to it")
     _check_children(given)

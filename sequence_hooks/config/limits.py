@@ -65,7 +65,9 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.
     """
-    limits = Limits(True, **{name: getattr(special_kwargs, name) for name in _MIN_VALUES})
+    limits = Limits(
+        not special_kwargs.hooks_on_request, **{name: getattr(special_kwargs, name) for name in _MIN_VALUES}
+    )
     given = extra_args or {}
     _check_names(given)
     for name in ("hooks", "stream_children"):

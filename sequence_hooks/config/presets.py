@@ -6,6 +6,9 @@ from typing import Any
 
 from sequence_hooks.config.messages import abbreviated
 
+_BESIDE_A_POINT = ["\n\n", "###", *(f"\n{number}." for number in range(1, 11))]
+"""What ends the expansion of a point: an empty line, the mark of an outline, or another point."""
+
 FIELDS: dict[str, dict[str, Any]] = {
     "apr": {
         "handlers": {
@@ -60,6 +63,13 @@ FIELDS: dict[str, dict[str, Any]] = {
         "sync_token": "<sync/>",
         "block_on": "sync",
         "trigger_by": "text",
+    },
+    "skeleton": {
+        "handlers": {"###": "sequence_hooks.protocols.skeleton.handler"},
+        "trigger_by": "text",
+        "hooks_on_request": True,
+        "child_sampling_params": {"max_tokens": 160, "stop": _BESIDE_A_POINT},
+        "max_children": 10,
     },
     "threadweaver": {
         "handlers": {"</Outlines>": "sequence_hooks.protocols.threadweaver.handler"},

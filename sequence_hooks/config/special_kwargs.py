@@ -128,6 +128,9 @@ class SpecialKwargs(metaclass=_WithProtocol):
     record_to: str | None = None
     """Path of a file to record the run to, one JSON object per line, for ``python -m sequence_hooks.trace``."""
 
+    hooks_on_request: bool = False
+    """Whether only requests that ask for hooks have them, by ``hooks=1`` in their ``extra_args``."""
+
     live_page: bool = False
     """Whether the server has a page at ``/live`` that shows running trees, and the routes that it reads. Whoever has
     the API key sees the texts of all requests there."""

@@ -136,7 +136,7 @@ def _extend_server() -> None:
     _extend(OpenAIServingCompletion, "create_completion", openai.request_trees)
     _extend(OpenAIServingCompletion, "completion_stream_generator", openai.completion_stream)
     _extend(OpenAIServingCompletion, "request_output_to_completion_response", openai.completion_response)
-    _extend(OpenAIServingChat, "create_chat_completion", openai.request_trees)
+    _extend(OpenAIServingChat, "create_chat_completion", openai.request_chat)
     _extend(OpenAIServingChat, "chat_completion_stream_generator", openai.chat_stream)
     _extend(OpenAIServingChat, "chat_completion_full_generator", openai.chat_response)
     _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)

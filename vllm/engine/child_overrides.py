@@ -50,6 +50,9 @@ def check_one_child(params: SamplingParams) -> None:
 def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as `SamplingParams` takes them; JSON gives guided decoding as an object, and functions by name."""
     given = dict(fields)
+    if "structured_outputs" in given:
+        # Its name in current releases, by which handlers know it.
+        given["guided_decoding"] = given.pop("structured_outputs")
     if isinstance(given.get("guided_decoding"), Mapping):
         given["guided_decoding"] = GuidedDecodingParams(**given["guided_decoding"])
     if isinstance(given.get("logits_processors"), (list, tuple)):

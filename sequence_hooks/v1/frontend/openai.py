@@ -10,10 +10,14 @@ from collections.abc import AsyncGenerator, Callable
 from itertools import chain
 from typing import Any
 
+from sequence_hooks.serving.outline_requests import ask, asked_of, has_outlines
+from sequence_hooks.serving.outline_view import read
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.v1.releases.installed import completion_usage_type
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import StructuredOutputsParams
 
 STREAM_CHILDREN = "stream_children"
 
@@ -33,6 +37,17 @@ async def request_trees(upstream: Callable[..., Any], serving: Any, request: Any
     return await upstream(serving, request, *args, **kwargs)
 
 
+async def request_chat(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """`request_trees`, after a request for an outline has become one that gets it."""
+    special_kwargs = serving.engine_client.output_processor.special_kwargs
+    if has_outlines(special_kwargs):
+        try:
+            ask(request, special_kwargs, _constrain)
+        except ValueError as error:
+            raise VLLMValidationError(str(error)) from None
+    return await request_trees(upstream, serving, request, *args, **kwargs)
+
+
 def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
     """Upstream's lines of a streamed completion, with trees."""
     given = _named(upstream, args, kwargs)
@@ -42,6 +57,7 @@ def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -
 def chat_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
     """Upstream's lines of a streamed chat completion, with trees."""
     given = _named(upstream, args, kwargs)
+    given["result_generator"] = _as_read(given)
     return _stream(upstream, given, {"object": CHAT_CHUNK, "created": int(time.time())})
 
 
@@ -58,7 +74,7 @@ async def chat_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
     """Upstream's response of a chat completion, with trees; an error as it is."""
     given = _named(upstream, args, kwargs)
     results: list[Any] = []
-    given["result_generator"] = keep_last(given["result_generator"], results)
+    given["result_generator"] = keep_last(_as_read(given), results)
     response = await upstream(**given)
     if hasattr(response, "choices"):
         add_trees(response, results[0].outputs, completion_usage_type())
@@ -77,6 +93,19 @@ async def _stream(
     has_events = may_wait or bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
     async for line in stream.with_events(made) if has_events else stream.of_parent(made):
         yield line
+
+
+def _constrain(request: Any, regex: str) -> None:
+    if request.structured_outputs is not None:
+        raise ValueError("structured_outputs is given, and an outline has a grammar of its own; leave it out")
+    request.structured_outputs = StructuredOutputsParams(regex=regex)
+
+
+def _as_read(given: dict[str, Any]) -> Any:
+    """A chat's outputs; without the outline, where one was asked for."""
+    request, results = given["request"], given["result_generator"]
+    asked = asked_of(request)
+    return results if asked is None else read(results, asked, bool(request.stream), bool(request.logprobs))
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -5,21 +5,33 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+from sequence_hooks.serving.outline_requests import ask, asked_of, has_outlines
+from sequence_hooks.serving.outline_view import read
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_chat as upstream
-from vllm.engine.hooked import may_wait
+from vllm.engine.hooked import may_wait, special_kwargs_behind
 from vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatCompletionResponse, ErrorResponse
 from vllm.outputs import RequestOutput
 
 
 class OpenAIServingChat(upstream.OpenAIServingChat):
-    """Upstream's `OpenAIServingChat`; see `sequence_hooks.serving.trees`."""
+    """Upstream's `OpenAIServingChat`; see `sequence_hooks.serving.trees`, and for outlines `outline_requests` there."""
+
+    async def create_chat_completion(self, request: ChatCompletionRequest, *args: Any, **kwargs: Any) -> Any:
+        special_kwargs = await special_kwargs_behind(self.engine_client)
+        if special_kwargs is not None and has_outlines(special_kwargs):
+            try:
+                ask(request, special_kwargs, _constrain)
+            except ValueError as error:
+                return self.create_error_response(str(error))
+        return await super().create_chat_completion(request, *args, **kwargs)
 
     async def chat_completion_stream_generator(
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
     ) -> AsyncGenerator[str, None]:
         request_id, model_name, *_ = args
+        result_generator = _as_read(request, result_generator)
         chunk = {"id": request_id, "object": CHAT_CHUNK, "created": int(time.time()), "model": model_name}
         stream = TreeStream(chunk, request.n or 1)
         made = super().chat_completion_stream_generator(request, stream.watched(result_generator), *args, **kwargs)
@@ -31,11 +43,23 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
     ) -> ChatCompletionResponse | ErrorResponse:
         results: list[RequestOutput] = []
-        watched = keep_last(result_generator, results)
+        watched = keep_last(_as_read(request, result_generator), results)
         response = await super().chat_completion_full_generator(request, watched, *args, **kwargs)
         if isinstance(response, ChatCompletionResponse):
             add_trees(response, results[0].outputs)
         return response
+
+
+def _constrain(request: ChatCompletionRequest, regex: str) -> None:
+    given = [name for name in type(request).model_fields if name.startswith("guided_") and getattr(request, name)]
+    if given:
+        raise ValueError(f"{given[0]} is given, and an outline has a grammar of its own; leave it out")
+    request.guided_regex = regex
+
+
+def _as_read(request: ChatCompletionRequest, results: AsyncIterator[RequestOutput]) -> AsyncIterator[RequestOutput]:
+    asked = asked_of(request)
+    return results if asked is None else read(results, asked, bool(request.stream), bool(request.logprobs))
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.serving_chat")

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outlines whose points are expanded side by side, on scripted streams; and the turns of models' chat templates."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mytests.engine.surgical import Prompts, SurgicalEngine, finished
+from mytests.rules.notations import SKELETON
+from mytests.rules.spoken import TOKENIZER
+from mytests.rules.tagged import MAX_STEPS, Notation, children_of
+from sequence_hooks.protocols.chat_turns import Turn, turn_of
+
+OUTLINE = "1. Sleep\n2. Walk\n###"
+ANSWER = "1. Sleep: Long.\n\n2. Walk: Far."
+ASKED: dict[str, Any] = {"extra_args": {"hooks": 1}}
+
+
+def played(prompts: Prompts | None = None, notation: Notation = SKELETON, **texts: str) -> SurgicalEngine:
+    """An engine that has run one request that asks for hooks, and its children."""
+    engine = notation.engine(prompts, **ASKED)
+    engine.run(notation.stream(**texts), MAX_STEPS)
+    engine.assert_empty()
+    return engine
+
+
+def kept_of(engine: SurgicalEngine) -> str:
+    """The text of the output without what was replaced."""
+    output = finished(engine)
+    kept = [each for each in output.segments if not each.is_replaced]
+    return SKELETON.text([token_id for each in kept for token_id in output.token_ids[each.start : each.end]])
+
+
+class TestOutline:
+    def test_its_points_are_replaced_by_their_expansions(self) -> None:
+        """In their order, with no tag left; what follows has read them all."""
+        engine = played(r=OUTLINE + "\n\nBoth.", r_child_0=" Long.", r_child_1=" Far.\n\n2. More")
+        assert kept_of(engine) == f"{ANSWER}\n\nBoth."
+        assert finished(engine).limits_met == ()
+
+    def test_a_child_has_a_turn_of_its_own(self) -> None:
+        """After the outline, and its answer begins with the point."""
+        prompts: Prompts = {}
+        played(prompts, r=OUTLINE, r_child_0=" Long.", r_child_1=" Far.")
+        question = "Explain point 2 in two or three sentences, and no other point."
+        turn = f"<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
+        assert SKELETON.text(prompts["r_child_1"]).endswith(f"{OUTLINE}{turn}<|im_start|>assistant\n2. Walk:")
+
+    def test_it_comes_after_what_was_thought(self) -> None:
+        """That stays where it is."""
+        engine = played(r=f"<think>1. no ###</think>\n\n{OUTLINE}", r_child_0=" Long.", r_child_1=" Far.")
+        assert kept_of(engine) == f"<think>1. no ###</think>{ANSWER}"
+
+
+class TestOrdinaryAnswer:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Four.",
+            "### Title",
+            "1. Sleep\nor not\n###",
+            "2. Walk\n###",
+            "1. a\n3. b\n###",
+            "1. Sleep",
+            "So 1. Sleep\n###",
+        ],
+    )
+    def test_what_is_no_outline_is_text(self, text: str) -> None:
+        """And no error."""
+        engine = played(r=text)
+        assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
+        assert finished(engine).limits_met == ()
+
+    def test_only_who_asks_has_an_outline(self) -> None:
+        """Of another request it is text."""
+        engine = SKELETON.engine()
+        engine.run(SKELETON.stream(r=OUTLINE))
+        assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (OUTLINE, ())
+        engine.assert_empty()
+
+    @pytest.mark.parametrize(
+        ("text", "met"),
+        [
+            ("".join(f"{number}. x\n" for number in range(1, 12)) + "###", "max_children"),
+            (f"1. {'x' * 201}\n###", "malformed"),
+            ("1. <|im_end|>\n2. Walk\n###", "malformed"),
+            ("1. Say <|im_start|>system\n###", "malformed"),
+        ],
+        ids=["more-than-allowed", "long", "ends-the-turn", "another-turn"],
+    )
+    def test_a_bad_outline_is_text_and_the_caller_is_told(self, text: str, met: str) -> None:
+        """It is not cut, and none of its points gets a turn that it could end itself."""
+        engine = played(r=text)
+        assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
+        assert finished(engine).limits_met == (met,)
+
+    @pytest.mark.parametrize("more", ["\n2. Walk: Far.", "\n\nAnd so on.", "###", "<eos>"])
+    def test_an_expansion_ends_at_another_point(self, more: str) -> None:
+        """An outline in what follows the join is text."""
+        engine = played(r=f"1. Sleep\n###\n{OUTLINE}", r_child_0=f" So.{more}")
+        assert kept_of(engine) == f"1. Sleep: So.\n{OUTLINE}"
+        assert finished(engine).limits_met == ()
+
+    @pytest.mark.parametrize(
+        ("token", "said", "kept"),
+        [(".\n\n", " Long.\n\nMore", " Long."), (".\n", " Long.\n2. More", " Long."), (" ###", " Long ###", " Long ")],
+    )
+    def test_a_token_with_a_part_of_a_stop_string_leaves_no_tag(self, token: str, said: str, kept: str) -> None:
+        """Nor takes what is before it; there is one empty line between two points."""
+        notation = Notation("skeleton", ["<|im_start|>", "<|im_end|>", token])
+        notation.tokenizer.chat_template = CHATML
+        engine = played(notation=notation, r=OUTLINE, r_child_0=said, r_child_1=" Far.")
+        text = notation.text(finished(engine).token_ids)
+        assert text.removeprefix(OUTLINE) == f"1. Sleep:{kept}\n\n2. Walk: Far."
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_an_expansion_has_no_outline(self, depth: int) -> None:
+        """Whatever the operator lets its children do."""
+        notation = Notation("skeleton", ["<|im_end|>"], max_child_depth=depth, child_sampling_params={"stop": []})
+        notation.tokenizer.chat_template = CHATML
+        engine = played(notation=notation, r="1. Sleep\n###", r_child_0=f"\n{OUTLINE}")
+        assert [len(child.children) for child in children_of(engine)] == [0]
+        assert finished(engine).limits_met == ()
+
+
+CHATML = SKELETON.tokenizer.chat_template
+TEMPLATES = {
+    "smollm2": (CHATML, "<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n"),
+    "llama3": (
+        "{% for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
+        "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nQ<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    "qwen3": (
+        CHATML
+        + "{% if add_generation_prompt and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}",
+        "<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    ),
+    "gemma3": (
+        "{% for m in messages %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
+        "{{ m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+        "<end_of_turn>\n<start_of_turn>user\nQ<end_of_turn>\n<start_of_turn>model\n",
+    ),
+    "mistral": (
+        "{% for m in messages %}{{ '[INST] ' + m.content + ' [/INST]' if m.role == 'user' else m.content + '</s>' }}"
+        "{% endfor %}",
+        "</s>[INST] Q [/INST]",
+    ),
+}
+
+
+def with_template(template: str | None) -> Any:
+    """A tokenizer of bytes that has it."""
+    tokenizer = Notation("npr", [], TOKENIZER).tokenizer
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+class TestTemplates:
+    @pytest.mark.parametrize("name", TEMPLATES)
+    def test_a_turn_is_what_the_template_makes_of_it(self, name: str) -> None:
+        """Of the control tokens of each family; nothing is to be thought of a point."""
+        template, expected = TEMPLATES[name]
+        assert turn_of(with_template(template)).asking("Q") == expected
+
+    @pytest.mark.parametrize(
+        ("template", "message"),
+        [
+            (None, "has no chat template, so no turn can be made for a point; use a chat model"),
+            ("{{ raise_exception('roles') }}", "cannot express a user's question .*: it raises .*roles"),
+            ("{{ messages[0].content }}", "it has 'the-first-answer' other than once"),
+            ("{{ messages[1].content }}{{ messages[1].content }}", "it has 'the-first-answer' other than once"),
+            ("{{ messages[1].content }}", "it has 'the-second-question' other than once"),
+            ("{% for m in messages %}{{ m.content }}{% endfor %}", "nothing stands between an answer, a question and"),
+        ],
+    )
+    def test_one_that_has_no_second_turn_is_refused(self, template: str | None, message: str) -> None:
+        """When the engine starts, and by name."""
+        with pytest.raises(ValueError, match=message):
+            turn_of(with_template(template))
+
+    def test_a_template_that_makes_no_text_is_refused(self) -> None:
+        """As some tokenizers of another kind do."""
+        tokenizer = SimpleNamespace(chat_template="x", name_or_path="m", apply_chat_template=lambda *_, **__: [1, 2])
+        with pytest.raises(ValueError, match="the tokenizer 'm' cannot express"):
+            turn_of(tokenizer)
+
+    def test_an_engine_is_not_started_with_it(self) -> None:
+        """The error names the handler's reason."""
+        with pytest.raises(
+            ValueError, match=r"handlers has 'sequence_hooks.protocols.skeleton.handler', .* no chat temp"
+        ):
+            Notation("skeleton", []).engine()
+
+    def test_a_turn_surrounds_its_question(self) -> None:
+        """As it is."""
+        assert Turn("a", "c").asking("b") == "abc"
