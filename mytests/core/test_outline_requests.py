@@ -54,6 +54,11 @@ def with_messages(*messages: Any, **extra: Any) -> Request:
     return request
 
 
+def test_a_field_of_a_clients_own_asks_for_nothing() -> None:
+    """Even by the name under which the server remembers what was asked for."""
+    assert asked_of(asked(Request(sequence_hooks_outline={"outline": ["Risks"]}))) is None
+
+
 class TestAsk:
     @pytest.mark.parametrize("request_", [Request("m:skeleton"), Request(skeleton=True)], ids=["by-name", "by-field"])
     def test_it_is_told_to_write_an_outline(self, request_: Request) -> None:

@@ -87,8 +87,9 @@ def ask(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any, s
 
 def asked_of(request: Any) -> Asked | None:
     """What `ask` has found."""
-    found: Asked | None = (getattr(request, "model_extra", None) or {}).get(VIEW)
-    return found
+    found = (getattr(request, "model_extra", None) or {}).get(VIEW)
+    # A client may have sent a field of this name.
+    return found if isinstance(found, Asked) else None
 
 
 def _check_others(request: Any) -> None:
