@@ -6,9 +6,9 @@
     In place of    1. Sleep: Seven hours a night...
     the outline:   2. Exercise: Half an hour...
 
-No model was trained for it. Who asks for it, and what grammar holds the outline to its form, is the server's business
-(`sequence_hooks.serving.skeleton`): a request without ``hooks=1`` in its extra arguments has no hook at all. An answer
-that is no outline is an ordinary answer, and so is a ``###`` in it.
+No model was trained for it. Who asks for it, and what grammar holds the outline to its form, is the server's business,
+in ``sequence_hooks/serving/outline_requests.py``: a request without ``hooks=1`` in its extra arguments has no hook at
+all. An answer that is no outline is an ordinary answer, and so is a ``###`` in it.
 
 Here it differs: its authors send a request for each point, with a prompt that repeats question and outline; here a
 child has its parent's context, whose KV it shares. Their router is a model, or a prompt; here the model itself may
