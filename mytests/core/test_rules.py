@@ -358,13 +358,13 @@ def ended_child(outcome: Outcome = "stopped", **fields: Any) -> Branch[PlainSequ
 
 
 class TestKeptKV:
+    """Of a child that ends, until it is copied to its parent."""
+
     def test_a_child_may_end_without_a_join(self) -> None:
         """With its tree's tokens used up, before it had any children."""
         child = ended_child("length")
         child.ended_at_join = True
         assert keeps_kv(child) and not child.joins
-
-    """Of a child that ends, until it is copied to its parent."""
 
     @pytest.mark.parametrize("outcome", ["stopped", "length"])
     def test_a_childs_is_kept_for_its_parent(self, outcome: Outcome) -> None:

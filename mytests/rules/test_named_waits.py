@@ -152,6 +152,19 @@ class TestKV:
         assert output.text == "1*" + "VWXYZ" * 2 + "bcdefg0*ABCDz"
         assert (prefilled(engine), len(moves(engine))) == ([2, 2], 9 + 3)
 
+    def test_what_is_joined_is_given_back_while_a_sibling_runs(self) -> None:
+        """Nothing is held but by those that still run."""
+        engine = SurgicalEngine(naming(child_merge_strategy="kv_inject"))
+        num_free = engine.num_free_blocks()
+        engine.add()
+        tokens = plan(r="!!1*bcd.z", r_child_0="A" * 40, r_child_1="VWXYZ" * 6)
+        engine.run_until(lambda: engine.num_sampled("r") == 7, tokens)
+        running = {*engine.blocks_of("r"), *engine.blocks_of("r_child_0")}
+        assert num_free - engine.num_free_blocks() == len(running)
+        engine.run(tokens)
+        assert len(finished(engine).children) == 2
+        engine.assert_empty()
+
     @pytest.mark.parametrize("num_blocks", [9, 10, 11, 12, 14, 20])
     @pytest.mark.parametrize("merge", ["kv_inject", "concatenate"])
     def test_under_pressure_it_is_the_same(self, merge: str, num_blocks: int) -> None:
