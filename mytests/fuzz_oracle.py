@@ -50,7 +50,12 @@ class Rules:
             _Replay(node, self, num_in_tree, len(nodes), refusals).check()
             _check_unfinished_children(node, self.max_children)
         assert isinstance(root.output, CompletionOutput)
-        refusals.check(root.name, root.output.limits_met, num_in_tree >= self.max_tree_tokens)
+        told = root.output.limits_met
+        is_used_up = num_in_tree >= self.max_tree_tokens
+        if len(nodes) == 1 and num_in_tree == self.max_tokens:
+            # Its own limit may have ended it with the same token.
+            is_used_up = is_used_up and "max_tree_tokens" in told
+        refusals.check(root.name, told, is_used_up)
 
     @property
     def max_child_depth(self) -> int:
