@@ -55,7 +55,8 @@ export VLLM_NO_USAGE_STATS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin language-model agreement lint check-core lock mutate mutate-plugin check-upstream bench \
   bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
-  bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults
+  bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data train-language \
+  merge-language demo-language score-language
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -108,6 +109,40 @@ demo-plugin: plugin ## the same on a stock, current vLLM with the plug-in: in pr
 
 language-model: plugin ## a real chat model, SmolLM2-135M-Instruct, in the user's cache: 93 MB are fetched, once
 	@$(PLUGIN)/bin/python -m build_tools.language_model
+
+# The base model's folder, which is made where it is not there.
+BASE_MODEL = $$($(CURDIR)/$(PLUGIN)/bin/python -m build_tools.language_model | tail -n 1)
+LANGUAGE := $(CURDIR)/build/language
+TRAINER := $(CURDIR)/build/trainer
+ADAPTER ?= $(CURDIR)/examples/forkjoin-language/adapter
+WITH_BASE = @base=$(BASE_MODEL); test -d "$$base" || exit 1; mkdir -p $(LANGUAGE); $(IN_PLUGIN)
+
+$(LANGUAGE)/answers.jsonl: examples/forkjoin-language/questions/train.txt | $(PLUGIN_READY)
+	$(WITH_BASE) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/language_data.py $$base $@.part
+	@mv $@.part $@
+
+$(TRAINER): requirements/language-trainer.txt | $(PLUGIN_READY)
+	@$(PLUGIN)/bin/python -m build_tools.pip_install --no-deps --upgrade --target $@ -r $<
+	@touch $@
+
+language-data: $(LANGUAGE)/answers.jsonl ## trees to train a real language model on, of the base model's own words
+	@:
+
+train-language: $(LANGUAGE)/answers.jsonl $(TRAINER) ## an adapter with which SmolLM2-135M-Instruct forks and joins, in build/language/adapter
+	$(WITH_BASE):$(TRAINER) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/train_language.py $$base $(LANGUAGE)/answers.jsonl $(LANGUAGE)/adapter
+
+merge-language: $(LANGUAGE)/model/config.json ## the base model with ADAPTER merged into it, in build/language/model
+	@:
+
+$(LANGUAGE)/model/config.json: $(ADAPTER)/adapter_model.safetensors | $(PLUGIN_READY)
+	$(WITH_BASE) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/merge_language.py $$base $(LANGUAGE)/model --adapter $(ADAPTER)
+	@touch $@
+
+demo-language: merge-language ## a real language model forks and joins: three questions, their trees, and their times
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_language.py $(LANGUAGE)/model
+
+score-language: merge-language ## the language model on 200 held-out questions, beside its base
+	$(WITH_BASE) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/measure_language.py $$base $(LANGUAGE)/model --page $(LANGUAGE)/score.md
 
 agreement: setup plugin ## the fork's and the plug-in's trees, token for token, on 500 prompts for each way to merge
 	@$(BIN)/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/fork.json

@@ -75,7 +75,7 @@ def points_of(text: str) -> tuple[str, ...]:
     """
     found = _POINT.findall(text)
     points = tuple(point for _, point in found)
-    if outline(points) != text:
+    if not points or outline(points) != text:
         raise ValueError(f"no numbered list of points: {text!r}")
     return points
 

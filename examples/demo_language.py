@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real language model forks and joins: three questions, their trees, and how long they take beside a plain answer.
+
+Usage: `python examples/demo_language.py MERGED_FOLDER [QUESTION ...]`
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from language_answers import NotWhole, answer_of
+from language_engine import ask, open_language_engine
+from language_task import Answer, questions
+from rich.console import Console
+from rich.tree import Tree
+
+from vllm import LLM, RequestOutput
+
+SHOWN = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", type=Path, help="the folder that merge_language.py has written")
+    parser.add_argument("questions", nargs="*", help="by default the first ones that no training row has")
+    arguments = parser.parse_args()
+    console = Console(highlight=False, width=120)
+    console.print("Loading the model takes half a minute ...")
+    engine = open_language_engine(arguments.model)
+    ask(engine, ["What is this?"], max_tokens=8)
+    for question in arguments.questions or questions("held-out")[:SHOWN]:
+        show(console, engine, question)
+
+
+def show(console: Console, engine: LLM, question: str) -> None:
+    """One question's tree, and its time."""
+    (output,), seconds = timed(engine, question)
+    completion = output.outputs[0]
+    console.rule(question)
+    try:
+        console.print(tree_of(answer_of(question, completion, engine.get_tokenizer())))
+    except NotWhole as fault:
+        console.print(f"no whole tree, because {fault}: {completion.text!r}", markup=False)
+    count = num_sampled(completion)
+    _, in_sequence = timed(engine, question, max_tokens=count, ignore_eos=True, extra_args={"hooks": False})
+    console.print(
+        f"{count} tokens in {seconds:.1f} s; as many in sequence take {in_sequence:.1f} s, {in_sequence / seconds:.2f} times as long"
+    )
+
+
+def timed(engine: LLM, question: str, **parameters: Any) -> tuple[list[RequestOutput], float]:
+    """The answer, and the seconds that it takes."""
+    start = time.perf_counter()
+    return ask(engine, [question], **parameters), time.perf_counter() - start
+
+
+def num_sampled(completion: Any) -> int:
+    """The tokens that all of a completion's sequences have sampled."""
+    merged = sum(join.num_merged for join in completion.joins)
+    return len(completion.token_ids) - merged + sum(len(child.token_ids) for child in completion.children)
+
+
+def tree_of(answer: Answer) -> Tree:
+    """The outline, below each point what its child has written, and the closing sentence."""
+    tree = Tree("the answer's own sequence", highlight=False)
+    for number, (point, text) in enumerate(zip(answer.points, answer.expansions, strict=True), 1):
+        tree.add(f"{number}. [bold]{point}[/bold]").add(f"child {number}: {text}")
+    tree.add(f"after the join: {answer.closing}")
+    return tree
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trees of the language model: how they are written, read back and trained; with tiny models alone."""
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import language_task
+import pytest
+import torch
+from forkjoin_reference import MODEL_FOLDER
+from language_answers import NotWhole, answer_of
+from language_task import CHILD, PROMISE, SYNC, Answer, outline, points_of, questions, read, tree_of
+from merge_language import WEIGHTS, merge
+from safetensors.torch import load_file, save_file
+from sft_on_trees import rows_of_trees
+from train_language import Learner, Plan, has_bfloat16, train
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mytests.tiers import ON_V1_IN_FULL
+from sequence_hooks.training import TreeRows, encoded, token_tree
+
+pytestmark = [*ON_V1_IN_FULL]
+
+ANSWER = Answer(
+    question="Why walk?",
+    points=("Health", "Fresh air"),
+    expansions=("It is good for the heart.", "It clears the head."),
+    closing="In short, walk.",
+)
+EOS = "$"
+PLAN = Plan(epochs=3, trees=2, learning_rate=1e-3, tag_weight=4.0, rank=2, seed=0)
+
+
+class Characters:
+    """A tokenizer of which each character is a token."""
+
+    eos_token = EOS
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return list(map(ord, text))
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(map(chr, token_ids))
+
+
+def tree() -> token_tree.TokenTree:
+    """The run that comes to `ANSWER`."""
+    return encoded(tree_of(ANSWER, "Why walk?\n", EOS), Characters().encode)
+
+
+def completion(**changes: Any) -> SimpleNamespace:
+    """What an engine returns of it."""
+    root = tree()
+    children = tuple(
+        SimpleNamespace(finish_reason="stop", result_token_ids=tuple(map(ord, text))) for text in ANSWER.expansions
+    )
+    fields = {"token_ids": root.output_token_ids, "joins": root.joins, "children": children, "finish_reason": "stop"}
+    return SimpleNamespace(**fields | changes)
+
+
+def with_outline(text: str) -> SimpleNamespace:
+    """A completion that has forked twice after another outline."""
+    ids = tuple(map(ord, text))
+    return completion(token_ids=(*ids, *map(ord, "x")), joins=(SimpleNamespace(position=len(ids), num_merged=0),))
+
+
+class TestTree:
+    """What the model is taught."""
+
+    def test_each_child_sees_the_outline_up_to_its_promise(self) -> None:
+        """And begins with the child's tag."""
+        root = tree()
+        context = [*root.prompt_token_ids, *root.output_token_ids]
+        first, second = ("".join(map(chr, context[: child.num_shared])) for child in root.children)
+        assert first == f"Why walk?\n1. **Health**{PROMISE}"
+        assert second == f"{first}\n2. **Fresh air**{PROMISE}"
+        assert {"".join(map(chr, child.prompt_token_ids)) for child in root.children} == {CHILD}
+
+    def test_the_whole_text(self) -> None:
+        """Without its tags it is an answer."""
+        text = "".join(map(chr, tree().output_token_ids))
+        for tag in (PROMISE, SYNC, EOS):
+            text = text.replace(tag, "")
+        expansions = "\n\n".join(ANSWER.expansions)
+        assert text == f"1. **Health**\n2. **Fresh air**\n\n{expansions}\n\nIn short, walk."
+
+    @pytest.mark.parametrize("text", ["", "2. **Health**", "1. **Health**\n1. **Air**", "1. Health", "1. **Health** x"])
+    def test_what_is_no_outline_is_refused(self, text: str) -> None:
+        """Its numbers are 1, 2, 3, and its points are marked."""
+        with pytest.raises(ValueError, match="no numbered list"):
+            points_of(text)
+
+    def test_points_are_read_back(self) -> None:
+        """As they were written."""
+        assert points_of(outline(ANSWER.points)) == ANSWER.points
+
+
+class TestReadBack:
+    """An answer of an engine's outputs."""
+
+    def test_a_whole_tree_is_its_answer(self) -> None:
+        """To the letter."""
+        assert answer_of("Why walk?", completion(), Characters()) == ANSWER
+
+    @pytest.mark.parametrize(
+        ("given", "fault"),
+        [
+            (completion(children=()), "does not fork"),
+            (completion(joins=()), "joins 0 times"),
+            (completion(children=completion().children[:1]), "2 points have 1 children"),
+            (completion(finish_reason="length"), "does not end by itself"),
+            (with_outline(f"1. **A**{PROMISE}"), "not closed"),
+            (with_outline(f"1. **A**\n2. **B**{PROMISE}\n\n{SYNC}"), "has no promise"),
+            (with_outline(f"A{PROMISE}\n\n{SYNC}"), "no list of points"),
+            (completion(token_ids=tree().output_token_ids[: -len(ANSWER.closing) - 3]), "no closing sentence"),
+            (
+                completion(children=(SimpleNamespace(finish_reason="length"), completion().children[1])),
+                "child does not end",
+            ),
+            (
+                completion(
+                    children=(SimpleNamespace(finish_reason="stop", result_token_ids=()), completion().children[1])
+                ),
+                "child says nothing",
+            ),
+        ],
+    )
+    def test_what_is_not_whole_is_told(self, given: SimpleNamespace, fault: str) -> None:
+        """By what is wrong with it."""
+        with pytest.raises(NotWhole, match=fault):
+            answer_of("Why walk?", given, Characters())
+
+    def test_a_file_of_answers_is_read_back(self, tmp_path: Path) -> None:
+        """One a line."""
+        file = tmp_path / "answers.jsonl"
+        file.write_text(json.dumps(vars(ANSWER)) + "\n")
+        assert read(file) == [ANSWER]
+
+
+class TestQuestions:
+    """What the model is taught, and what it is asked afterwards."""
+
+    def test_no_question_is_in_both_files(self) -> None:
+        """Nor twice in one of them."""
+        asked = [question.lower() for name in ("train", "held-out") for question in questions(name)]
+        assert len(set(asked)) == len(asked) == 520
+
+    def test_each_is_one_line_of_text(self) -> None:
+        """Short enough to be read at a glance."""
+        assert all(10 < len(question) <= 100 for name in ("train", "held-out") for question in questions(name))
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[TreeRows]:
+    """Four trees of the tiny model."""
+    return list(islice(rows_of_trees(AutoTokenizer.from_pretrained(MODEL_FOLDER), "concatenate", 0), 4))
+
+
+@pytest.mark.model
+class TestTraining:
+    """The loop, on the tiny model and its own trees."""
+
+    def test_the_loss_falls(self, rows: list[TreeRows], tmp_path: Path) -> None:
+        """And a step's loss is the mean of its tokens, of which tags count more."""
+        learner = a_learner(rows)
+        train(learner, tmp_path)
+        assert learner.losses[-1] < learner.losses[0]
+        assert json.loads((tmp_path / "losses.json").read_text()) == [round(loss, 4) for loss in learner.losses]
+
+    def test_a_tag_counts_as_often_as_its_weight(self, rows: list[TreeRows]) -> None:
+        """The loss with all tokens as tags is that with none."""
+        weighted, plain = (
+            a_learner(rows, tags=tags, plan=plan).step()
+            for tags, plan in [(range(60), PLAN), ((), replace(PLAN, tag_weight=1.0))]
+        )
+        assert weighted == pytest.approx(plain, rel=1e-5)
+        assert a_learner(rows, tags=range(20)).step() != pytest.approx(plain, rel=1e-3)
+
+    def test_an_interrupted_run_goes_on(self, rows: list[TreeRows], tmp_path: Path) -> None:
+        """With the losses that it would have had."""
+        whole, interrupted = a_learner(rows), a_learner(rows)
+        train(whole, tmp_path / "whole")
+        interrupted.step()
+        (tmp_path / "rest").mkdir()
+        torch.save(interrupted.state(), tmp_path / "rest" / "state.pt")
+        rest = a_learner(rows)
+        train(rest, tmp_path / "rest")
+        assert rest.losses == pytest.approx(whole.losses, rel=1e-4)
+        assert not (tmp_path / "rest" / "state.pt").exists()
+
+
+def a_learner(rows: list[TreeRows], tags: Any = range(20), plan: Plan = PLAN) -> Learner:
+    """All of the tiny model learns."""
+    torch.manual_seed(0)
+    return Learner(AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, attn_implementation="sdpa"), rows, tags, plan)
+
+
+class TestProcessors:
+    """What a processor multiplies fastest."""
+
+    @pytest.mark.parametrize("name", ["amx_bf16", "avx512_bf16"])
+    def test_bfloat16_is_taken_where_there_are_instructions_for_it(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of either kind."""
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: True}, raising=False)
+        assert has_bfloat16()
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {name: False}, raising=False)
+        assert not has_bfloat16()
+
+
+def test_an_adapter_is_merged(tmp_path: Path) -> None:
+    """Each matrix gets its update, scaled; all else is the base's."""
+    base, adapter, output = (tmp_path / name for name in ("base", "adapter", "output"))
+    for folder in (base, adapter):
+        folder.mkdir()
+    (base / "config.json").write_text("{}")
+    weights = {"model.layer.weight": torch.eye(4), "model.norm.weight": torch.ones(4)}
+    save_file(weights, base / WEIGHTS)
+    down, up = torch.ones(2, 4), torch.full((4, 2), 0.5)
+    names = {"lora_A": down, "lora_B": up}
+    save_file(
+        {f"base_model.model.model.layer.{name}.weight": matrix for name, matrix in names.items()},
+        adapter / "adapter_model.safetensors",
+    )
+    (adapter / "adapter_config.json").write_text(json.dumps({"lora_alpha": 4, "r": 2}))
+    merge(base, adapter, output)
+    merged = load_file(output / WEIGHTS)
+    assert torch.equal(merged["model.layer.weight"], torch.eye(4) + 2 * torch.ones(4, 4))
+    assert torch.equal(merged["model.norm.weight"], torch.ones(4))
+    assert (output / "config.json").read_text() == "{}"
+
+
+def test_the_questions_stand_beside_the_model() -> None:
+    """Where the README of the model says."""
+    assert language_task.QUESTIONS.name == "questions" and language_task.QUESTIONS.parent.name == "forkjoin-language"
