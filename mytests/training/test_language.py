@@ -13,7 +13,7 @@ import pytest
 import torch
 from forkjoin_reference import MODEL_FOLDER
 from language_answers import NotWhole, answer_of
-from language_task import CHILD, PROMISE, SYNC, Answer, outline, points_of, questions, read, tree_of
+from language_task import CHILD, PROMISE, SYNC, outline, points_of, questions, read
 from merge_language import WEIGHTS, merge
 from safetensors.torch import load_file, save_file
 from sft_on_trees import rows_of_trees
@@ -21,51 +21,12 @@ from train_language import Learner, Plan, has_bfloat16, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mytests.tiers import ON_V1_IN_FULL
-from sequence_hooks.training import TreeRows, encoded, token_tree
+from mytests.training.language import ANSWER, EOS, Characters, completion, tree, with_outline
+from sequence_hooks.training import TreeRows
 
 pytestmark = [*ON_V1_IN_FULL]
 
-ANSWER = Answer(
-    question="Why walk?",
-    points=("Health", "Fresh air"),
-    expansions=("It is good for the heart.", "It clears the head."),
-    closing="In short, walk.",
-)
-EOS = "$"
 PLAN = Plan(epochs=3, trees=2, learning_rate=1e-3, tag_weight=4.0, rank=2, seed=0)
-
-
-class Characters:
-    """A tokenizer of which each character is a token."""
-
-    eos_token = EOS
-
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        return list(map(ord, text))
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        return "".join(map(chr, token_ids))
-
-
-def tree() -> token_tree.TokenTree:
-    """The run that comes to `ANSWER`."""
-    return encoded(tree_of(ANSWER, "Why walk?\n", EOS), Characters().encode)
-
-
-def completion(**changes: Any) -> SimpleNamespace:
-    """What an engine returns of it."""
-    root = tree()
-    children = tuple(
-        SimpleNamespace(finish_reason="stop", result_token_ids=tuple(map(ord, text))) for text in ANSWER.expansions
-    )
-    fields = {"token_ids": root.output_token_ids, "joins": root.joins, "children": children, "finish_reason": "stop"}
-    return SimpleNamespace(**fields | changes)
-
-
-def with_outline(text: str) -> SimpleNamespace:
-    """A completion that has forked twice after another outline."""
-    ids = tuple(map(ord, text))
-    return completion(token_ids=(*ids, *map(ord, "x")), joins=(SimpleNamespace(position=len(ids), num_merged=0),))
 
 
 class TestTree:

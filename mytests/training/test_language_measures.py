@@ -14,7 +14,7 @@ from measure_language import Piece, closing_of, distinct, expansions_of, mean_lo
 from rich.console import Console
 
 from mytests.tiers import ON_V1_IN_FULL
-from mytests.training.test_language import ANSWER, Characters, completion
+from mytests.training.language import ANSWER, Characters, completion
 
 pytestmark = [*ON_V1_IN_FULL]
 
