@@ -56,7 +56,7 @@ export VLLM_NO_USAGE_STATS ?= 1
 .PHONY: help setup plugin demo demo-plugin language-model agreement lint check-core lock mutate mutate-plugin check-upstream bench \
   bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data train-language \
-  merge-language demo-language score-language
+  merge-language demo-language score-language agreement-language
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -148,6 +148,12 @@ agreement: setup plugin ## the fork's and the plug-in's trees, token for token, 
 	@$(BIN)/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/fork.json
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/plugin.json
 	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/fork.json build/agreement/plugin.json
+
+agreement-language: setup merge-language ## the same on 50 of the language model's trees; a tie in its logits may part them
+	@$(BIN)/python -W ignore examples/agreement.py answer $(CURDIR)/build/agreement/language-fork.json --language $(LANGUAGE)/model --count 50
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/agreement.py answer \
+	  $(CURDIR)/build/agreement/language-plugin.json --language $(LANGUAGE)/model --count 50
+	@$(BIN)/python -W ignore examples/agreement.py compare build/agreement/language-fork.json build/agreement/language-plugin.json
 
 include build_tools/tests.mk
 

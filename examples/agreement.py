@@ -2,7 +2,8 @@
 """Do the fork and the plug-in do the same? Whole trees, token for token, on held-out prompts, for all ways to merge.
 
 Usage: `python examples/agreement.py answer ANSWERS.json [--count 500]`, once with each vLLM, then
-`python examples/agreement.py compare ONE.json OTHER.json`; `make agreement` does all of it.
+`python examples/agreement.py compare ONE.json OTHER.json`; `make agreement` does all of it. With `--language MODEL` it
+is the language model that answers, held-out questions: `make agreement-language`.
 """
 
 import argparse
@@ -15,6 +16,8 @@ from typing import Any
 
 from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
+from language_engine import ask, open_language_engine
+from language_task import questions
 
 from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm import RequestOutput
@@ -39,11 +42,14 @@ def main() -> int:
     answer = commands.add_parser("answer")
     answer.add_argument("file", type=Path)
     answer.add_argument("--count", type=int, default=500, help="held-out prompts a way")
+    answer.add_argument("--language", type=Path, metavar="MODEL", help="the folder that merge_language.py has written")
     commands.add_parser("compare").add_argument("files", type=Path, nargs=2)
     arguments = parser.parse_args()
     if arguments.command == "answer":
         arguments.file.parent.mkdir(parents=True, exist_ok=True)
-        arguments.file.write_text(json.dumps(all_answers(arguments.count)))
+        given = arguments.language
+        records = all_answers(arguments.count) if given is None else language_answers(given, arguments.count)
+        arguments.file.write_text(json.dumps(records))
         return 0
     return report(*(json.loads(file.read_text()) for file in arguments.files))
 
@@ -56,6 +62,12 @@ def all_answers(count: int) -> dict[str, list[Record]]:
         outputs = engine.generate(held_out_prompts(count, SEED, mode), GREEDY, use_tqdm=False)
         records[name] = [record_of(output) for output in outputs]
     return records
+
+
+def language_answers(model: Path, count: int) -> dict[str, list[Record]]:
+    """What this environment's vLLM answers to ``count`` held-out questions with the language model."""
+    outputs = ask(open_language_engine(model), questions("held-out")[:count])
+    return {"the language model": [record_of(output) for output in outputs]}
 
 
 def record_of(output: RequestOutput) -> Record:

@@ -44,9 +44,8 @@ def show(console: Console, engine: LLM, question: str) -> None:
         console.print(f"no whole tree, because {fault}: {completion.text!r}", markup=False)
     count = num_sampled(completion)
     _, in_sequence = timed(engine, question, max_tokens=count, ignore_eos=True, extra_args={"hooks": False})
-    console.print(
-        f"{count} tokens in {seconds:.1f} s; as many in sequence take {in_sequence:.1f} s, {in_sequence / seconds:.2f} times as long"
-    )
+    ratio = f"{in_sequence / seconds:.2f} times as long"
+    console.print(f"{count} tokens in {seconds:.1f} s; as many in sequence take {in_sequence:.1f} s, {ratio}")
 
 
 def timed(engine: LLM, question: str, **parameters: Any) -> tuple[list[RequestOutput], float]:
