@@ -56,7 +56,7 @@ export VLLM_NO_USAGE_STATS ?= 1
 .PHONY: help setup plugin demo demo-plugin language-model agreement lint check-core lock mutate mutate-plugin check-upstream bench \
   bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data train-language \
-  merge-language demo-language score-language agreement-language
+  merge-language demo-language score-language agreement-language language-picture
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -255,6 +255,11 @@ trace-picture: trace-demo browser ## renew docs/images/trace.png, and trace-big.
 
 live-picture: setup plugin browser ## renew docs/images/live.gif
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/live.gif
+
+language-picture: merge-language browser ## renew docs/images/language.png
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_language.py $(LANGUAGE)/model --record $(LANGUAGE)/run.jsonl
+	@$(BIN)/python -m sequence_hooks.trace $(LANGUAGE)/run.jsonl
+	@$(BIN)/python -m mytests.trace_picture $(LANGUAGE)/run.html docs/images/language.png
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
 	@$(BIN)/python -m mytests.browser || \

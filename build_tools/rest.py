@@ -69,7 +69,10 @@ _OF_PATHS = (
     "mytests/v1/interpreter/*",
     "requirements/paths-plugin.txt",
 )
-_OF_LANGUAGE_MODEL = ("build_tools/language_model.py", "build_tools/dequantize.py", "requirements/language-model.txt")
+_OF_LANGUAGE_MODEL = (
+    *("build_tools/language_model.py", "build_tools/dequantize.py", "requirements/language-model.txt"),
+    *("examples/*language*", "examples/forkjoin-language/*"),
+)
 _OF_BENCHES = ("benchmarks/*",)
 _OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection.py", "*worker/*")
 _OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
@@ -96,6 +99,7 @@ GROUPS = (
     ),
     Rest("faults", "make faults", 480, ("mytests/faults/*",)),
     Rest("language-model", "make language-model", 60, _OF_LANGUAGE_MODEL),
+    Rest("demo-language", "make demo-language", 120, _OF_LANGUAGE_MODEL),
     Rest("dist", "make dist", 180, _OF_SET_UP),
     Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, _OF_FUZZERS),
     Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, _OF_FUZZERS),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real language model forks and joins: three questions, their trees, and how long they take beside a plain answer.
 
-Usage: `python examples/demo_language.py MERGED_FOLDER [QUESTION ...]`
+Usage: `python examples/demo_language.py MERGED_FOLDER [QUESTION ...] [--record RUN.jsonl]`
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any
 
 from language_answers import NotWhole, answer_of
 from language_engine import ask, open_language_engine
-from language_task import Answer, questions
+from language_task import HOOKS, Answer, questions
 from rich.console import Console
 from rich.tree import Tree
 
@@ -24,10 +24,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", type=Path, help="the folder that merge_language.py has written")
     parser.add_argument("questions", nargs="*", help="by default the first ones that no training row has")
+    parser.add_argument("--record", type=Path, metavar="RUN.jsonl", help="record the run for `sequence_hooks.trace`")
     arguments = parser.parse_args()
     console = Console(highlight=False, width=120)
     console.print("Loading the model takes half a minute ...")
-    engine = open_language_engine(arguments.model)
+    recording = {} if arguments.record is None else {"record_to": str(arguments.record)}
+    engine = open_language_engine(arguments.model, hooks=HOOKS | recording)
     ask(engine, ["What is this?"], max_tokens=8)
     for question in arguments.questions or questions("held-out")[:SHOWN]:
         show(console, engine, question)
