@@ -26,7 +26,9 @@ from vllm.sampling_params import StructuredOutputsParams
 AT_ONCE = 64
 """Questions."""
 
-FEWEST_POINTS, MOST_POINTS = 3, 5
+OUTLINED, FEWEST_POINTS, MOST_POINTS = 6, 4, 5
+"""Points of an outline, and how many of them an answer has; not all are worth learning."""
+
 SHORTEST, LONGEST = 20, 100
 """Tokens of an expansion that is taken."""
 
@@ -34,7 +36,7 @@ Expanded = tuple[str, str]
 """A point and its expansion."""
 
 _POINT = r"\*\*[A-Z][a-z]+('[a-z]{1,2})?( [A-Za-z]+){0,4}\*\*"
-_LIST = StructuredOutputsParams(regex=r"\n".join(rf"{number}\. {_POINT}" for number in range(1, MOST_POINTS + 1)))
+_LIST = StructuredOutputsParams(regex=r"\n".join(rf"{number}\. {_POINT}" for number in range(1, OUTLINED + 1)))
 _TITLE = re.compile(r"^(?:\d+\.\s*)?(?:\*\*[^*\n]+\*\*\s*[:.-]?\s*|[A-Z][\w ,'-]{2,40}:\s+)")
 _NAMES_ITSELF = re.compile(r"\b(?:point \d|AI|SmolLM|language model|As an?\b.{0,20}assistant)", re.IGNORECASE)
 
@@ -43,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="the folder that `make language-model` prints")
     parser.add_argument("output", type=Path, help="a file of JSON lines, which is overwritten")
-    parser.add_argument("--outlines", type=int, default=2, help="of each question")
+    parser.add_argument("--outlines", type=int, default=1, help="of each question")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     # Upstream's engine cannot sample with a seed after a prefill in chunks on a CPU: each batch is one chunk.
@@ -71,7 +73,7 @@ class Distiller:
         self._rng = random.Random(seed)
 
     def answers(self, asked: Sequence[str]) -> Iterator[Answer]:
-        """At most one for each question: where three to five points are well-formed, and a closing sentence."""
+        """At most one for each question: where four or five points are well-formed, and a closing sentence."""
         outlines = [_different(text) for text in self._outlines(asked)]
         expanded = [self._chosen(pairs) for pairs in self._expansions(asked, outlines)]
         parts = [(question, pairs) for question, pairs in zip(asked, expanded, strict=True) if pairs]
@@ -81,9 +83,9 @@ class Distiller:
                 yield Answer(question=question, points=points, expansions=texts, closing=closing)
 
     def _outlines(self, asked: Sequence[str]) -> list[str]:
-        wish = "Answer with a list of five short points, and no explanations."
+        wish = "Answer with a list of six short points, and no explanations."
         prompts = [chat(f"{question}\n{wish}", self._tokenizer) for question in asked]
-        return self._sampled(prompts, max_tokens=100, structured_outputs=_LIST)
+        return self._sampled(prompts, max_tokens=120, structured_outputs=_LIST)
 
     def _expansions(self, asked: Sequence[str], outlines: Sequence[Sequence[str]]) -> list[list[Expanded]]:
         prompts = [
@@ -95,10 +97,10 @@ class Distiller:
         return [[(point, next(texts)) for point in points] for points in outlines]
 
     def _chosen(self, pairs: Sequence[Expanded]) -> list[Expanded]:
-        """Three to five of the points whose expansions are worth learning; none if there are fewer."""
+        """Four or five of the points whose expansions are worth learning; none if there are fewer."""
         by_start = {" ".join(text.split()[:6]): (point, text) for point, text in reversed(pairs) if text}
         fine = [pair for pair in pairs if pair in by_start.values()]
-        return fine[: self._rng.choice((3, 4, 4, 5, 5))] if len(fine) >= FEWEST_POINTS else []
+        return fine[: self._rng.randint(FEWEST_POINTS, MOST_POINTS)] if len(fine) >= FEWEST_POINTS else []
 
     def _paragraph(self, text: str) -> str:
         """Whole sentences, without a title; empty if they are not worth learning."""

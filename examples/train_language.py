@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from language_task import CHILD, PROMISE, SYNC, Answer, chat, read, tree_of
+from language_task import PROMISE, SEPARATOR, SYNC, Answer, chat, read, tree_of
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -182,7 +182,9 @@ def main(given: Sequence[str] | None = None) -> None:
     torch.manual_seed(plan.seed)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), base_model(folder)
     adapter = with_adapter(model, plan.rank)
-    tags = tokenizer.convert_tokens_to_ids([PROMISE, SYNC, CHILD, tokenizer.eos_token])
+    # An outline is closed by the line break before its sync token.
+    (line_break,) = tokenizer.encode(SEPARATOR, add_special_tokens=False)
+    tags = [line_break, *tokenizer.convert_tokens_to_ids([PROMISE, SYNC, tokenizer.eos_token])]
     train(Learner(model, rows_of(read(answers), tokenizer), tags, plan), output)
     adapter.to(torch.bfloat16).save_pretrained(output)
 
