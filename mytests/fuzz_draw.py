@@ -152,6 +152,7 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
         promise_text=draw(st.sampled_from(["", "", "", "", *TEXTS])),
         block_on=block_on,
         join_when=None if block_on == "never" else draw(st.sampled_from([None, None, 1, 2])),
+        unjoined_at_end="join" if block_on == "never" else draw(st.sampled_from(["join", "join", "cancel"])),
         names=draw(st.sampled_from(["", "", "Oldest", "Newest"])),
         child_context=child_context,
         prefix_caching=prefix_caching,

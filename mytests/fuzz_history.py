@@ -16,7 +16,7 @@ from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
 from mytests.naming import handler
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, UnjoinedAtEnd
 
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
@@ -34,6 +34,7 @@ class Setup(Compact):
 
     block_on: BlockOn = "promise"
     join_when: int | None = None
+    unjoined_at_end: UnjoinedAtEnd = "join"
     names: str = ""
     """Which child a sync waits for, as the name of a class of `mytests.naming`; if empty, for all."""
 
@@ -94,6 +95,7 @@ class Setup(Compact):
             **triggers,
             block_on=self.block_on,
             join_when=self.join_when,
+            unjoined_at_end=self.unjoined_at_end,
             child_context=self.child_context,
             children_per_promise=len(self.prefixes),
             child_prefix_token_ids=self.prefixes[0] if same else self.prefixes,

@@ -77,6 +77,11 @@ class Rules:
         asked = self.params.max_tree_tokens
         return float("inf") if asked is None or not self.params.hooks else asked
 
+    @property
+    def cancels_at_end(self) -> bool:
+        """Whether a sequence that ends does without its unjoined children."""
+        return self.hooks.unjoined_at_end == "cancel"
+
     def max_tokens_of(self, node: Node) -> float:
         """The number of tokens that the node may sample."""
         if node.depth == 0:
@@ -146,7 +151,8 @@ class _Replay:
     def _end_by_others(self) -> str:
         """How it ends where none of its own tokens ends it."""
         was_cancelled = self.node.is_cancelled and self.node.output.finish_reason == "cancelled"
-        assert not was_cancelled or self.rules.hooks.join_when is not None, f"{self.node.name} was cancelled by nobody"
+        may_cancel = self.rules.hooks.join_when is not None or self.rules.cancels_at_end
+        assert not was_cancelled or may_cancel, f"{self.node.name} was cancelled by nobody"
         return "cancelled" if was_cancelled else "abort"
 
     def _sample(self) -> str | None:
@@ -171,10 +177,14 @@ class _Replay:
             return "abort"
         if not blocks and not (ending and self.unjoined):
             return ending
+        if ending and self.rules.cancels_at_end:
+            return self._drop(ending)
         joins = self.node.output.joins
         if self.num_joins == len(joins):
             return "abort"
         is_full = self._join(joins[self.num_joins], ending, replaces and blocks, named if ending is None else None)
+        if is_full and self.unjoined and self.rules.cancels_at_end:
+            return self._drop("length")
         if is_full and self.unjoined:
             # A join by name has filled it, and it waits for its other children.
             if self.num_joins == len(joins):
@@ -191,6 +201,13 @@ class _Replay:
     def _cut(self, waits: bool, named: list[Node] | None) -> str:
         """Check the end of a sequence with its tree, with its last token or after it, before or after its join."""
         joins = self.node.output.joins
+        if self.rules.cancels_at_end:
+            # With the token that has used up the budget its hook does nothing.
+            waits = waits or self.rules.hooks.block_on == "promise"
+            if waits and self.num_joins < len(joins):
+                join = joins[self.num_joins]
+                self._join(join, None if join.num_prefill else "length", join.num_replaced > 0, named)
+            return self._drop("length")
         if named and len(joins) - self.num_joins > 1:
             # It has got what it has named, and its tree ends before its next token.
             join = joins[self.num_joins]
@@ -202,6 +219,15 @@ class _Replay:
             # With the token that has used up the budget its hook does nothing.
             self._join(join, None if join.num_prefill else "length", join.num_replaced > 0)
         return "length"
+
+    def _drop(self, ending: str) -> str:
+        """Check that at its end its unjoined children are cancelled; it may have been aborted or cancelled itself."""
+        if self.node.output.finish_reason in ("abort", "cancelled"):
+            return "abort"
+        left = [child.name for child in self.unjoined if not child.is_cancelled]
+        assert not left, f"{self.node.name} ends with {ending}, and {left} are neither joined nor cancelled"
+        self.unjoined = []
+        return ending
 
     def _ending(self, token: int) -> str | None:
         params = self.node.params

@@ -136,7 +136,7 @@ class Reference:
             is_full = max(num_prompt + len(context), following) >= self.max_len or has_sampled_all
             ends = token == EOS or num_sampled == self._max_tokens[root_id] or is_full
             waits = token == SYNC and not ends
-            awaited = _named(token, pending, branch, end) if not ends else []
+            awaited = self._named(token, pending, branch, end) if not ends else []
             if awaited:
                 room = self.max_len - num_prompt - len(context)
                 fitting, following = self._placed(self._merged(awaited, root_id), following, room, ends=False)
@@ -155,6 +155,8 @@ class Reference:
                 following = max(before + 1, context[start][1])
                 del context[start:]
             if ends or waits or replaces or num_sampled == len(fed) or self.hooks.block_on == "promise":
+                if self._drops(pending, ends or not (waits or replaces), branch):
+                    pending = []
                 merged = self._merged(pending, root_id)
                 if replaces:
                     # Its children have seen what is not there any more.
@@ -171,6 +173,32 @@ class Reference:
                 break
         assert not children and not pending
         return out if as_output else context
+
+    def _named(self, token: int, pending: list[Pending], branch: Branch[Any] | None, end: int) -> list[Pending]:
+        """The child that a token waits for, before its sequence goes on.
+
+        A tree that is used up while it waits joins all of its children at once, or none but those that it has named.
+        """
+        if branch is None or token not in (OLDEST, NEWEST):
+            return []
+        if branch.has_used_up and _is_last(branch, end):
+            num_joins = sum(join.position >= end for join in branch.joins)
+            cancels = self.hooks.unjoined_at_end == "cancel"
+            # With the token that has used up the budget its hook does nothing.
+            if _are_cancelled(pending) if cancels else num_joins < 2:
+                return []
+        named_ones = named([child for child, _ in pending], (Oldest if token == OLDEST else Newest).__name__)
+        return [each for each in pending if each[0] in named_ones]
+
+    def _drops(self, pending: list[Pending], ends: bool, branch: Branch[Any] | None) -> bool:
+        """Whether a sequence does without its unjoined children."""
+        if self.hooks.unjoined_at_end != "cancel" or branch is None or not pending:
+            return False
+        blocks = self.hooks.block_on == "promise"
+        # The token that has used up the budget may be one that would wait.
+        drops = (ends and not blocks) or (branch.has_used_up and _are_cancelled(pending))
+        assert not drops or _are_cancelled(pending)
+        return drops
 
     def _placed(self, spans: list[Span], following: int, room: int, ends: bool) -> tuple[list[Placed], int]:
         """What is merged of ``spans``, and the position of what follows it; a sequence that ends has no such positions
@@ -219,18 +247,8 @@ def _inserted(token_ids: list[int]) -> Span:
     return [(token_id, None) for token_id in token_ids]
 
 
-def _named(token: int, pending: list[Pending], branch: Branch[Any] | None, end: int) -> list[Pending]:
-    """The child that a token waits for, before its sequence goes on.
-
-    A tree that is used up while it waits joins all of its children at once.
-    """
-    if branch is None or token not in (OLDEST, NEWEST):
-        return []
-    num_joins = sum(join.position >= end for join in branch.joins)
-    if branch.has_used_up and _is_last(branch, end) and num_joins < 2:
-        return []
-    named_ones = named([child for child, _ in pending], (Oldest if token == OLDEST else Newest).__name__)
-    return [each for each in pending if each[0] in named_ones]
+def _are_cancelled(pending: list[Pending]) -> bool:
+    return all(child.is_cancelled for child, _ in pending)
 
 
 def _is_last(branch: Branch[Any], end: int) -> bool:

@@ -49,6 +49,20 @@ class TestInheritance:
         engine.assert_empty()
 
     @pytest.mark.parametrize("kind", list(RequestOutputKind))
+    def test_each_of_n_samples_cancels_its_own_children(self, kind: RequestOutputKind) -> None:
+        """One ends without them, while the other still waits for its own at a sync."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, unjoined_at_end="cancel"))
+        add_samples(engine, n=2, output_kind=kind)
+        texts = SAMPLES | {"r_parallel_sample_0_child_0": "A" * 30}
+        engine.run(plan(**texts, r_parallel_sample_0="!ab", r_parallel_sample_1="!.y"))
+        completions = engine.outputs["r"].outputs
+        assert [each.cancelled for completion in completions for each in completion.children] == [True, False]
+        if kind != RequestOutputKind.DELTA:
+            assert [each.text for each in completions] == ["ab", "BCDEFGy"]
+        assert engine.samples == {}
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("kind", list(RequestOutputKind))
     def test_each_of_n_samples_has_its_own_budget(self, kind: RequestOutputKind) -> None:
         """One may end while others go on, and the request ends with the last."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9))

@@ -158,6 +158,7 @@ class Walks(RuleBasedStateMachine):
         for branch in (branch for root in self.trees.values() for branch in root.subtree()):
             self.seen[f"ended as {branch.ended_as}"] += 1
             self.seen["ended at a join"] += branch.ended_at_join
+            self.seen["ended without children"] += branch.ended_as is not None and branch.wait.join_when == 0
             self.seen["waited by name"] += branch.wait.numbers is not None
             self.seen[f"cancelled as {branch.ended_as}"] += branch.is_cancelled
             self.seen[f"cancelled at depth {branch.depth}"] += branch.is_cancelled
@@ -228,6 +229,7 @@ class Walks(RuleBasedStateMachine):
             "sync_token_id": SYNC,
             "block_on": block_on,
             "join_when": None if block_on == "never" else draw(None, None, 1, 2),
+            "unjoined_at_end": "join" if block_on == "never" else draw("join", "join", "cancel"),
             "child_context": context,
             "child_prefix_token_ids": () if context == "parent" else (CHILD,),
             "sync_resume": draw("auto", "manual"),

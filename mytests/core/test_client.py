@@ -2,6 +2,7 @@
 """What a client learns from a server's responses, on chunks as the ``openai`` client hands them out."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -77,6 +78,18 @@ STREAM = [
     chunk(usage="of the whole stream"),
 ]  # fmt: skip
 TOLD = [TextDelta(0, "a", None), DELTA, WAITING, TextDelta(0, "b", None), TextDelta(0, "", "stop"), tree(ended())]
+
+
+def test_what_was_cancelled_and_what_was_replaced_are_told() -> None:
+    """In trees, and in the last piece of a child that its parent goes on without."""
+    cancelled = dataclasses.replace(CHILD, finish_reason="cancelled", cancelled=True, result_token_ids=())
+    replaced = (Segment(0, 2, "sampled", None, True), Segment(2, 3, "inserted"))
+    join = Join(2, 1, 0, 6, 2, num_replaced=2)
+    completion = SimpleNamespace(request_id="r", children=(cancelled,), segments=replaced, joins=(join,))
+    found = tree(choice(finish_reason="stop", **json.loads(json.dumps(tree_of(completion)))))
+    assert found == Tree(0, "r", (cancelled,), replaced, (join,), None, None)
+    last = dataclasses.replace(DELTA, text="", token_ids=(), finish_reason="cancelled")
+    assert list(events([chunk(child=json.loads(json.dumps(asdict(last))))])) == [last]
 
 
 def test_a_stream_is_events() -> None:

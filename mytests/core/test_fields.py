@@ -72,6 +72,11 @@ class TestFields:
             ({"position_rule": "overlap"}, "position_rule is 'overlap'; .*set child_merge_strategy='kv_inject'"),
             ({"max_tree_tokens": -1}, "max_tree_tokens is -1; use an integer of at least 1"),
             ({"max_children": 0}, "max_children is 0; use an integer of at least 1"),
+            ({"unjoined_at_end": "drop"}, "unjoined_at_end is 'drop'; use 'join' or 'cancel'"),
+            (
+                {"unjoined_at_end": "cancel", "block_on": "never"},
+                "unjoined_at_end is 'cancel'; leave it out, as nobody waits for detached children",
+            ),
             ({"join_when": 0}, "join_when is 0; use an integer of at least 1"),
             (
                 {"join_when": 2, "block_on": "never"},

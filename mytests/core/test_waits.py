@@ -169,3 +169,23 @@ def test_a_picture_shows_who_was_cancelled(tmp_path: Path) -> None:
         "BLOCKED until its children 0, 1, 2 finish, 1 of them",
         "BLOCKED until it is resumed",
     ]
+
+
+def test_a_picture_shows_who_ends_without_children(tmp_path: Path) -> None:
+    """It is BLOCKED for no longer than the engine needs to cancel them."""
+    path = tmp_path / "run.jsonl"
+    begin(str(path), "a model", PLAIN)
+    recorder = Recorder(str(path), count().__next__)
+    trees = Trees([TreeRecorder(recorder)])
+    recorder.note(events.SchedulerStarted, block_size=4, num_blocks=8)
+    recorder.note(events.Arrived, sequence="r", num_prompt_tokens=2, prompt=None)
+    root = trees.add_root(PlainSequence(output_token_ids=[1]), LIMITS)
+    child = child_of(trees, root, handler(), [20, 3])
+    root.sequence.outcome = "stopped"
+    assert not trees.end(root, wait=Wait(join_when=0))
+    trees.cancel(child)
+    first, second = picture_of(read(path)).lanes
+    assert [note.text for note in first.notes if "BLOCKED" in note.text] == [
+        "BLOCKED at its end until its unjoined children are cancelled"
+    ]
+    assert "cancelled: its parent goes on without it" in [note.text for note in second.notes]

@@ -4,6 +4,7 @@
 import dataclasses
 
 from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
+from mytests.reference import REPLACING, replacement_of
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
@@ -49,6 +50,34 @@ class TestTree:
             Tokens("sampled", None, tuple(ids("z"))),
         )
         assert (child.state, child.finish_reason) == ("finished", "stop")
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_a_child_that_was_cancelled_is_told_as_such(self) -> None:
+        """While its parent goes on."""
+        engine = SurgicalEngine(dataclasses.replace(LIVE, join_when=1))
+        script = plan(r="!!.zzzz", r_child_0="L" * 40, r_child_1="V")
+        engine.add()
+        engine.run_until(lambda: len(engine.live_tree("r", 100)[0].last_tokens) == 3, script)
+        root, first, second = engine.live_tree("r", 100)
+        assert (root.state, root.waits_for) == ("running", None)
+        assert [(each.state, each.finish_reason) for each in (first, second)] == [
+            ("finished", "cancelled"),
+            ("finished", "stop"),
+        ]
+        engine.run(script)
+        engine.assert_empty()
+
+    def test_what_was_replaced_is_told_as_such(self) -> None:
+        """It is in the output, and not in the context."""
+        engine = SurgicalEngine(dataclasses.replace(LIVE, handlers=REPLACING))
+        script = plan(r="abcyzzz")
+        engine.add()
+        engine.run_until(lambda: engine.live_tree("r", 100)[0].num_output_tokens > 5, script)
+        told = engine.live_tree("r", 100)[0].last_tokens
+        start, new = replacement_of(ids("abc"))
+        assert [(each.is_replaced, len(each.token_ids)) for each in told if each.is_replaced] == [(True, 4 - start)]
+        assert Tokens("inserted", None, tuple(new)) in told or not new
         engine.run(script)
         engine.assert_empty()
 

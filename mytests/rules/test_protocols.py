@@ -259,11 +259,18 @@ class TestAsyncThink:
         )
 
     def test_of_two_with_one_number_the_later_is_meant(self) -> None:
-        """The other is joined at the end."""
+        """The other is never joined, and its authors drop it."""
         main = "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>."
         engine = run(ASYNCTHINK, r=main, r_child_0="<RETURN>A</RETURN>", r_child_1="<RETURN>B</RETURN>")
         text = text_of(ASYNCTHINK, engine)
-        assert text == "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>B</JOIN-1>.A</JOIN-1>"
+        assert text == "<FORK-1>a</FORK-1><FORK-1>b</FORK-1><JOIN-1>B</JOIN-1>."
+        assert [child.cancelled for child in children_of(engine)] == [True, False]
+
+    def test_a_worker_that_is_never_joined_is_dropped(self) -> None:
+        """The organizer's answer waits for nobody."""
+        engine = run(ASYNCTHINK, r="<FORK-1>a</FORK-1>so two.", r_child_0="Let me think. " * 20)
+        assert text_of(ASYNCTHINK, engine) == "<FORK-1>a</FORK-1>so two."
+        assert [child.finish_reason for child in children_of(engine)] == ["cancelled"]
 
     @pytest.mark.parametrize(
         "text", ["a > b <br> <JOIN-1>c", "</FORK-1> <JOIN-x> <FORK-2>a</FORK-3>b", "<JOIN-1234567890>"]

@@ -304,6 +304,21 @@ class TestCut:
         assert sorted(seen) == sorted(f"{context}ca")
 
 
+@pytest.mark.parametrize("merge", MERGES)
+def test_a_cut_where_a_result_begins_keeps_its_position(merge: Merge) -> None:
+    """Its child's prefix is in no context of its parent, whose next token stands where the result did."""
+    tree = fork_and_join(child("a", "aa"), mode="promise")
+    kept = with_replaced([each for each in tree.segments if each.end <= 4], 3)
+    output = (*tree.output_token_ids[:4], *map(ord, "Xvw"))
+    cut = Join(4, 1, 0, num_context=4, num_prefill=1, error=None, num_replaced=3)
+    segments = (*kept, Segment(4, 5, "inserted"), Segment(5, 7, "sampled"))
+    tree = replace(tree, output_token_ids=output, segments=segments, joins=(*tree.joins, cut))
+    rows = lay_out([tree], merge)
+    assert sorted(seen_at_end(rows, tree)) == sorted("ppPXv")
+    (row,) = [row for row, each in enumerate(rows.targets) if each is not None and each.position == 6]
+    assert rows.positions[row] == (5 if merge == "overlap" else 4)
+
+
 def test_a_cut_may_split_a_result() -> None:
     """The second part of it goes on where the first one ends."""
     tree = cut_tree(7)

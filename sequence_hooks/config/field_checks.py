@@ -16,7 +16,15 @@ from sequence_hooks.config.checks import (
     check_text,
     raise_for_field,
 )
-from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
+from sequence_hooks.config.choices import (
+    BlockedKVPolicy,
+    BlockOn,
+    ChildContext,
+    PositionRule,
+    SyncResume,
+    TriggerBy,
+    UnjoinedAtEnd,
+)
 from sequence_hooks.config.presets import missing_field
 from sequence_hooks.config.qualified_names import load
 
@@ -68,8 +76,7 @@ def check_fields(given: Any) -> None:
         raise_for_field(
             given, "child_merge_strategy", "use 'concatenate': no context gets the results of detached children"
         )
-    if given.detaches and given.join_when is not None:
-        raise_for_field(given, "join_when", "leave it out, as nobody waits for detached children, or change block_on")
+    _check_waits(given)
     if given.child_merge_strategy not in BUILT_IN_MERGES:
         load("child_merge_strategy", given.child_merge_strategy, BUILT_IN_MERGES)
     for _, name in given.named_handlers:
@@ -84,8 +91,15 @@ def _check_choices(given: Any) -> None:
         ("sync_resume", SyncResume),
         ("blocked_kv_policy", BlockedKVPolicy),
         ("position_rule", PositionRule),
+        ("unjoined_at_end", UnjoinedAtEnd),
     ):
         check_choice(given, name, get_args(choices))
+
+
+def _check_waits(given: Any) -> None:
+    for name, default in (("join_when", None), ("unjoined_at_end", "join")):
+        if given.detaches and getattr(given, name) != default:
+            raise_for_field(given, name, "leave it out, as nobody waits for detached children, or change block_on")
 
 
 def _check_tokens(given: Any) -> None:

@@ -20,6 +20,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "asyncthink": {
         "handlers": {">": "sequence_hooks.protocols.asyncthink.handler"},
         "trigger_by": "text",
+        "unjoined_at_end": "cancel",
     },
     "hpd": {
         "promise_token": "<FORK>",

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, SyncResume, TriggerBy
+from sequence_hooks.config.choices import (
+    BlockedKVPolicy,
+    BlockOn,
+    ChildContext,
+    PositionRule,
+    SyncResume,
+    TriggerBy,
+    UnjoinedAtEnd,
+)
 from sequence_hooks.config.field_checks import check_fields, frozen_fields
 from sequence_hooks.config.misspellings import unknown_names
 from sequence_hooks.config.presets import with_protocol
@@ -117,6 +125,10 @@ class SpecialKwargs(metaclass=_WithProtocol):
     """How many of the children that it waits for have to finish with a result, before a parent goes on. It then gets so
     many results, the first in spawn order, and the rest is cancelled. None waits for all, as does a larger number."""
 
+    unjoined_at_end: UnjoinedAtEnd = "join"
+    """What happens to a sequence's unjoined children when it ends. "join": it waits for them, and their results are
+    appended. "cancel": they are cancelled, with all below them, and it finishes at once."""
+
     sync_resume: SyncResume = "auto"
     """"auto": a sync with nothing to wait for resumes at the next step. "manual": a sync also waits until a caller
     resumes the sequence."""
@@ -153,6 +165,11 @@ class SpecialKwargs(metaclass=_WithProtocol):
     def injects_kv(self) -> bool:
         """Whether parents get their children's KV as well as their tokens."""
         return self.child_merge_strategy == "kv_inject"
+
+    @property
+    def join_when_at_end(self) -> int | None:
+        """The ``join_when`` of a sequence that has ended; with 0 all of its unjoined children are cancelled."""
+        return 0 if self.unjoined_at_end == "cancel" else self.join_when
 
     @property
     def child_prefixes(self) -> tuple[tuple[int, ...], ...]:

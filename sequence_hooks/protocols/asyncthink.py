@@ -12,11 +12,10 @@ between ``<RETURN>`` and ``</RETURN>``, followed by ``</JOIN-i>``; that workers 
 their own that begins with the sub-query; and that a pool of 2 to 4 agents, the organizer included, was trained with
 Qwen3-4B, with at most 512 tokens for a worker in its mathematics.
 
-Here it differs:
+A worker that the organizer never joins is dropped, there and here: it is cancelled when the organizer ends.
 
-- A worker that the organizer never joins is joined at its end, after its answer. There it is dropped.
-- A ``<JOIN-i>`` without a worker i, or that has been joined, is text; there training penalises it. If two unjoined
-  workers have one number, it is the later one's.
+Here it differs: a ``<JOIN-i>`` without a worker i, or that has been joined, is text; there training penalises it. If
+two unjoined workers have one number, it is the later one's.
 
 Not confirmed: what a worker is told beside its sub-query. The account speaks of a prompt like the organizer's, whose
 text is unknown: here the sub-query is a user's only message, in the tokenizer's chat template if it has one, and else

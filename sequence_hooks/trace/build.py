@@ -208,6 +208,8 @@ class _Builder:
 def _waits(event: Blocked) -> str:
     if event.waits_for == "caller":
         return "BLOCKED until it is resumed"
+    if event.join_when == 0:
+        return "BLOCKED at its end until its unjoined children are cancelled"
     numbers = "" if event.numbers is None else " " + ", ".join(map(str, event.numbers))
     return f"BLOCKED until its children{numbers} finish" + (f", {event.join_when} of them" if event.join_when else "")
 

@@ -68,7 +68,7 @@ class ForkJoinDriver(Generic[E]):
         self._scheduler = scheduler
         self._log = log
         self._vocab_size = vocab_size
-        self._at_end = Wait(join_when=special_kwargs.join_when)
+        self._at_end = Wait(join_when=special_kwargs.join_when_at_end)
         """How a sequence waits for its children at its end."""
 
         self._cancelling: set[Branch[E]] = set()
@@ -130,7 +130,8 @@ class ForkJoinDriver(Generic[E]):
         return True
 
     def end(self, branch: Branch[E], ending: range | None) -> None:
-        """4. A sequence has ended by itself. With unjoined children it is BLOCKED until they have finished.
+        """4. A sequence has ended by itself. With unjoined children it is BLOCKED until they have finished, or
+        are cancelled before the next step.
 
         If its tree may sample no more, all other sequences of the tree end before the next step.
 
@@ -151,6 +152,8 @@ class ForkJoinDriver(Generic[E]):
         while self.trees.has_unsettled:
             self._end_used_up()
             unsettled = self.trees.take_unsettled()
+            for branch in unsettled:
+                self._cancel(rules.unneeded(branch))
             for branch in rules.ready(unsettled):
                 self._join(branch)
             for branch in unsettled:

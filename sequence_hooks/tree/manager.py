@@ -106,10 +106,11 @@ class DependencyManager(Generic[S]):
         self._tell(branch, Limited(branch.request_id, name))
 
     def stop_waiting(self, branch: Branch[S], wait: Wait) -> bool:
-        """Let a sequence of a tree that has used up its tokens wait for nothing but all of its children.
+        """Let a sequence of a tree that has used up its tokens wait for nothing but its children.
 
         Args:
-            wait: How it waits for them, unless it is BLOCKED and says so itself.
+            wait: How a sequence waits for all of its children at its end. If it is BLOCKED, its own number of results
+                holds; and if children are cancelled at an end, so do the names of those that it waits for.
 
         Returns:
             Whether it was live, and is BLOCKED now.
@@ -117,7 +118,8 @@ class DependencyManager(Generic[S]):
         if branch.phase == "live":
             self.block(branch, wait)
             return True
-        branch.awaits_resume, branch.wait = False, Wait(join_when=branch.wait.join_when)
+        numbers = branch.wait.numbers if wait.join_when == 0 else None
+        branch.awaits_resume, branch.wait = False, Wait(numbers=numbers, join_when=branch.wait.join_when)
         self.recheck(branch)
         return False
 

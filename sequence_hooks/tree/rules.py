@@ -29,7 +29,8 @@ Positions that callers see count the output; a ``num_context``, ``num_shared`` o
 Between the end of a child and its join, ``keeps_kv`` says whether its KV may still be of use.
 
 A parent that ends with unjoined children is BLOCKED at its end: it is joined when they have finished, and then
-finishes with the outcome it had. A child may spawn children of its own, up to ``max_child_depth``.
+finishes with the outcome it had. With ``unjoined_at_end="cancel"`` they are cancelled there. A child may spawn children
+of its own, up to ``max_child_depth``.
 
 A wait may name some of the children: their results alone are joined, and the others run on, to be joined later. With
 ``join_when`` the first results are joined, and the rest is cancelled.
@@ -206,6 +207,11 @@ def joined(branch: Branch[S]) -> list[Branch[S]]:
     ended = [child for child in awaited if child.phase == "finished"]
     first = sorted(ended, key=lambda child: child.has_failed)[: branch.wait.join_when]
     return sorted(first, key=lambda child: child.number)
+
+
+def unneeded(branch: Branch[S]) -> list[Branch[S]]:
+    """The children that a BLOCKED branch does without, whatever else it waits for."""
+    return branch.awaited if branch.phase == "blocked" and branch.wait.join_when == 0 else []
 
 
 def join(

@@ -20,7 +20,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 
     join_when: int | None = None
     """It goes on when so many of them have finished with a result, or all have finished. It then gets so many results,
-    and the rest is cancelled. None to get all."""
+    and the rest is cancelled: with 0 it gets none, and all of them are cancelled at once. None to get all."""
 
 
 ALL = Wait()
