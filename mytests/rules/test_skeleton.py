@@ -64,6 +64,7 @@ class TestOrdinaryAnswer:
             "1. a\n3. b\n###",
             "1. Sleep",
             "So 1. Sleep\n###",
+            "1. Say </think> now\n2. Walk\n###",
         ],
     )
     def test_what_is_no_outline_is_text(self, text: str) -> None:
