@@ -22,6 +22,7 @@ from vllm.entrypoints.openai.protocol import (
 )
 from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from vllm.entrypoints.openai.serving_models import BaseModelPath, OpenAIServingModels
 
 RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
 WAITS = output(completion(), waiting=(WAITING,))
@@ -140,6 +141,14 @@ class TestOutlines:
         """Only where outlines are expanded."""
         regexes = [self.created(monkeypatch, hooks, skeleton=True).guided_regex for hooks in (self.HOOKS, None)]
         assert (regexes[0] or "").startswith("(1") and regexes[1] is None
+
+    @pytest.mark.parametrize(("hooks", "names"), [(HOOKS, ["m", "m:skeleton"]), (None, ["m"])])
+    def test_models_have_a_name_that_asks_for_one(self, hooks: SpecialKwargs | None, names: list[str]) -> None:
+        """Only where outlines are expanded."""
+        serving = serving_of(OpenAIServingModels, Client(hooks))
+        serving.base_model_paths, serving.max_model_len = [BaseModelPath("m", "a-folder")], 8
+        serving.lora_requests = serving.prompt_adapter_requests = []
+        assert [card.id for card in asyncio.run(serving.show_available_models()).data] == names
 
     def test_another_grammar_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """With an error, as any bad request."""

@@ -9,7 +9,7 @@ import pytest
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.outlines import may_become_outline, outline_or_other_regex, outline_regex
-from sequence_hooks.serving.outline_requests import Asked, ask, asked_of, has_outlines
+from sequence_hooks.serving.outline_requests import Asked, ask, asked_of, has_outlines, with_aliases
 
 SKELETON = SpecialKwargs(protocol="skeleton")
 
@@ -136,6 +136,18 @@ def test_hooks_of_another_kind_have_no_outlines() -> None:
     """Nor has a server without hooks."""
     given = [None, SpecialKwargs(promise_token_id=1), SKELETON]
     assert [has_outlines(each) for each in given] == [False, False, True]
+
+
+def test_a_list_of_models_has_a_name_that_asks_for_an_outline_after_each() -> None:
+    """Adapters can be asked, too."""
+
+    class Card(SimpleNamespace):
+        def model_copy(self, update: dict[str, str]) -> "Card":
+            return Card(**{**vars(self), **update})
+
+    cards = with_aliases([Card(id="m", parent=None), Card(id="adapter", parent="m")])
+    found = [(card.id, card.parent) for card in cards]
+    assert found == [("m", None), ("m:skeleton", "m"), ("adapter", "m"), ("adapter:skeleton", "adapter")]
 
 
 class TestGrammar:

@@ -108,6 +108,11 @@ class TestChildren:
         """It is an ordinary answer, of which the caller is told."""
         assert asked(f"{outline}###") == Actions(is_malformed=True)
 
+    def test_a_prompt_with_an_outline_that_is_too_much_spawns_nothing(self) -> None:
+        """A caller may have written it without the server's check."""
+        prompt = "".join(f"{number}. x\n" for number in range(1, 10_001))
+        assert asked("###", prompt) == Actions(is_malformed=True)
+
     def test_a_heading_in_an_answer_is_text(self) -> None:
         """As is one in the answer to a prompt with a list."""
         assert asked("Some\n###") == asked("###") == Actions()

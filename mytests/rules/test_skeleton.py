@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from mytests.engine.surgical import Prompts, SurgicalEngine, finished
+from mytests.rules.chat_templates import CHATML, FAMILIES, THINKING
 from mytests.rules.notations import SKELETON
 from mytests.rules.spoken import TOKENIZER
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of
+from sequence_hooks.config.outlines import last_outline_in
 from sequence_hooks.protocols.chat_turns import Turn, turn_of
 
 OUTLINE = "1. Sleep\n2. Walk\n###"
@@ -64,6 +66,7 @@ class TestOrdinaryAnswer:
             "1. a\n3. b\n###",
             "1. Sleep",
             "So 1. Sleep\n###",
+            "1. Say </think> now\n2. Walk\n###",
         ],
     )
     def test_what_is_no_outline_is_text(self, text: str) -> None:
@@ -124,35 +127,6 @@ class TestOrdinaryAnswer:
         assert finished(engine).limits_met == ()
 
 
-CHATML = SKELETON.tokenizer.chat_template
-TEMPLATES = {
-    "smollm2": (CHATML, "<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n"),
-    "llama3": (
-        "{% for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
-        "{{ m.content | trim }}<|eot_id|>{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
-        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nQ<|eot_id|>"
-        "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    ),
-    "qwen3": (
-        CHATML
-        + "{% if add_generation_prompt and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}",
-        "<|im_end|>\n<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    ),
-    "gemma3": (
-        "{% for m in messages %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
-        "{{ m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
-        "<end_of_turn>\n<start_of_turn>user\nQ<end_of_turn>\n<start_of_turn>model\n",
-    ),
-    "mistral": (
-        "{% for m in messages %}{{ '[INST] ' + m.content + ' [/INST]' if m.role == 'user' else m.content + '</s>' }}"
-        "{% endfor %}",
-        "</s>[INST] Q [/INST]",
-    ),
-}
-
-
 def with_template(template: str | None) -> Any:
     """A tokenizer of bytes that has it."""
     tokenizer = Notation("npr", [], TOKENIZER).tokenizer
@@ -161,11 +135,24 @@ def with_template(template: str | None) -> Any:
 
 
 class TestTemplates:
-    @pytest.mark.parametrize("name", TEMPLATES)
+    @pytest.mark.parametrize("name", FAMILIES)
     def test_a_turn_is_what_the_template_makes_of_it(self, name: str) -> None:
         """Of the control tokens of each family; nothing is to be thought of a point."""
-        template, expected = TEMPLATES[name]
-        assert turn_of(with_template(template)).asking("Q") == expected
+        assert turn_of(with_template(FAMILIES[name].template)).asking("Q") == FAMILIES[name].turn
+
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_a_callers_outline_is_what_a_prompt_ends_with(self, name: str) -> None:
+        """Whatever the template puts before the last answer."""
+        messages = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "1. Risks\n2. Costs"}]
+        tokenizer = with_template(FAMILIES[name].template)
+        prompt = tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+        assert last_outline_in(prompt) == ["Risks", "Costs"]
+
+    @pytest.mark.parametrize("name", THINKING)
+    def test_a_template_that_opens_the_thinking_is_refused(self, name: str) -> None:
+        """An expansion would be thought, and never said."""
+        with pytest.raises(ValueError, match=r"begins the next answer with an open '<think>'.*enable_thinking"):
+            turn_of(with_template(THINKING[name]))
 
     @pytest.mark.parametrize(
         ("template", "message"),
@@ -195,6 +182,14 @@ class TestTemplates:
             ValueError, match=r"handlers has 'sequence_hooks.protocols.skeleton.handler', .* no chat temp"
         ):
             Notation("skeleton", []).engine()
+
+    @pytest.mark.parametrize("name", THINKING)
+    def test_nor_with_one_that_opens_the_thinking(self, name: str) -> None:
+        """Its name is in the error."""
+        notation = Notation("skeleton", [])
+        notation.tokenizer.chat_template = THINKING[name]
+        with pytest.raises(ValueError, match="open '<think>'"):
+            notation.engine()
 
     def test_a_turn_surrounds_its_question(self) -> None:
         """As it is."""

@@ -37,8 +37,10 @@ def test_an_ordinary_request_is_answered_beside_them(served: Server) -> None:
     """Two of them have begun to spawn before it comes."""
     before = served.metric("children_spawned_total")
     with ExitStack() as stack:
-        for _ in range(2):
-            next(stack.enter_context(spawning(served)))
+        # A client goes away as soon as nobody has its lines any more.
+        streams = [stack.enter_context(spawning(served)) for _ in range(2)]
+        for lines in streams:
+            next(lines)
         until(lambda: served.metric("children_spawned_total") > before + NUM_SAMPLES)
         assert served.choice(prompt=PROMPT, **arguments()).text.removesuffix(EOS) == expected_output(PROMPT)
 

@@ -60,6 +60,13 @@ def test_the_models_name_asks_for_an_outline(served: Server) -> None:
     assert asking(served, "", skeleton=True).choices[0].message.content == WRITTEN
 
 
+def test_clients_can_choose_the_name_from_the_list_of_models(served: Server) -> None:
+    """It stands beside the model's own, which comes first."""
+    own, named = served.client.models.list().data
+    assert (own.id, named.id) == (served.model, served.model + ALIAS)
+    assert (named.model_extra or {})["parent"] == own.id
+
+
 def test_other_requests_are_untouched(served: Server) -> None:
     """They have neither the instruction nor hooks, though they may say the same."""
     body = guided(grammar_of("1. a\n2. b\n###"))
@@ -124,11 +131,21 @@ def test_a_conclusion_follows_the_points(served: Server) -> None:
     assert choice.message.content.startswith(f"{GIVEN}\n\n1")
 
 
-def test_a_client_that_stops_reading_leaves_nothing(served: Server) -> None:
-    """Its children end with it; the fixture waits until nothing runs."""
+@pytest.mark.parametrize("num_chunks", [1, 5, 12])
+def test_a_client_that_stops_reading_leaves_nothing(served: Server, num_chunks: int) -> None:
+    """Others are answered beside it; when it goes, its children end with it. `nothing_is_left` waits for that."""
     stream = asking(served, "", stream=True, conclusion=True, max_tokens=900, **OUTLINE)
-    next(chunk for chunk in stream if chunk.choices and chunk.choices[0].delta.content)
+    for _ in range(num_chunks):
+        next(stream)
+    assert asking(served).choices[0].message.content == WRITTEN
     stream.close()
+
+
+def test_a_client_that_does_not_wait_for_its_answer_leaves_nothing(served: Server) -> None:
+    """Without a stream, too."""
+    with pytest.raises(openai.APITimeoutError):
+        asking(served, "", conclusion=True, max_tokens=900, timeout=0.2, **OUTLINE)
+    assert asking(served).choices[0].message.content == WRITTEN
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ The template renders a chat of marks, and what stands between them is the turn::
     of SmolLM2, for example   <|im_end|>\\n<|im_start|>user\\nASKED<|im_end|>\\n<|im_start|>assistant\\n
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.config.messages import FAULTS, describe_error
 
+_THOUGHT = re.compile(r"<(/?)think>|\[(/?)THINK\]")
 _ANSWER, _ASKED = "the-first-answer", "the-second-question"
 
 
@@ -32,7 +34,8 @@ def turn_of(tokenizer: Any) -> Turn:
     """The turn that the chat template of ``tokenizer`` makes, without thinking where the template knows of it.
 
     Raises:
-        ValueError: there is no template, or none that can express a second question after an answer.
+        ValueError: there is no template, or none that can express a second question after an answer, or the next answer
+            begins with what is thought.
     """
     name = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
     if getattr(tokenizer, "chat_template", None) is None:
@@ -54,7 +57,19 @@ def turn_of(tokenizer: Any) -> Turn:
     before, asked, after = text.partition(_ANSWER)[2].partition(_ASKED)
     if not asked or not before or not after:
         raise ValueError(_refusal(name, "nothing stands between an answer, a question and the next answer"))
+    _check_thinking(after, name)
     return Turn(before, after)
+
+
+def _check_thinking(after: str, name: str) -> None:
+    """Refuse what leaves a thought open: an expansion that follows it would be thought, and never said."""
+    tags = list(_THOUGHT.finditer(after))
+    if tags and not any(tags[-1].groups()):
+        raise ValueError(
+            f"the chat template of the tokenizer {name!r} begins the next answer with an open {tags[-1][0]!r}, also "
+            "with enable_thinking=False, so an expansion would be a thought; use a model that can answer without "
+            "thinking, or let its template close the thought where enable_thinking is false"
+        )
 
 
 def _refusal(name: str, reason: str) -> str:

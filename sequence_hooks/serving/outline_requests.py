@@ -7,7 +7,7 @@ OpenAI's fields; ``"skeleton": "always"`` leaves the model no other answer. ``"o
 request's hooks. Other requests stay as they are.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,13 @@ class Asked:
 def has_outlines(special_kwargs: SpecialKwargs | None) -> bool:
     """Whether an engine with these hooks expands outlines."""
     return special_kwargs is not None and _HANDLER in dict(special_kwargs.named_handlers).values()
+
+
+def with_aliases(cards: Sequence[Any]) -> list[Any]:
+    """A server's list of models, with one that asks for an outline after each, so that clients can choose it."""
+    return [
+        each for card in cards for each in (card, card.model_copy(update={"id": card.id + ALIAS, "parent": card.id}))
+    ]
 
 
 def ask(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any, str], None]) -> None:

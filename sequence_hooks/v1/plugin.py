@@ -14,6 +14,7 @@ up by name, so that a release without one of them is noticed at once:
 | ``CompletionOutput`` and ``RequestOutput`` of its output processor | outputs have room for a tree |
 | ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
+| the OpenAI server's list of models | the names that ask for an outline are in it |
 | ``load_endpoint_plugins`` | the routes of ``resume_sequence`` |
 
 Upstream's entry point for routes is not used: it loads only what ``VLLM_PLUGINS`` names, and warns on every server that
@@ -132,6 +133,7 @@ def _extend_server() -> None:
     from sequence_hooks.v1.frontend import openai
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+    from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 
     _extend(OpenAIServingCompletion, "create_completion", openai.request_trees)
     _extend(OpenAIServingCompletion, "completion_stream_generator", openai.completion_stream)
@@ -139,6 +141,7 @@ def _extend_server() -> None:
     _extend(OpenAIServingChat, "create_chat_completion", openai.request_chat)
     _extend(OpenAIServingChat, "chat_completion_stream_generator", openai.chat_stream)
     _extend(OpenAIServingChat, "chat_completion_full_generator", openai.chat_response)
+    _extend(OpenAIServingModels, "show_available_models", openai.list_models)
     _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)
 
 

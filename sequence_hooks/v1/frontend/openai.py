@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.serving.outline_requests import ask, asked_of, has_outlines
+from sequence_hooks.serving.outline_requests import ask, asked_of, has_outlines, with_aliases
 from sequence_hooks.serving.outline_view import read
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from sequence_hooks.serving.usage import COUNT_TREE
@@ -46,6 +46,14 @@ async def request_chat(upstream: Callable[..., Any], serving: Any, request: Any,
         except ValueError as error:
             raise VLLMValidationError(str(error)) from None
     return await request_trees(upstream, serving, request, *args, **kwargs)
+
+
+async def list_models(upstream: Callable[..., Any], serving: Any, *args: Any, **kwargs: Any) -> Any:
+    """Upstream's list of models, with the names that ask for an outline."""
+    found = await upstream(serving, *args, **kwargs)
+    if has_outlines(serving.engine_client.output_processor.special_kwargs):
+        found.data = with_aliases(found.data)
+    return found
 
 
 def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
