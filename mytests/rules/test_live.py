@@ -70,7 +70,7 @@ class TestTree:
 
     def test_what_was_replaced_is_told_as_such(self) -> None:
         """It is in the output, and not in the context."""
-        engine = SurgicalEngine(dataclasses.replace(LIVE, handlers=REPLACING))
+        engine = SurgicalEngine(dataclasses.replace(LIVE, handlers=tuple(REPLACING.items())))
         script = plan(r="abcyzzz")
         engine.add()
         engine.run_until(lambda: engine.live_tree("r", 100)[0].num_output_tokens > 5, script)
