@@ -25,6 +25,9 @@ class V1Walks(Walks):
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(MUST_ARISE if IS_REFERENCE else ())
     strategies: ClassVar[tuple[str, ...]] = ("concatenate", "none")
+    num_times: ClassVar[int] = 2
+    """How many times as many walks are taken as the tier asks for, to reach what is rare."""
+
     engine: SurgicalEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
@@ -68,6 +71,7 @@ class BudgetWalks(V1Walks):
         {"used up at depth 1", "used up without a token", "too many sequences"} if IS_REFERENCE else ()
     )
     strategies = ("concatenate", "kv_inject")
+    num_times = 3
     budgets = (4, 8, 20, 50)
     most_sequences = (None, 4)
 
@@ -86,4 +90,4 @@ class ReplacingWalks(V1Walks):
 @sizes(90 if IS_REFERENCE else 25, 500)
 def test_random_walks(machine: type[V1Walks], size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""
-    walk(machine, size)
+    walk(machine, size * machine.num_times)
