@@ -63,6 +63,7 @@ class InProcess:
         self._engine.add_request(name, {"prompt_token_ids": list(wanted.prompt)}, _params(wanted))
         if self._stepping is None or self._stepping.done():
             self._stepping = asyncio.create_task(self._step_until_idle())
+            self._stepping.add_done_callback(self._fail)
         return await self._open[name].done
 
     async def _step_until_idle(self) -> None:
@@ -76,15 +77,21 @@ class InProcess:
             # Who has got an answer goes on before the next step.
             await asyncio.sleep(0)
 
+    def _fail(self, stepping: "asyncio.Task[None]") -> None:
+        """Whoever waits for an answer gets the error of a step."""
+        error = stepping.exception()
+        for request in self._open.values() if error else ():
+            request.done.set_exception(error or RuntimeError())
+
     def _take(self, output: Any) -> None:
         request = self._open[output.request_id]
-        (completion,) = output.outputs
-        request.token_ids += completion.token_ids
-        has_read = bool(getattr(output, "child_deltas", ())) if request.forks else bool(completion.token_ids)
-        if has_read and not request.first:
+        # An output may have nothing but what children have sampled.
+        new = [token_id for completion in output.outputs for token_id in completion.token_ids]
+        request.token_ids += new
+        if not request.first and (getattr(output, "child_deltas", ()) if request.forks else new):
             request.first = time.perf_counter()
         if output.finished:
-            request.done.set_result(_answered(self._open.pop(output.request_id), completion))
+            request.done.set_result(_answered(self._open.pop(output.request_id), output.outputs[0]))
 
     def _observe(self) -> None:
         scheduler = self._engine.engine_core.engine_core.scheduler

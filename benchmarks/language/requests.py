@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.outlines import TRIGGER
 from sequence_hooks.handlers import TokenEvent
 from sequence_hooks.protocols.skeleton import Skeleton
 from sequence_hooks.serving.outline_requests import ask
@@ -95,14 +96,14 @@ class Prompts:
         return Wanted(self._ids(request.messages), regex=request.regex, forks=True, question=question)
 
     def outline(self, question: str) -> Wanted:
-        """A client's request for the outline alone."""
-        return replace(self.outlined(question), forks=False, question="")
+        """A client's request for the outline alone, which ends with its mark."""
+        return replace(self.outlined(question), forks=False, question="", stop=(TRIGGER,))
 
     def expansions(self, outline: Wanted, sampled: Sequence[int]) -> list[Wanted]:
         """A client's requests for the points of an outline, with the contexts and parameters of children."""
         params = self._special_kwargs.child_sampling_params or {}
         for end in range(1, len(sampled) + 1):
-            if self._tokenizer.decode(sampled[:end]).rstrip().endswith("###"):
+            if self._tokenizer.decode(sampled[:end]).rstrip().endswith(TRIGGER):
                 handler = Skeleton(self._tokenizer)
                 event = TokenEvent(sampled[end - 1], "r", outline.prompt, tuple(sampled[: end - 1]), 0, 0, 0)
                 context = (*outline.prompt, *sampled[:end])
