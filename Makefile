@@ -55,8 +55,8 @@ export VLLM_NO_USAGE_STATS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin language-model agreement lint check-core lock mutate mutate-plugin check-upstream bench \
   bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
-  bench-plugin-quick bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data train-language \
-  merge-language demo-language score-language agreement-language language-picture
+  bench-plugin-quick bench-language bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data \
+  train-language merge-language demo-language score-language agreement-language language-picture
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -225,6 +225,10 @@ bench-fairness: setup plugin ## an ordinary request beside one that spawns as mu
 
 bench-plugin: setup plugin ## hooks on a stock vLLM against a client, decoding in sequence, and the fork: build/bench-plugin
 	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --plugin $(CURDIR)/$(PLUGIN)/bin/python
+
+bench-language: plugin ## outlines on a real model against a client and answers in sequence; BENCH='--questions 3' for less
+	@told=$$($(PLUGIN)/bin/python -m build_tools.language_model) && model=$$(echo "$$told" | tail -n 1) && $(IN_PLUGIN) \
+	  $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.language "$$model" --output $(CURDIR)/build/bench-language $(BENCH)
 
 bench-plugin-quick: setup plugin ## a subset of it in less than five minutes
 	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --quick --plugin $(CURDIR)/$(PLUGIN)/bin/python

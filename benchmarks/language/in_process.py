@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine in this process, stepped by hand, so that each step's tokens and time are known."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from benchmarks.language.requests import Answered, Wanted
+from sequence_hooks.v1 import engine_args
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.v1.engine.llm_engine import LLMEngine
+
+
+@dataclass
+class Step:
+    """One step of the engine."""
+
+    seconds: float = 0.0
+    num_tokens: int = 0
+    """Tokens that the model computed."""
+
+    num_seqs: int = 0
+
+
+@dataclass
+class _Open:
+    """A request that runs."""
+
+    done: "asyncio.Future[Answered]"
+    forks: bool
+    token_ids: list[int] = field(default_factory=list)
+    first: float = 0.0
+
+
+class InProcess:
+    """Answers requests by an engine of its own, which needs ``VLLM_ENABLE_V1_MULTIPROCESSING=0``."""
+
+    def __init__(self, model: str, special_kwargs: Any, **arguments: Any) -> None:
+        given = engine_args(special_kwargs, model=model, enforce_eager=True, seed=0, **arguments)
+        self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**given))
+        self.tokenizer: Any = self._engine.get_tokenizer()
+        self.steps: list[Step] = []
+        self._open: dict[str, _Open] = {}
+        self._num_requests = 0
+        self._stepping: asyncio.Task[None] | None = None
+        self._observe()
+
+    def forget(self) -> None:
+        """Begin anew: no steps, and nothing in the prefix cache."""
+        self._engine.reset_prefix_cache()
+        self.steps.clear()
+
+    async def call(self, wanted: Wanted) -> Answered:
+        """The answer to one request; see `Caller`."""
+        self._num_requests += 1
+        name = str(self._num_requests)
+        self._open[name] = _Open(asyncio.get_running_loop().create_future(), wanted.forks)
+        self._engine.add_request(name, {"prompt_token_ids": list(wanted.prompt)}, _params(wanted))
+        if self._stepping is None or self._stepping.done():
+            self._stepping = asyncio.create_task(self._step_until_idle())
+            self._stepping.add_done_callback(self._fail)
+        return await self._open[name].done
+
+    async def _step_until_idle(self) -> None:
+        while self._engine.has_unfinished_requests():
+            self.steps.append(Step())
+            start = time.perf_counter()
+            outputs = self._engine.step()
+            self.steps[-1].seconds = time.perf_counter() - start
+            for output in outputs:
+                self._take(output)
+            # Who has got an answer goes on before the next step.
+            await asyncio.sleep(0)
+
+    def _fail(self, stepping: "asyncio.Task[None]") -> None:
+        """Whoever waits for an answer gets the error of a step."""
+        error = stepping.exception()
+        for request in self._open.values() if error else ():
+            request.done.set_exception(error or RuntimeError())
+
+    def _take(self, output: Any) -> None:
+        request = self._open[output.request_id]
+        # An output may have nothing but what children have sampled.
+        new = [token_id for completion in output.outputs for token_id in completion.token_ids]
+        request.token_ids += new
+        if not request.first and (getattr(output, "child_deltas", ()) if request.forks else new):
+            request.first = time.perf_counter()
+        if output.finished:
+            request.done.set_result(_answered(self._open.pop(output.request_id), output.outputs[0]))
+
+    def _observe(self) -> None:
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        schedule = scheduler.schedule
+
+        @wraps(schedule)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            scheduled = schedule(*args, **kwargs)
+            self.steps[-1].num_tokens += scheduled.total_num_scheduled_tokens
+            self.steps[-1].num_seqs += len(scheduled.num_scheduled_tokens)
+            return scheduled
+
+        scheduler.schedule = observed
+
+
+def _params(wanted: Wanted) -> SamplingParams:
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=wanted.max_tokens,
+        min_tokens=wanted.max_tokens if wanted.has_length else 0,
+        ignore_eos=wanted.has_length,
+        stop=list(wanted.stop),
+        structured_outputs=StructuredOutputsParams(regex=wanted.regex) if wanted.regex else None,
+        extra_args={"hooks": 1, "stream_children": 1} if wanted.forks else None,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _answered(request: _Open, completion: Any) -> Answered:
+    segments: Sequence[Any] = getattr(completion, "segments", ())
+    replaced = sum(each.end - each.start for each in segments if each.is_replaced)
+    children = getattr(completion, "children", ())
+    return Answered(
+        tuple(request.token_ids[replaced:] if request.forks else request.token_ids),
+        request.first or time.perf_counter(),
+        replaced,
+        sum(len(child.prefix_token_ids) for child in children),
+        tuple(len(child.token_ids) for child in children),
+    )

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the questions in groups, each group in every way before the next one."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.language.requests import Caller, Prompts
+from benchmarks.language.ways import Outcome, Way
+
+SIZES = (1, 4, 16)
+"""Questions at once."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The answers of one way to questions that were asked at once."""
+
+    side: str
+    size: int
+    way: str
+    outcomes: tuple[Outcome, ...]
+    steps: tuple[Any, ...] = field(default=())
+    """The engine's steps, if it tells of them."""
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that the model computed; 0 if the engine does not tell."""
+        return sum(step.num_tokens for step in self.steps)
+
+
+def groups_of(questions: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Groups of ``size``; a smaller rest is left out, because it has more of the machine."""
+    return [questions[start : start + size] for start in range(0, len(questions) - size + 1, size)]
+
+
+def sizes_for(num_questions: int) -> list[int]:
+    """How many are asked at once."""
+    return sorted({min(size, num_questions) for size in SIZES})
+
+
+async def measure(
+    side: str, caller: Caller, prompts: Prompts, ways: Sequence[Way], questions: Sequence[str]
+) -> list[Group]:
+    """All questions, in all ways and sizes of groups. The first way says how many tokens the others may need."""
+    sizes = sizes_for(len(questions))
+    # What compiles or is loaded lazily does so before.
+    await _group(side, 1, caller, prompts, ways, questions[:1])
+    found: list[Group] = []
+    planned = [(size, group) for size in sizes for group in groups_of(questions, size)]
+    for size, group in tqdm(planned, desc=side, unit="group", leave=False):
+        found += await _group(side, size, caller, prompts, ways, group)
+    return found
+
+
+async def _group(
+    side: str, size: int, caller: Caller, prompts: Prompts, ways: Sequence[Way], questions: Sequence[str]
+) -> list[Group]:
+    found: list[Group] = []
+    num_tokens = [1] * len(questions)
+    for way in ways:
+        caller.forget()
+        asked = (way(caller, prompts, *each) for each in zip(questions, num_tokens, strict=True))
+        outcomes = tuple(await asyncio.gather(*asked))
+        found.append(Group(side, size, outcomes[0].way, outcomes, tuple(getattr(caller, "steps", ()))))
+        if not found[1:]:
+            num_tokens = [max(1, each.num_tokens) for each in outcomes]
+    return found
+
+
+def by_way(groups: Sequence[Group], side: str, size: int) -> Iterator[tuple[str, list[Group]]]:
+    """The groups of each way."""
+    own = [each for each in groups if (each.side, each.size) == (side, size)]
+    for way in dict.fromkeys(each.way for each in own):
+        yield way, [each for each in own if each.way == way]

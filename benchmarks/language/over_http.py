@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``vllm serve`` in a process of its own, and its client in this one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.language.requests import Answered, Wanted
+
+PATIENCE_SECONDS = 600
+"""The time after which we assume that a server hangs."""
+
+
+class OverHttp:
+    """Answers requests by a server's completions, and those that fork by its chat completions."""
+
+    def __init__(self, address: str, client: httpx.AsyncClient | None = None) -> None:
+        self._address = address
+        self._client = client or httpx.AsyncClient(base_url=address, timeout=PATIENCE_SECONDS)
+
+    def forget(self) -> None:
+        """Empty the prefix cache."""
+        httpx.post(f"{self._address}/reset_prefix_cache").raise_for_status()
+
+    async def call(self, wanted: Wanted) -> Answered:
+        """The answer to one request; see `Caller`."""
+        path, body = _body(wanted)
+        first, token_ids, usage = 0.0, list[int](), dict[str, Any]()
+        async with self._client.stream("POST", path, json=body) as response:
+            response.raise_for_status()
+            async for chunk in _chunks(response.aiter_lines()):
+                usage = chunk.get("usage") or usage
+                for choice in chunk["choices"]:
+                    token_ids += choice.get("token_ids") or ()
+                    said = choice["delta"].get("content") if "delta" in choice else choice["text"]
+                    first = first or (time.perf_counter() if said else 0.0)
+        # What a join has merged is told as text alone.
+        count = usage["completion_tokens"]
+        return Answered(tuple(token_ids) if len(token_ids) == count else tuple(range(count)), first)
+
+
+def _body(wanted: Wanted) -> tuple[str, dict[str, Any]]:
+    body: dict[str, Any] = {"model": "m", "temperature": 0, "max_tokens": wanted.max_tokens, "stream": True}
+    body |= {"stream_options": {"include_usage": True}, "return_token_ids": True}
+    if wanted.question:
+        message = {"role": "user", "content": wanted.question}
+        return "/v1/chat/completions", {**body, "skeleton": "always", "messages": [message]}
+    if wanted.has_length:
+        body |= {"ignore_eos": True, "min_tokens": wanted.max_tokens}
+    if wanted.regex:
+        body["structured_outputs"] = {"regex": wanted.regex}
+    if wanted.forks:
+        body["vllm_xargs"] = {"hooks": 1}
+    return "/v1/completions", {**body, "prompt": list(wanted.prompt), "stop": list(wanted.stop)}
+
+
+async def _chunks(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    async for line in lines:
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+@contextmanager
+def served(model: str, fields: Mapping[str, Any], log: Path, *options: str) -> Iterator[str]:
+    """The address of a server of ``model``, under the name "m", which runs until the block ends.
+
+    Args:
+        fields: Of `SpecialKwargs`.
+        options: More of the command line's.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--served-model-name", "m"]
+    command += ["--special-kwargs", json.dumps(dict(fields)), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--enforce-eager", "--disable-uvicorn-access-log", *options]
+    # It alone lets a client empty the prefix cache.
+    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}
+    environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    with log.open("w") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as process:
+        try:
+            address = f"http://127.0.0.1:{port}"
+            _wait(address, process, log)
+            yield address
+        finally:
+            process.terminate()
+
+
+def _wait(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{address}/health").is_success:
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"no server of the benchmark has answered; it said last:\n{log.read_text()[-4000:]}")

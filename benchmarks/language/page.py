@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of results, as Markdown."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from benchmarks.forkjoin.verdicts import quartiles
+from benchmarks.language.bounds import StepTimes, bound
+from benchmarks.language.measure import Group, by_way
+from benchmarks.language.ways import Outcome
+
+INTRODUCTION = """# Points side by side, on a real model
+
+Made by {command} in {minutes:.0f} minutes, {when}, on {device}, where others
+kept {elsewhere:.2f} cores busy on average. The model is {model}, in float32, greedy, on vLLM {version}. Each of
+{num_questions} questions is asked in all ways, one after the other, each time with an empty prefix cache; questions
+that are asked at once are one of {num_groups} groups, and a last group that is smaller is left out.
+
+| way | |
+| --- | --- |
+| skeleton | one request, `NAME:skeleton`, which may give no answer without an outline |
+| client | a request for the same outline, then one for each point, at once, with the contexts of skeleton's children |
+| trained | one request to a model that was trained to fork |
+| sequence | one ordinary request, of the same engine, for as many tokens as the first way's answer has |
+
+All ways use one engine with hooks, which only `skeleton` and `trained` ask for. The bound of a way is what its steps
+take if nothing else takes any time: steps and prefilled tokens of its plan, each as long as the steps of the same run
+were (`benchmarks/language/bounds.py`). Times of steps are known in process alone, so over HTTP the bounds are those of
+the process. The first token is the first that a reader sees: nobody is shown an outline.
+"""
+
+
+def write_page(groups: Sequence[Group], told: dict[str, object]) -> str:
+    """The page.
+
+    Args:
+        told: What the introduction says of the run.
+    """
+    parts = [INTRODUCTION.format(num_groups=len(groups), **told)]
+    for side in dict.fromkeys(each.side for each in groups):
+        parts += _section(groups, side)
+    return "\n".join(parts)
+
+
+def markdown(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are figures."""
+    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The least value that so many of all do not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def _section(groups: Sequence[Group], side: str) -> Iterator[str]:
+    yield f"## {side}\n"
+    counterpart = side.replace("over HTTP", "in process")
+    times = StepTimes.of([step for each in groups if each.side == counterpart for step in each.steps])
+    for size in sorted({each.size for each in groups if each.side == side}):
+        ways = dict(by_way(groups, side, size))
+        yield f"### {size} at once\n"
+        yield _seconds(ways)
+        yield _gains(ways, dict(by_way(groups, counterpart, size)) or ways, times)
+        yield _counts(ways)
+
+
+def _seconds(ways: dict[str, list[Group]]) -> str:
+    headers = ["way", "s to the last token, p50", "p95", "s to the first token, p50", "p95", "tokens of text, p50"]
+    rows = []
+    for way, groups in ways.items():
+        found = [
+            [figure(each) for group in groups for each in group.outcomes]
+            for figure in (lambda each: each.seconds, lambda each: each.first)
+        ]
+        figures = [f"{percentile(each, share):.2f}" for each in found for share in (0.5, 0.95)]
+        rows.append([way, *figures, f"{_median(groups, lambda each: each.num_tokens):.0f}"])
+    return markdown(headers, rows)
+
+
+def _gains(ways: dict[str, list[Group]], measured: dict[str, list[Group]], times: StepTimes) -> str:
+    """How many times as fast each way's groups have ended as those of "sequence", and what the bounds say."""
+    headers = ["way", "sequence / way (quartiles)", "bounds' ratio", "s of a group, p50", "bound, p50"]
+    base = ways["sequence"]
+    rows = []
+    for way, groups in ways.items():
+        ratios = [_seconds_of(one) / _seconds_of(other) for one, other in zip(base, groups, strict=True)]
+        low, middle, high = quartiles(ratios)
+        seconds = statistics.median(map(_seconds_of, groups))
+        bounds = _bounds(measured.get(way, []), times)
+        ideal = [one / other for one, other in zip(_bounds(measured["sequence"], times), bounds, strict=False) if other]
+        told = [f"{statistics.median(each):.2f}" if each and any(each) else "-" for each in (ideal, bounds)]
+        rows.append([way, f"{middle:.2f} ({low:.2f} to {high:.2f})", told[0], f"{seconds:.2f}", told[1]])
+    return markdown(headers, rows)
+
+
+def _counts(ways: dict[str, list[Group]]) -> str:
+    """What does not depend on the machine, of a question."""
+    headers = ["way", "points", "outline, tokens", "longest expansion", "tokens computed", "steps of the plan"]
+    rows = []
+    for way, groups in ways.items():
+        num = sum(len(each.outcomes) for each in groups)
+        computed = sum(each.num_computed for each in groups) / num
+        figures: list[Callable[[Outcome], float]] = [
+            lambda each: len(each.lengths),
+            lambda each: each.num_outline,
+            lambda each: max(each.lengths, default=0),
+        ]
+        told = [f"{_median(groups, figure):.0f}" for figure in figures]
+        steps = _median(groups, _num_steps)
+        known = any(each.steps for each in groups)
+        rows.append(
+            [
+                way,
+                *(told if known else ["-"] * 3),
+                f"{computed:.0f}" if known else "-",
+                f"{steps:.0f}" if known else "-",
+            ]
+        )
+    return markdown(headers, rows)
+
+
+def _num_steps(outcome: Outcome) -> float:
+    if not outcome.lengths:
+        return outcome.num_tokens
+    return outcome.num_outline + max(outcome.lengths)
+
+
+def _bounds(groups: Sequence[Group], times: StepTimes) -> list[float]:
+    return [bound(times, each.outcomes, joins=each.way in ("skeleton", "trained")) for each in groups]
+
+
+def _seconds_of(group: Group) -> float:
+    return max(each.seconds for each in group.outcomes)
+
+
+def _median(groups: Sequence[Group], figure: Callable[[Outcome], float]) -> float:
+    return statistics.median(figure(each) for group in groups for each in group.outcomes)

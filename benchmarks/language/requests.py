@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each request asks an engine for: token ids and parameters, the same in process and over HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.outlines import TRIGGER
+from sequence_hooks.handlers import TokenEvent
+from sequence_hooks.protocols.skeleton import Skeleton
+from sequence_hooks.serving.outline_requests import ask
+
+MAX_TOKENS = 1500
+"""Of a whole answer."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One request; it is greedy."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int = MAX_TOKENS
+    regex: str | None = None
+    stop: tuple[str, ...] = ()
+    has_length: bool = False
+    """Whether it samples exactly ``max_tokens``."""
+
+    forks: bool = False
+    """Whether it has hooks; other requests of the same engine have none."""
+
+    question: str = ""
+    """If a server shall make the prompt itself, as it does for whoever asks for ``NAME:skeleton``."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What has come back."""
+
+    token_ids: tuple[int, ...]
+    """Those of the text that a reader gets."""
+
+    first: float
+    """When a reader had its first token, by the clock `time.perf_counter`."""
+
+    num_outline: int = 0
+    """Tokens that the join has replaced."""
+
+    num_prefix: int = 0
+    """Tokens that children have beside their parent's context and what they sampled."""
+
+    lengths: tuple[int, ...] = ()
+    """Tokens that each child has sampled."""
+
+
+class Caller(Protocol):
+    """A way to reach an engine."""
+
+    async def call(self, wanted: Wanted) -> Answered:
+        """The answer to one request."""
+
+    def forget(self) -> None:
+        """Begin anew, with nothing in the prefix cache."""
+
+
+class _Request:
+    """As much of upstream's chat request as `ask` looks at."""
+
+    response_format = tools = chat_template_kwargs = vllm_xargs = None
+    continue_final_message = stream = stream_children = False
+
+    def __init__(self, question: str) -> None:
+        self.model, self.messages = "m", [{"role": "user", "content": question}]
+        self.model_extra: dict[str, Any] = {"skeleton": "always"}
+        self.regex = ""
+
+
+class Prompts:
+    """The prompts of a model with a chat template.
+
+    Args:
+        special_kwargs: The engine's.
+    """
+
+    def __init__(self, tokenizer: Any, special_kwargs: SpecialKwargs) -> None:
+        self._tokenizer, self._special_kwargs = tokenizer, special_kwargs
+
+    def plain(self, question: str, num_tokens: int) -> Wanted:
+        """A request for an answer of so many tokens."""
+        return Wanted(self._ids([{"role": "user", "content": question}]), num_tokens, has_length=True)
+
+    def outlined(self, question: str) -> Wanted:
+        """A request that a server gives an outline: its own instruction and grammar."""
+        request: Any = _Request(question)
+        ask(request, self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
+        return Wanted(self._ids(request.messages), regex=request.regex, forks=True, question=question)
+
+    def outline(self, question: str) -> Wanted:
+        """A client's request for the outline alone, which ends with its mark."""
+        return replace(self.outlined(question), forks=False, question="", stop=(TRIGGER,))
+
+    def expansions(self, outline: Wanted, sampled: Sequence[int]) -> list[Wanted]:
+        """A client's requests for the points of an outline, with the contexts and parameters of children."""
+        params = self._special_kwargs.child_sampling_params or {}
+        for end in range(1, len(sampled) + 1):
+            if self._tokenizer.decode(sampled[:end]).rstrip().endswith(TRIGGER):
+                handler = Skeleton(self._tokenizer)
+                event = TokenEvent(sampled[end - 1], "r", outline.prompt, tuple(sampled[: end - 1]), 0, 0, 0)
+                context = (*outline.prompt, *sampled[:end])
+                return [
+                    Wanted((*context, *spawn.prefix_token_ids), params["max_tokens"], stop=tuple(params["stop"]))
+                    for spawn in handler.on_token(event).spawn
+                ]
+        return []
+
+    def forking(self, question: str) -> Wanted:
+        """A request to a model that was trained to fork."""
+        return Wanted(self._ids([{"role": "user", "content": question}]), forks=True)
+
+    def _ids(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to get an answer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from benchmarks.language.requests import Answered, Caller, Prompts
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One answer of one way. Times in seconds since its request."""
+
+    question: str
+    way: str
+    seconds: float
+    first: float
+    num_tokens: int
+    """Of the text that a reader gets."""
+
+    num_prompt: int
+    num_outline: int = 0
+    num_prefix: int = 0
+    """Tokens that ask for the points, and begin their expansions."""
+
+    lengths: tuple[int, ...] = ()
+    """Tokens of each expansion."""
+
+
+async def skeleton(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
+    """One request, whose points are expanded by children."""
+    wanted, start = prompts.outlined(question), time.perf_counter()
+    found = await caller.call(wanted)
+    return _outcome(question, "skeleton", start, found, len(wanted.prompt))
+
+
+async def client(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
+    """A request for the outline, then one for each point, all at once."""
+    wanted, start = prompts.outline(question), time.perf_counter()
+    outline = await caller.call(wanted)
+    asked = prompts.expansions(wanted, outline.token_ids)
+    found = await asyncio.gather(*map(caller.call, asked))
+    lengths = tuple(len(each.token_ids) for each in found)
+    # A reader sees nothing of an outline.
+    first = found[0].first if found else outline.first
+    num_prefix = sum(len(each.prompt) - len(wanted.prompt) - len(outline.token_ids) for each in asked)
+    text = tuple(token_id for each in found for token_id in each.token_ids)
+    whole = Answered(text, first, len(outline.token_ids), num_prefix, lengths)
+    return _outcome(question, "client", start, whole, len(wanted.prompt))
+
+
+async def sequence(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
+    """One ordinary request for as many tokens."""
+    wanted, start = prompts.plain(question, num_tokens), time.perf_counter()
+    return _outcome(question, "sequence", start, await caller.call(wanted), len(wanted.prompt))
+
+
+async def trained(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
+    """One request to a model that was trained to fork."""
+    wanted, start = prompts.forking(question), time.perf_counter()
+    return _outcome(question, "trained", start, await caller.call(wanted), len(wanted.prompt))
+
+
+Way = Callable[[Caller, Prompts, str, int], Awaitable[Outcome]]
+UNTRAINED: tuple[Way, ...] = (skeleton, client, sequence)
+TRAINED: tuple[Way, ...] = (trained, sequence)
+"""The first one says how many tokens the last one samples."""
+
+
+def _outcome(question: str, way: str, start: float, found: Answered, num_prompt: int) -> Outcome:
+    end = time.perf_counter()
+    return Outcome(
+        question,
+        way,
+        end - start,
+        found.first - start,
+        len(found.token_ids),
+        num_prompt,
+        found.num_outline,
+        found.num_prefix,
+        found.lengths,
+    )

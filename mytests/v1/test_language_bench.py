@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of answers of a real model, with a tiny one and with fakes."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.language.__main__ import save
+from benchmarks.language.bounds import StepTimes, bound
+from benchmarks.language.measure import Group, groups_of, measure, sizes_for
+from benchmarks.language.over_http import OverHttp
+from benchmarks.language.page import percentile, write_page
+from benchmarks.language.questions import DEFAULT, read_questions
+from benchmarks.language.requests import Answered, Prompts, Wanted
+from benchmarks.language.ways import TRAINED, UNTRAINED, Outcome
+from mytests.rules.notations import SKELETON
+from mytests.server.published import save_model
+from sequence_hooks.config import SpecialKwargs
+
+FIELDS: dict[str, Any] = {"protocol": "skeleton", "max_children": 2}
+OUTLINE = "1. aa\n2. bb\n###"
+TOLD: dict[str, object] = {
+    "command": "`a command`",
+    "minutes": 1.0,
+    "when": "today",
+    "device": "a machine",
+    "elsewhere": 0.0,
+    "model": "a model",
+    "version": "0",
+    "num_questions": 2,
+}
+
+
+def step(seconds: float, num_tokens: int, num_seqs: int) -> Any:
+    """A step of an engine."""
+    return SimpleNamespace(seconds=seconds, num_tokens=num_tokens, num_seqs=num_seqs)
+
+
+class Fake:
+    """Answers an outline to whoever has a grammar, and eight tokens to others."""
+
+    def __init__(self) -> None:
+        self.asked: list[Wanted] = []
+        self.steps = [step(1.0, 1, 1), step(2.0, 2, 2)]
+
+    def forget(self) -> None:
+        self.asked.append(Wanted(()))
+
+    async def call(self, wanted: Wanted) -> Answered:
+        self.asked.append(wanted)
+        outline = tuple(SKELETON.ids(OUTLINE))
+        if wanted.forks:
+            return Answered((7,) * 20, 0.0, len(outline), 30, (8, 8))
+        return Answered(outline if wanted.regex else (7,) * min(8, wanted.max_tokens), 0.0)
+
+
+def prompts() -> Prompts:
+    """Those of a tokenizer of bytes."""
+    return Prompts(SKELETON.tokenizer, SpecialKwargs.of(FIELDS))
+
+
+def measured(caller: Any, ways: Any = UNTRAINED, num_questions: int = 2) -> list[Group]:
+    """All groups of some questions."""
+    questions = read_questions(DEFAULT, num_questions)
+    return asyncio.run(measure("Outlines, in process", caller, prompts(), ways, questions))
+
+
+class TestQuestions:
+    def test_there_are_fifty_of_ours(self) -> None:
+        """No two are the same."""
+        assert len(set(read_questions(DEFAULT, 50))) == 50
+
+    def test_a_file_with_too_few_is_refused(self, tmp_path: Path) -> None:
+        """By its name, with what it has."""
+        (tmp_path / "few").write_text("One?\n\nTwo?\n")
+        with pytest.raises(ValueError, match="few has 2 questions, and 3 are wanted; give --questions 2"):
+            read_questions(tmp_path / "few", 3)
+
+    def test_a_smaller_rest_is_left_out(self) -> None:
+        """It would have more of the machine."""
+        assert groups_of("abcdefg", 3) == ["abc", "def"]
+        assert (sizes_for(3), sizes_for(50)) == ([1, 3], [1, 4, 16])
+
+
+class TestWays:
+    def test_a_client_asks_for_what_children_have(self) -> None:
+        """The outline, and a request for each of its points, with its context and parameters."""
+        outline = prompts().outline("why?")
+        one, two = prompts().expansions(outline, SKELETON.ids(OUTLINE))
+        assert outline.regex and not outline.forks
+        assert one.prompt[: len(outline.prompt)] == two.prompt[: len(outline.prompt)] == outline.prompt
+        assert SKELETON.text(two.prompt).endswith("<|im_start|>assistant\n2. bb:")
+        assert one.max_tokens == 160 and "###" in one.stop
+
+    def test_an_answer_in_sequence_is_as_long_as_the_first_ways(self) -> None:
+        """And no way finds anything in the prefix cache."""
+        caller = Fake()
+        groups = measured(caller)
+        lengths = [each.max_tokens for each in caller.asked if each.has_length]
+        assert set(lengths) == {20} and len(lengths) == len([each for each in groups if each.way == "sequence"]) + 2
+        assert caller.asked[0] == Wanted(())
+
+    def test_all_ways_have_their_outcomes(self) -> None:
+        """One of each question, in groups of each size."""
+        groups = measured(Fake())
+        assert [(each.size, each.way) for each in groups] == [
+            (size, way) for size in (1, 1, 2) for way in ("skeleton", "client", "sequence")
+        ]
+        client = next(each for each in groups if each.way == "client").outcomes[0]
+        assert (client.num_outline, client.lengths, client.num_tokens) == (len(SKELETON.ids(OUTLINE)), (8, 8), 16)
+        assert client.num_prefix > 0
+
+    def test_a_trained_model_is_asked_as_it_is(self) -> None:
+        """Without a grammar, and with hooks."""
+        caller = Fake()
+        assert {each.way for each in measured(caller, TRAINED)} == {"trained", "sequence"}
+        assert not any(each.regex for each in caller.asked)
+
+
+class TestBounds:
+    TIMES = StepTimes.of([step(1.0, 1, 1), step(1.0, 1, 1), step(3.0, 3, 3), step(11.0, 11, 1)])
+
+    def test_a_step_is_as_long_as_it_was(self) -> None:
+        """Between two measured numbers of sequences, as far between; above all, as the largest."""
+        assert [self.TIMES.step(count) for count in (0, 1, 2, 3, 9)] == [0.0, 1.0, 2.0, 3.0, 3.0]
+        assert self.TIMES.prefilled_token == 1.0
+
+    def test_an_answer_in_sequence_takes_a_step_a_token(self) -> None:
+        """After its prompt's prefill."""
+        assert bound(self.TIMES, [Outcome("q", "sequence", 0, 0, 10, num_prompt=5)], joins=False) == 15.0
+
+    def test_points_take_as_long_as_the_longest(self) -> None:
+        """After the outline and what asks for them; a join prefills them once more."""
+        outcome = Outcome("q", "skeleton", 0, 0, 9, num_prompt=5, num_outline=2, num_prefix=4, lengths=(1, 3))
+        assert bound(self.TIMES, [outcome], joins=False) == 5 + 2 + 4 + (2 + 1 + 1)
+        assert bound(self.TIMES, [outcome], joins=True) == 5 + 2 + 4 + (2 + 1 + 1) + 4
+
+    def test_without_steps_there_is_none(self) -> None:
+        """A server tells of no step."""
+        assert StepTimes.of([]).step(3) == 0.0
+
+
+class TestPage:
+    def test_each_size_has_its_tables(self) -> None:
+        """With bounds beside the figures, in process and over HTTP."""
+        here = measured(Fake())
+        there = [Group("Outlines, over HTTP", each.size, each.way, each.outcomes) for each in here]
+        page = write_page([*here, *there], TOLD)
+        assert page.count("### 1 at once") == page.count("### 2 at once") == 2
+        assert "bounds' ratio" in page and "| skeleton | 2 |" in page and "{" not in page
+
+    def test_a_percentile_is_a_value_of_its_own(self) -> None:
+        """The least that so many do not exceed."""
+        values = [float(each) for each in range(100, 0, -1)]
+        assert (percentile(values, 0.5), percentile(values, 0.95), percentile([3.0], 0.95)) == (50.0, 95.0, 3.0)
+
+    def test_outcomes_are_kept(self, tmp_path: Path) -> None:
+        """A line for each group."""
+        save(measured(Fake()), tmp_path / "outcomes")
+        first, *_ = [json.loads(line) for line in (tmp_path / "outcomes").read_text().splitlines()]
+        assert (first["way"], first["steps"][0]) == ("skeleton", [1.0, 1, 1])
+
+
+class TestHttp:
+    def answered(self, wanted: Wanted, *chunks: dict[str, Any]) -> tuple[Answered, str, dict[str, Any]]:
+        """What a server's chunks are taken for, and what it was asked."""
+        asked: list[httpx.Request] = []
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            asked.append(request)
+            lines = [f"data: {json.dumps(chunk)}" for chunk in chunks]
+            return httpx.Response(200, text="\n\n".join([*lines, "data: [DONE]"]))
+
+        client = httpx.AsyncClient(base_url="http://server", transport=httpx.MockTransport(answer))
+        found = asyncio.run(OverHttp("http://server", client).call(wanted))
+        return found, asked[0].url.path, json.loads(asked[0].content)
+
+    def test_who_asks_for_an_outline_chats(self) -> None:
+        """Its first token is the first that has text."""
+        chunks = [{"choices": [{"delta": {"content": text}}]} for text in ("", "1. aa:")]
+        usage = {"choices": [], "usage": {"completion_tokens": 5}}
+        found, path, body = self.answered(prompts().outlined("why?"), *chunks, usage)
+        assert (path, body["skeleton"], body["messages"][0]["content"]) == ("/v1/chat/completions", "always", "why?")
+        assert len(found.token_ids) == 5 and found.first > 0
+
+    def test_others_give_their_tokens(self) -> None:
+        """And get those of the answer."""
+        chunk = {"choices": [{"text": "ab", "token_ids": [8, 9]}], "usage": {"completion_tokens": 2}}
+        found, path, body = self.answered(prompts().plain("why?", 2), chunk)
+        assert (path, body["ignore_eos"], body["min_tokens"], found.token_ids) == ("/v1/completions", True, 2, (8, 9))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real engine of a random model, in this process."""
+    from benchmarks.language.in_process import InProcess
+
+    model = save_model(SKELETON, tmp_path_factory.mktemp("language") / "model")
+    children = {"max_tokens": 6, "stop": ["###"]}
+    fields = {**FIELDS, "child_sampling_params": children}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        yield InProcess(model, fields, dtype="float32", max_model_len=1024, gpu_memory_utilization=0.1)
+
+
+@pytest.mark.model
+def test_an_engine_answers_in_all_ways(engine: Any) -> None:
+    """A client's expansions are as many and as long as the children's; nothing is left."""
+    special_kwargs = SpecialKwargs.of({**FIELDS, "child_sampling_params": {"max_tokens": 6, "stop": ["###"]}})
+    own = Prompts(engine.tokenizer, special_kwargs)
+    groups = asyncio.run(measure("Outlines, in process", engine, own, UNTRAINED, read_questions(DEFAULT, 1)))
+    forked, asked, alone = (each.outcomes[0] for each in groups)
+    assert (forked.num_outline, forked.num_prefix, forked.lengths) == (
+        asked.num_outline,
+        asked.num_prefix,
+        asked.lengths,
+    )
+    assert len(forked.lengths) == 2 and alone.num_tokens == forked.num_tokens
+    assert all(0 < each.first <= each.seconds for each in (forked, asked, alone))
+    assert all(each.num_computed > 0 for each in groups)
+    assert "### 1 at once" in write_page(groups, TOLD)
