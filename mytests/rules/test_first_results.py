@@ -242,6 +242,16 @@ class TestAccounting:
         assert {each.finish_reason for each in engine.deltas} == {None, "stop", "cancelled"}
         engine.assert_empty()
 
+    def test_a_stream_tells_it_when_its_parent_goes_on(self) -> None:
+        """And not as late as the end of its request, which may be far away."""
+        engine = SurgicalEngine(first(1))
+        engine.add(extra_args={"stream_children": True})
+        tokens = plan(r="!!." + "z" * 9, r_child_0=LONG, r_child_1="VW")
+        engine.run_until(lambda: engine.num_sampled("r") == 6, tokens)
+        assert [each.request_id for each in engine.deltas if each.finish_reason == "cancelled"] == ["r_child_0"]
+        engine.run(tokens)
+        engine.assert_empty()
+
     def test_a_stream_tells_of_it_where_an_abort_lets_its_parent_go_on(self) -> None:
         """The join comes between two steps, and the request ends in the next one."""
         engine = SurgicalEngine(first(1))
