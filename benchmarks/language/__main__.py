@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,10 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     start, before = time.perf_counter(), _busy_elsewhere()
     groups: list[Group] = []
+    sides = (_in_process,) if arguments.in_process else (_in_process, _over_http)
     for subject in _subjects(arguments):
-        groups += asyncio.run(_in_process(subject, questions))
-        if not arguments.in_process:
-            groups += asyncio.run(_over_http(subject, questions))
-        save(groups, arguments.output / "outcomes.jsonl")
+        for side in sides:
+            groups += asyncio.run(saved(side(subject, questions), arguments.output / "outcomes.jsonl", bool(groups)))
     seconds = time.perf_counter() - start
     page = arguments.output / "benchmarks.md"
     told = {**_told(arguments, seconds), "elsewhere": max(0.0, _busy_elsewhere() - before) / seconds}
@@ -69,25 +68,33 @@ def _busy_elsewhere() -> float:
     return float(all_.user + all_.nice + all_.system + all_.irq + all_.softirq + all_.steal - ours)
 
 
-def save(groups: Sequence[Group], path: Path) -> None:
-    """Write each group as a line."""
-    with path.open("w") as file:
-        for each in groups:
+async def saved(groups: AsyncIterator[Group], path: Path, continues: bool) -> list[Group]:
+    """All groups; each is written to ``path`` as it comes, for a run that is cut off.
+
+    Args:
+        continues: Whether what is in the file stays there.
+    """
+    found: list[Group] = []
+    with path.open("a" if continues else "w") as file:
+        async for each in groups:
             record = {**asdict(each), "steps": [list(vars(step).values()) for step in each.steps]}
-            print(json.dumps(record), file=file)
+            print(json.dumps(record), file=file, flush=True)
+            found.append(each)
+    return found
 
 
-async def _in_process(subject: Subject, questions: Sequence[str]) -> list[Group]:
+async def _in_process(subject: Subject, questions: Sequence[str]) -> AsyncIterator[Group]:
     from benchmarks.language.in_process import InProcess
 
     caller = InProcess(
         subject.model, subject.fields, dtype="float32", max_model_len=MAX_MODEL_LEN, disable_log_stats=True
     )
     prompts = Prompts(caller.tokenizer, SpecialKwargs.of(subject.fields))
-    return await measure(f"{subject.name}, in process", caller, prompts, subject.ways, questions)
+    async for each in measure(f"{subject.name}, in process", caller, prompts, subject.ways, questions):
+        yield each
 
 
-async def _over_http(subject: Subject, questions: Sequence[str]) -> list[Group]:
+async def _over_http(subject: Subject, questions: Sequence[str]) -> AsyncIterator[Group]:
     from transformers import AutoTokenizer
 
     from benchmarks.language.over_http import OverHttp, served
@@ -98,7 +105,8 @@ async def _over_http(subject: Subject, questions: Sequence[str]) -> list[Group]:
         tempfile.TemporaryDirectory() as folder,
         served(subject.model, subject.fields, Path(folder) / "log", *options) as address,
     ):
-        return await measure(f"{subject.name}, over HTTP", OverHttp(address), prompts, subject.ways, questions)
+        async for each in measure(f"{subject.name}, over HTTP", OverHttp(address), prompts, subject.ways, questions):
+            yield each
 
 
 def _subjects(arguments: argparse.Namespace) -> list[Subject]:

@@ -2,7 +2,7 @@
 """Asks the questions in groups, each group in every way before the next one."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,16 +44,15 @@ def sizes_for(num_questions: int) -> list[int]:
 
 async def measure(
     side: str, caller: Caller, prompts: Prompts, ways: Sequence[Way], questions: Sequence[str]
-) -> list[Group]:
+) -> AsyncIterator[Group]:
     """All questions, in all ways and sizes of groups. The first way says how many tokens the others may need."""
     sizes = sizes_for(len(questions))
     # What compiles or is loaded lazily does so before.
     await _group(side, 1, caller, prompts, ways, questions[:1])
-    found: list[Group] = []
     planned = [(size, group) for size in sizes for group in groups_of(questions, size)]
     for size, group in tqdm(planned, desc=side, unit="group", leave=False):
-        found += await _group(side, size, caller, prompts, ways, group)
-    return found
+        for each in await _group(side, size, caller, prompts, ways, group):
+            yield each
 
 
 async def _group(

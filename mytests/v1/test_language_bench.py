@@ -3,7 +3,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.language.__main__ import save
+from benchmarks.language.__main__ import saved
 from benchmarks.language.bounds import StepTimes, bound
 from benchmarks.language.measure import Group, groups_of, measure, sizes_for
 from benchmarks.language.over_http import OverHttp
@@ -65,10 +65,19 @@ def prompts() -> Prompts:
     return Prompts(SKELETON.tokenizer, SpecialKwargs.of(FIELDS))
 
 
+def listed(groups: AsyncIterator[Group]) -> list[Group]:
+    """All of them."""
+
+    async def collect() -> list[Group]:
+        return [each async for each in groups]
+
+    return asyncio.run(collect())
+
+
 def measured(caller: Any, ways: Any = UNTRAINED, num_questions: int = 2) -> list[Group]:
     """All groups of some questions."""
     questions = read_questions(DEFAULT, num_questions)
-    return asyncio.run(measure("Outlines, in process", caller, prompts(), ways, questions))
+    return listed(measure("Outlines, in process", caller, prompts(), ways, questions))
 
 
 class TestQuestions:
@@ -162,9 +171,12 @@ class TestPage:
 
     def test_outcomes_are_kept(self, tmp_path: Path) -> None:
         """A line for each group."""
-        save(measured(Fake()), tmp_path / "outcomes")
-        first, *_ = [json.loads(line) for line in (tmp_path / "outcomes").read_text().splitlines()]
-        assert (first["way"], first["steps"][0]) == ("skeleton", [1.0, 1, 1])
+        path = tmp_path / "outcomes"
+        for continues in (False, False, True):
+            groups = measure("a side", Fake(), prompts(), UNTRAINED, ["why?"])
+            assert len(asyncio.run(saved(groups, path, continues))) == 3
+        first, *others = [json.loads(line) for line in path.read_text().splitlines()]
+        assert (first["way"], first["steps"][0], len(others)) == ("skeleton", [1.0, 1, 1], 5)
 
 
 class TestHttp:
@@ -214,7 +226,7 @@ def test_an_engine_answers_in_all_ways(engine: Any) -> None:
     """A client's expansions are as many and as long as the children's; nothing is left."""
     special_kwargs = SpecialKwargs.of({**FIELDS, "child_sampling_params": {"max_tokens": 6, "stop": ["###"]}})
     own = Prompts(engine.tokenizer, special_kwargs)
-    groups = asyncio.run(measure("Outlines, in process", engine, own, UNTRAINED, read_questions(DEFAULT, 1)))
+    groups = listed(measure("Outlines, in process", engine, own, UNTRAINED, read_questions(DEFAULT, 1)))
     forked, asked, alone = (each.outcomes[0] for each in groups)
     assert (forked.num_outline, forked.num_prefix, forked.lengths) == (
         asked.num_outline,
