@@ -226,9 +226,9 @@ bench-fairness: setup plugin ## an ordinary request beside one that spawns as mu
 bench-plugin: setup plugin ## hooks on a stock vLLM against a client, decoding in sequence, and the fork: build/bench-plugin
 	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --plugin $(CURDIR)/$(PLUGIN)/bin/python
 
-bench-language: plugin ## outlines on a real model against a client and answers in sequence; BENCH='--questions 3' for less
-	@told=$$($(PLUGIN)/bin/python -m build_tools.language_model) && model=$$(echo "$$told" | tail -n 1) && $(IN_PLUGIN) \
-	  $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.language "$$model" --output $(CURDIR)/build/bench-language $(BENCH)
+bench-language: merge-language ## a real model's outlines and trees against a client and answers in sequence; BENCH='--questions 3' for less
+	$(WITH_BASE) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m benchmarks.language $$base --trained $(LANGUAGE)/model \
+	  --output $(CURDIR)/build/bench-language $(BENCH)
 
 bench-plugin-quick: setup plugin ## a subset of it in less than five minutes
 	@$(BIN)/python -W ignore -m benchmarks.plugin_forkjoin --quick --plugin $(CURDIR)/$(PLUGIN)/bin/python

@@ -2,7 +2,8 @@
 """Outlines on a real chat model against answers in sequence and against a client: `make bench-language`.
 
 Writes ``benchmarks.md`` and ``outcomes.jsonl`` into a folder. It runs in the plug-in's environment; a model that was
-trained to fork is measured beside the first one with ``--trained FOLDER --trained-hooks '{"promise_token": ...}'``.
+trained to fork is measured beside the first one with ``--trained FOLDER``, by default with the hooks of
+`examples/language_task.py`.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from typing import Any
 
 import cpuinfo
 import psutil
+from language_task import HOOKS
 
 from benchmarks.counts import positive
 from benchmarks.language.measure import Group, measure
@@ -89,7 +91,7 @@ async def _in_process(subject: Subject, questions: Sequence[str]) -> AsyncIterat
     caller = InProcess(
         subject.model, subject.fields, dtype="float32", max_model_len=MAX_MODEL_LEN, disable_log_stats=True
     )
-    prompts = Prompts(caller.tokenizer, SpecialKwargs.of(subject.fields))
+    prompts = Prompts(caller.tokenizer, SpecialKwargs(**subject.fields))
     async for each in measure(f"{subject.name}, in process", caller, prompts, subject.ways, questions):
         yield each
 
@@ -99,7 +101,7 @@ async def _over_http(subject: Subject, questions: Sequence[str]) -> AsyncIterato
 
     from benchmarks.language.over_http import OverHttp, served
 
-    prompts = Prompts(AutoTokenizer.from_pretrained(subject.model), SpecialKwargs.of(subject.fields))
+    prompts = Prompts(AutoTokenizer.from_pretrained(subject.model), SpecialKwargs(**subject.fields))
     options = ["--dtype", "float32", "--max-model-len", str(MAX_MODEL_LEN)]
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -126,13 +128,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--questions", type=positive, default=50, help="how many of them are asked")
     parser.add_argument("--points", type=positive, default=10, help="the most points of an outline")
     parser.add_argument("--trained", type=Path, help="the folder of a model that was trained to fork")
-    parser.add_argument("--trained-hooks", type=json.loads, help="its fields of SpecialKwargs, as JSON")
+    parser.add_argument("--trained-hooks", type=json.loads, default=HOOKS, help="its fields of SpecialKwargs, as JSON")
     parser.add_argument("--in-process", action="store_true", help="measure no server")
     parser.add_argument("--output", type=Path, default=Path("build/bench-language"), help="folder to write into")
-    arguments = parser.parse_args()
-    if bool(arguments.trained) != bool(arguments.trained_hooks):
-        parser.error("--trained and --trained-hooks are given together or not at all")
-    return arguments
+    return parser.parse_args()
 
 
 def _told(arguments: argparse.Namespace, seconds: float) -> dict[str, object]:

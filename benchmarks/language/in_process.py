@@ -88,7 +88,8 @@ class InProcess:
         # An output may have nothing but what children have sampled.
         new = [token_id for completion in output.outputs for token_id in completion.token_ids]
         request.token_ids += new
-        if not request.first and (getattr(output, "child_deltas", ()) if request.forks else new):
+        has_begun = bool(output.child_deltas) if request.forks else bool(new)
+        if has_begun and not request.first:
             request.first = time.perf_counter()
         if output.finished:
             request.done.set_result(_answered(self._open.pop(output.request_id), output.outputs[0]))

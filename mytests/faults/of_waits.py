@@ -80,6 +80,19 @@ WAITS = (
         BOTH,
     ),
     Fault(
+        "cancelled-children-are-told-at-the-end",
+        (
+            Edit(
+                "vllm.core.hook_scheduler:HookScheduler.cancel_sequences",
+                "self._finished_at_join +=",
+                "_ =",
+            ),
+        ),
+        "A stream hears of a cancelled child when its request ends.",
+        surgical(f"{FIRST}::TestAccounting"),
+        ("fork",),
+    ),
+    Fault(
         "a-configured-number-holds-for-no-wait",
         (Edit(f"{DRIVER}._with_default", "wait if wait.join_when is not None else", "wait if True else"),),
         "A sync waits for all of its children, whatever is configured.",

@@ -62,7 +62,7 @@ class Fake:
 
 def prompts() -> Prompts:
     """Those of a tokenizer of bytes."""
-    return Prompts(SKELETON.tokenizer, SpecialKwargs.of(FIELDS))
+    return Prompts(SKELETON.tokenizer, SpecialKwargs(**FIELDS))
 
 
 def listed(groups: AsyncIterator[Group]) -> list[Group]:
@@ -224,7 +224,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.mark.model
 def test_an_engine_answers_in_all_ways(engine: Any) -> None:
     """A client's expansions are as many and as long as the children's; nothing is left."""
-    special_kwargs = SpecialKwargs.of({**FIELDS, "child_sampling_params": {"max_tokens": 6, "stop": ["###"]}})
+    special_kwargs = SpecialKwargs(**FIELDS, child_sampling_params={"max_tokens": 6, "stop": ["###"]})
     own = Prompts(engine.tokenizer, special_kwargs)
     groups = listed(measure("Outlines, in process", engine, own, UNTRAINED, read_questions(DEFAULT, 1)))
     forked, asked, alone = (each.outcomes[0] for each in groups)
