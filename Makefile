@@ -129,7 +129,8 @@ language-data: $(LANGUAGE)/answers.jsonl ## trees to train a real language model
 	@:
 
 train-language: $(LANGUAGE)/answers.jsonl $(TRAINER) ## an adapter with which SmolLM2-135M-Instruct forks and joins, in build/language/adapter
-	$(WITH_BASE):$(TRAINER) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/train_language.py $$base $(LANGUAGE)/answers.jsonl $(LANGUAGE)/adapter
+	$(WITH_BASE):$(TRAINER) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/train_language.py $$base $(LANGUAGE)/answers.jsonl \
+	  $(LANGUAGE)/adapter $(TRAIN)
 
 merge-language: $(LANGUAGE)/model/config.json ## the base model with ADAPTER merged into it, in build/language/model
 	@:

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from language_task import BEFORE_CLOSING, SEPARATOR, Answer, chat, outline, points_of, questions
+from language_engine import encoded
+from language_task import BEFORE_CLOSING, SEPARATOR, Answer, chat, has_bfloat16, outline, points_of, questions
 from tqdm import tqdm
 
 from vllm import LLM, SamplingParams
@@ -51,7 +52,7 @@ def main() -> None:
     # Upstream's engine cannot sample with a seed after a prefill in chunks on a CPU: each batch is one chunk.
     llm = LLM(
         arguments.model,
-        dtype="bfloat16",
+        dtype="bfloat16" if has_bfloat16() else "float32",
         max_model_len=1024,
         max_num_seqs=AT_ONCE,
         max_num_batched_tokens=65536,
@@ -106,7 +107,7 @@ class Distiller:
         """Whole sentences, without a title; empty if they are not worth learning."""
         text = _TITLE.sub("", text.strip()).strip()
         text = text[: text.rfind(".") + 1]
-        num_tokens = len(self._tokenizer.encode(text, add_special_tokens=False))
+        num_tokens = len(encoded(text, self._tokenizer))
         is_fine = num_tokens >= SHORTEST and text[0].isupper() and "*" not in text and not _NAMES_ITSELF.search(text)
         return text if is_fine else ""
 
@@ -120,7 +121,7 @@ class Distiller:
         return [f"In short,{text}" if text.endswith(".") and "*" not in text else "" for text in closings]
 
     def _sampled(self, prompts: Sequence[str], **parameters: Any) -> list[str]:
-        token_ids = [self._tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
+        token_ids = [encoded(prompt, self._tokenizer) for prompt in prompts]
         params = [
             SamplingParams(
                 temperature=0.4, top_p=0.9, repetition_penalty=1.05, seed=self._rng.randrange(2**31), **parameters

@@ -5,9 +5,13 @@ The base model comes from `make language-model`; what it was taught is an adapte
 it.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+# Before forkjoin_engine gives its tiny model one thread.
+os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
 from forkjoin_engine import open_engine
 from language_task import HOOKS, chat

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sequence_hooks.training import Fork, InsertedText, ResultOf, SampledText, TextTree
 
 PROMISE, SYNC, CHILD = "<filename>", "<repo_name>", "<reponame>"
@@ -98,3 +100,9 @@ def tree_of(answer: Answer, prompt: str, eos: str) -> TextTree:
     for number in range(1, len(answer.points) + 1):
         output += [InsertedText(SEPARATOR)] * (number > 1) + [ResultOf(f"point {number}")]
     return TextTree(answer.question, prompt, (*output, SampledText(f"\n\n{answer.closing}{eos}")))
+
+
+def has_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16; where it does not, float32 is faster."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))

@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from language_task import PROMISE, SEPARATOR, SYNC, Answer, chat, read, tree_of
+from language_task import PROMISE, SEPARATOR, SYNC, Answer, chat, has_bfloat16, read, tree_of
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sequence_hooks.training import TreeBatch, TreeRows, additive_mask, encoded, lay_out
+
+BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The name under which the base model was published."""
 
 LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 STATE = "state.pt"
@@ -104,12 +107,6 @@ class Learner:
         return [parameter for parameter in self._model.parameters() if parameter.requires_grad]
 
 
-def has_bfloat16() -> bool:
-    """Whether this processor multiplies in bfloat16; where it does not, float32 is faster."""
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
-
-
 def rows_of(answers: Sequence[Answer], tokenizer: Any) -> list[TreeRows]:
     """Each answer's tree, laid out as the engine computes it."""
 
@@ -165,8 +162,8 @@ def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("model", help="the folder that `make language-model` prints")
     parser.add_argument("answers", type=Path, help="what language_data.py has written")
     parser.add_argument("output", type=Path, help="the adapter's folder")
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--trees", type=int, default=4, help="in a step")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--trees", type=int, default=2, help="in a step")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--tag-weight", type=float, default=4.0)
     parser.add_argument("--rank", type=int, default=16)
@@ -186,6 +183,8 @@ def main(given: Sequence[str] | None = None) -> None:
     (line_break,) = tokenizer.encode(SEPARATOR, add_special_tokens=False)
     tags = [line_break, *tokenizer.convert_tokens_to_ids([PROMISE, SYNC, tokenizer.eos_token])]
     train(Learner(model, rows_of(read(answers), tokenizer), tags, plan), output)
+    # And not the folder of this machine that it was made from.
+    adapter.peft_config["default"].base_model_name_or_path = BASE
     adapter.to(torch.bfloat16).save_pretrained(output)
 
 

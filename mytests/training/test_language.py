@@ -13,11 +13,11 @@ import pytest
 import torch
 from forkjoin_reference import MODEL_FOLDER
 from language_answers import NotWhole, answer_of
-from language_task import CHILD, PROMISE, SYNC, outline, points_of, questions, read
+from language_task import CHILD, PROMISE, SYNC, has_bfloat16, outline, points_of, questions, read
 from merge_language import WEIGHTS, merge
 from safetensors.torch import load_file, save_file
 from sft_on_trees import rows_of_trees
-from train_language import Learner, Plan, has_bfloat16, train
+from train_language import Learner, Plan, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mytests.tiers import ON_V1_IN_FULL
