@@ -14,10 +14,10 @@ import torch
 from forkjoin_reference import MODEL_FOLDER
 from language_answers import NotWhole, answer_of
 from language_task import CHILD, PROMISE, SYNC, has_bfloat16, outline, points_of, questions, read
-from merge_language import WEIGHTS, merge
+from merge_language import ADAPTER, WEIGHTS, merge
 from safetensors.torch import load_file, save_file
 from sft_on_trees import rows_of_trees
-from train_language import Learner, Plan, train
+from train_language import BASE, Learner, Plan, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mytests.tiers import ON_V1_IN_FULL
@@ -194,6 +194,13 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
     assert torch.equal(merged["model.layer.weight"], torch.eye(4) + 2 * torch.ones(4, 4))
     assert torch.equal(merged["model.norm.weight"], torch.ones(4))
     assert (output / "config.json").read_text() == "{}"
+
+
+def test_the_adapter_is_small_and_names_its_base() -> None:
+    """By the name under which it was published; its matrices are numbers."""
+    assert (ADAPTER / "adapter_model.safetensors").stat().st_size < 12_000_000
+    assert json.loads((ADAPTER / "adapter_config.json").read_text())["base_model_name_or_path"] == BASE
+    assert all(matrix.isfinite().all() for matrix in load_file(ADAPTER / "adapter_model.safetensors").values())
 
 
 def test_the_questions_stand_beside_the_model() -> None:
