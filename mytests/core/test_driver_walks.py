@@ -27,6 +27,9 @@ class PlainWalks(Walks):
             "ended without children",
         }
     )
+    num_times: ClassVar[int] = 2
+    """How many times as many walks are taken as the tier asks for, to reach what is rare."""
+
     engine: SteppedPlainEngine
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SteppedPlainEngine:
@@ -67,6 +70,7 @@ class BudgetWalks(PlainWalks):
 
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"used up at depth 2", "used up without a token", "too many sequences", "ended as length"})
+    num_times = 1
     budgets = (4, 8, 20, 50)
     most_sequences = (None, 4)
 
@@ -76,6 +80,7 @@ class ReplacingWalks(PlainWalks):
 
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"injected", "evicted", *(f"replaced at depth {depth}" for depth in range(3))})
+    num_times = 1
     handlers = (REPLACING,)
     budgets = (None, None, 50)
 
@@ -86,4 +91,4 @@ class ReplacingWalks(PlainWalks):
 )
 def test_random_walks(size: int, machine: type[PlainWalks]) -> None:
     """All invariants hold, and the walks reach all that they must."""
-    walk(machine, size)
+    walk(machine, size * machine.num_times)
