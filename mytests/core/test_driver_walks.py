@@ -80,7 +80,6 @@ class ReplacingWalks(PlainWalks):
 
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"injected", "evicted", *(f"replaced at depth {depth}" for depth in range(3))})
-    num_times = 1
     handlers = (REPLACING,)
     budgets = (None, None, 50)
 
