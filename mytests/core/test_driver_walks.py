@@ -13,6 +13,9 @@ from mytests.reference import REPLACING
 from mytests.walks import Draw, Walks, walk
 from sequence_hooks.config import SpecialKwargs
 
+SHORT = 1_000
+"""Walks of a machine in `make test`, but for what is rare."""
+
 
 class PlainWalks(Walks):
     """KV is evicted and slots are refused whenever a walk says so."""
@@ -28,7 +31,7 @@ class PlainWalks(Walks):
         }
     )
     num_times: ClassVar[int] = 2
-    """How many times as many walks are taken as the tier asks for, to reach what is rare."""
+    """How many times as many walks are taken in `make test` as of others, to reach what is rare."""
 
     engine: SteppedPlainEngine
 
@@ -86,8 +89,8 @@ class ReplacingWalks(PlainWalks):
 
 @pytest.mark.parametrize("machine", [PlainWalks, BudgetWalks, ReplacingWalks])
 @pytest.mark.parametrize(
-    "size", [pytest.param(1_000, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
+    "size", [pytest.param(SHORT, id="short"), pytest.param(5_000, id="long", marks=pytest.mark.full)]
 )
 def test_random_walks(size: int, machine: type[PlainWalks]) -> None:
     """All invariants hold, and the walks reach all that they must."""
-    walk(machine, size * machine.num_times)
+    walk(machine, max(size, SHORT * machine.num_times))
