@@ -39,6 +39,18 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {**_ALTERNATING, "query_pre_attn_scalar": 32},
     "gpt_oss": {**_ALTERNATING, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+    "glm4": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5},
+    "stablelm": {"num_hidden_layers": 2, "partial_rotary_factor": 0.25},
+    "minicpm3": {
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "q_lora_rank": 64,
+        "kv_lora_rank": 64,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 32,
+    },
 }
 """The fields of each architecture, by its name in transformers."""
 
@@ -46,7 +58,7 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
 def save_random(architecture: str, folder: Path) -> None:
     """Save a model of an architecture of `FIELDS`."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **_SIZES, **FIELDS[architecture]))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **{**_SIZES, **FIELDS[architecture]}))
     if model.config.tie_word_embeddings:
         _look_beyond_the_last_token(model)
     model.save_pretrained(folder)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forward pass of the oracle for injected KV, by transformers: one for all that the sequences of a request see."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
+from transformers import DynamicCache
 
 from mytests.fuzz_plan import Plan
 from mytests.fuzz_tokens import Model
@@ -21,20 +22,18 @@ class KV(NamedTuple):
 class Rows:
     """One forward pass over tokens and all that they see. Results are in the order of the requested tokens."""
 
-    def __init__(self, model: torch.nn.Module, tokens: Sequence[Token]) -> None:
+    def __init__(self, model: Any, tokens: Sequence[Token]) -> None:
         self._index: dict[Token, int] = {}
         for token in tokens:
             self._add(token)
         rows = list(self._index)
-        mask = torch.full((len(rows), len(rows)), torch.finfo(torch.float32).min).fill_diagonal_(0.0)
-        for row, token in enumerate(rows):
-            mask[row, self._places(token.context)] = 0.0
         with torch.inference_mode():
             self._output = model(
                 torch.tensor([[token.token_id for token in rows]]),
                 position_ids=torch.tensor([[token.position for token in rows]]),
-                attention_mask=mask[None, None],
-                use_cache=True,  # Returns the keys and values of all rows; nothing is read from it.
+                attention_mask=self._masks(model.config),
+                # It returns the keys and values of all rows; nothing is read from it.
+                past_key_values=DynamicCache(),
             )
 
     def __len__(self) -> int:
@@ -51,6 +50,26 @@ class Rows:
         return [
             KV(keys[0, :, places].transpose(0, 1), values[0, :, places].transpose(0, 1)) for keys, values, *_ in layers
         ]
+
+    def _masks(self, config: Any) -> torch.Tensor | dict[str, torch.Tensor]:
+        """What each row sees, for each kind of layers if there are several. Windows count the tokens of a context,
+        whatever their positions."""
+        kinds = set(getattr(config, "layer_types", None) or ())
+        if len(kinds) < 2:
+            return self._mask(lambda length: 0)
+        first_of: dict[str, Callable[[int], int]] = {
+            "full_attention": lambda length: 0,
+            "sliding_attention": lambda length: max(0, length + 1 - config.sliding_window),
+            "chunked_attention": lambda length: length - length % config.attention_chunk_size,
+        }
+        return {kind: self._mask(first_of[kind]) for kind in kinds}
+
+    def _mask(self, first_seen: Callable[[int], int]) -> torch.Tensor:
+        """``first_seen`` is the index of the first token that one sees in its context, by how many are before it."""
+        mask = torch.full((len(self), len(self)), torch.finfo(torch.float32).min).fill_diagonal_(0.0)
+        for row, token in enumerate(self._index):
+            mask[row, self._places(token.context[first_seen(len(token.context)) :])] = 0.0
+        return mask[None, None]
 
     def _add(self, token: Token) -> None:
         if token not in self._index:

@@ -16,14 +16,13 @@ from mytests.fuzz import History, Request
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import Params
 from mytests.fuzz_tree import tree_of
+from mytests.injection_histories import AMPLE, MANY_CHILDREN, RULES
 from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
 from mytests.tiers import pairs
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.config.choices import BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
-
-AMPLE = Injecting(spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
 
 
 def one_child(setup: Injecting, prompt_length: int, num_result: int) -> Scripted:
@@ -103,30 +102,6 @@ def finished(history: History) -> InjectedRun:
     run = InjectedRun(history)
     run.finish()
     return run
-
-
-SKEWED = {5: samples(26, EOS), 6: samples(1, EOS), 7: samples(9, EOS), 8: (EOS,)}
-NESTED = {5: samples(1, PROMISE) + samples(2, SYNC) + samples(4, EOS), 6: samples(5, PROMISE, EOS)}
-TWO_JOINS = samples(2, PROMISE) + samples(3, PROMISE, SYNC) + samples(4, PROMISE) + samples(1, SYNC) + samples(5, EOS)
-SETUP = replace(AMPLE, prefixes=((5,), (9, 6), (7,), (8,)))
-REQUESTS = Request(20, max_tokens=64), Request(29, max_tokens=64, topic=1)
-MANY_CHILDREN = {
-    "skewed": Scripted(replace(SETUP, separator="w007"), REQUESTS, (), TWO_JOINS, SKEWED),
-    "nested": Scripted(replace(SETUP, prefixes=((5,), (9, 6)), max_child_depth=2), REQUESTS, (), TWO_JOINS, NESTED),
-    "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())),
-    "ended by stop tokens": Scripted(
-        replace(SETUP, child_stop_token_ids=tuple(range(100, 200))), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())
-    ),
-    "outliving their parent": Scripted(SETUP, REQUESTS, (), samples(2, PROMISE, EOS), SKEWED),
-}
-
-
-RULES: list[tuple[BlockOn, PositionRule]] = [
-    ("promise", "sequential"),
-    ("sync", "overlap"),
-    ("promise", "overlap"),
-    ("sync", "sequential"),
-]
 
 
 class TestManyChildren:

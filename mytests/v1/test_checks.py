@@ -11,9 +11,9 @@ import torch
 from mytests.characters import PROMISE, SYNC
 from mytests.engine.v1.configuration import config_with
 from mytests.v1.releases import since
-from sequence_hooks.v1.checks import prepare
+from sequence_hooks.v1.checks import check_injection, prepare
 from sequence_hooks.v1.core.forks import check_kv_groups
-from vllm.config import ModelConfig
+from vllm.config import ModelConfig, MultiModalConfig
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
@@ -90,15 +90,18 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
         prepare(config_with(fields, **changes))
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"), [("use_mla", "its KV is latent"), ("uses_mrope", "its positions have several dimensions")]
-)
-def test_a_model_whose_kv_cannot_be_moved_is_refused(name: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is loaded; workers try out all others."""
-    config = config_with(INJECT)
-    monkeypatch.setattr(ModelConfig, name, True)
-    with pytest.raises(ValueError, match=f"does not work with model='.*': {reason}; use 'concatenate'"):
-        prepare(config)
+@pytest.mark.parametrize("takes_only_text", [True, False])
+def test_kv_is_injected_where_positions_have_components_if_all_is_text(
+    takes_only_text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of text are equal, and move like others; those of images do not."""
+    config = config_with(INJECT, model_config__multimodal_config=MultiModalConfig(language_model_only=takes_only_text))
+    monkeypatch.setattr(ModelConfig, "uses_mrope", True)
+    if takes_only_text:
+        check_injection(config)
+    else:
+        with pytest.raises(ValueError, match=r"language_model_only=False: .* set it to True if .*; use 'concatenate'"):
+            check_injection(config)
 
 
 @pytest.mark.parametrize(

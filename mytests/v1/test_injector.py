@@ -75,6 +75,15 @@ class TestPositions:
         runner.take_in(output)
         assert runner.prepare(output, STARTS).tolist() == [5, 2, 2]
 
+    @pytest.mark.parametrize("runner", [FirstRunner(num_dims=3), SecondRunner(num_dims=3)])
+    def test_all_components_of_a_position_are_shifted(self, runner: Any) -> None:
+        """Those of text are equal, and stay so; what the sampler reads is not shifted."""
+        extended(runner)
+        output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
+        runner.take_in(output)
+        assert runner.prepare(output, STARTS).tolist() == [[2, 3, 2]] * 3
+        assert runner.sample() is None or runner.sample().tolist() == [5, 6, 2]
+
     def test_the_second_runners_sampler_reads_what_is_not(self) -> None:
         """It compares them with the tokens that `min_tokens` asks for, and draws random numbers by them."""
         runner, output = extended(SecondRunner()), schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))

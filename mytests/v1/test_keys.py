@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers' keys can be moved, as the layers themselves show."""
+"""Which layers' keys can be moved, and by what, as the layers themselves show."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,19 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from sequence_hooks.v1.worker.keys import KeyCheck
+from sequence_hooks.v1.worker.cached_layers import HeadsLayer
+from sequence_hooks.v1.worker.keys import KeyCheck, RotatedPart
 
 HIDDEN, HEADS, HEAD, LENGTH = 48, 2, 16, 90
 
 
 class Rotary(nn.Module):
-    """A rotary embedding with a table, as upstream's have one."""
+    """A rotary embedding with a table, as upstream's have one, for all of a head or less of it."""
 
     is_neox_style = True
 
-    def __init__(self) -> None:
+    def __init__(self, base: float = 10.0, rotary_dim: int = HEAD) -> None:
         super().__init__()
-        angles = torch.arange(LENGTH)[:, None] / 10.0 ** torch.linspace(0, 3, HEAD // 2)
+        angles = torch.arange(LENGTH)[:, None] / base ** torch.linspace(0, 3, rotary_dim // 2)
         self.cos_sin_cache = torch.cat([angles.cos(), angles.sin()], dim=-1)
 
     def forward(self, positions: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -40,10 +41,11 @@ Rotary.__name__ = "RotaryEmbedding"
 class Attention(nn.Module):
     """The innermost layer, which has the cache."""
 
-    num_kv_heads, head_size, dtype = HEADS, HEAD, torch.float32
+    num_kv_heads, head_size, head_size_v, dtype = HEADS, HEAD, HEAD, torch.float32
 
     def __init__(self, alibi_slopes: Any = None) -> None:
         super().__init__()
+        self.kv_cache = torch.zeros(1)
         self.impl = SimpleNamespace(alibi_slopes=alibi_slopes)
 
 
@@ -56,37 +58,74 @@ class Owner(nn.Module):
         self.attn = Attention(torch.ones(HEADS) if variant == "ALiBi" else None)
         self.project = nn.Linear(HIDDEN, HEADS * HEAD)
         self.scale = torch.linspace(0.5, 2.0, HEAD)
-        if variant != "no rotary embedding":
-            self.rotary_emb = TableFree() if variant == "no table" else Rotary()
-        if variant == "two":
-            self.rotary_emb_too = Rotary()
+        if variant == "no table":
+            self.rotary_emb: Any = TableFree()
+        elif variant in ("first half", "last half"):
+            self.rotary_emb = Rotary(rotary_dim=HEAD // 2)
+        elif "no rotary embedding" not in variant:
+            self.rotary_emb = Rotary()
+        if variant == "the second of two":
+            self.first_rotary_emb, self.rotary_emb = self.rotary_emb, Rotary(base=3.0)
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> Any:
-        keys = self.project(hidden_states).view(-1, HEADS, HEAD)
+        keys = values = self.project(hidden_states).view(-1, HEADS, HEAD)
         if self.variant == "raises":
             raise RuntimeError("no forward context")
         if self.variant == "no keys":
             return keys
-        if self.variant != "not called":
-            keys = self.rotary_emb(positions, keys)
+        keys = self.rotated(positions, keys)
         if self.variant == "scaled afterwards":
             keys = keys * self.scale
         if self.variant == "normalised without weights":
             keys = keys / keys.norm(dim=-1, keepdim=True)
-        return self.attn(keys, keys.flatten(1), keys)
+        return self.attn(keys, keys.flatten(1), keys if self.variant == "rotated values" else values)
+
+    def rotated(self, positions: torch.Tensor, keys: torch.Tensor) -> Any:
+        first, last = keys.chunk(2, dim=-1)
+        match self.variant:
+            case "not called" | "no rotary embedding":
+                return keys
+            case "positions added, no rotary embedding":
+                return keys + positions[:, None, None]
+            case "first half":
+                return torch.cat([self.rotary_emb(positions, first), last], dim=-1)
+            case "last half":
+                return torch.cat([first, self.rotary_emb(positions, last)], dim=-1)
+            case "three components":
+                assert positions.shape == (3, len(keys)) and (positions == positions[0]).all()
+                return self.rotary_emb(positions[0], keys)
+        return self.rotary_emb(positions, keys)
 
 
-def rotary_of(owner: nn.Module, layer: Any) -> Any:
+def part_of(owner: nn.Module, attn: Any, num_dims: int | None = None) -> RotatedPart | None:
     """What a worker finds for a layer."""
-    return KeyCheck(owner, HIDDEN, LENGTH).rotary_of("layers.0.attn", layer)
+    check = KeyCheck(nn.Sequential(owner), HIDDEN, LENGTH, num_dims)
+    return check.rotated_part("layers.0.attn", HeadsLayer(attn))
 
 
-@pytest.mark.parametrize("variant", ["", "normalised without weights"])
-def test_keys_that_are_rotated_can_be_moved(variant: str) -> None:
-    """Also if they are normalised afterwards, which a rotation does not change."""
+@pytest.mark.parametrize(
+    ("variant", "first", "num_dims"),
+    [
+        ("", 0, None),
+        ("normalised without weights", 0, None),
+        ("first half", 0, None),
+        ("last half", HEAD // 2, None),
+        ("the second of two", 0, None),
+        ("three components", 0, 3),
+    ],
+)
+def test_keys_that_are_rotated_can_be_moved(variant: str, first: int, num_dims: int | None) -> None:
+    """All their elements or some, by whichever rotary embedding, also if they are normalised afterwards."""
     owner = Owner(variant)
-    assert rotary_of(nn.Sequential(owner), owner.attn) is owner.rotary_emb
+    assert part_of(owner, owner.attn, num_dims) == (owner.rotary_emb, first)
     assert "forward" not in vars(owner.attn)
+
+
+@pytest.mark.parametrize("variant", ["no rotary embedding", "not called"])
+def test_keys_without_positions_stay_as_they_are(variant: str) -> None:
+    """Whether their layer has a rotary embedding or not."""
+    owner = Owner(variant)
+    assert part_of(owner, owner.attn) is None
 
 
 class Adapted(nn.Module):
@@ -104,19 +143,30 @@ def test_adapters_are_left_out() -> None:
     """What they add is rotated with the rest."""
     owner = Owner()
     owner.project = Adapted(owner.project)  # type: ignore[assignment]
-    assert rotary_of(nn.Sequential(owner), owner.attn) is owner.rotary_emb
+    assert part_of(owner, owner.attn) == (owner.rotary_emb, 0)
     assert "forward" not in vars(owner.project)
+
+
+def test_what_else_a_module_asks_for_is_not_given() -> None:
+    """Upstream's modules take nothing for it where a model has none."""
+
+    class Asking(Owner):
+        def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor, scaling: Any) -> Any:  # type: ignore[override]
+            assert scaling is None
+            return super().forward(positions, hidden_states)
+
+    owner = Asking()
+    assert part_of(owner, owner.attn) == (owner.rotary_emb, 0)
 
 
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
         ("ALiBi", "ALiBi, as in layers.0.attn"),
-        ("no rotary embedding", "layers without rotary embeddings"),
+        ("positions added, no rotary embedding", "Owner, whose keys do not follow a rotary embedding"),
         ("no table", "TableFreeRotaryEmbedding, which has no table"),
-        ("two", "several rotary embeddings in a layer"),
-        ("not called", "Owner, whose keys do not follow their RotaryEmbedding"),
-        ("scaled afterwards", "Owner, whose keys do not follow their RotaryEmbedding"),
+        ("scaled afterwards", "Owner, whose keys do not follow RotaryEmbedding"),
+        ("rotated values", "Owner, whose values depend on their positions"),
         ("raises", r"Owner, whose keys cannot be tried out \(no forward context\)"),
         ("no keys", "Owner, which does not call its attention with keys"),
     ],
@@ -124,13 +174,15 @@ def test_adapters_are_left_out() -> None:
 def test_others_are_refused(variant: str, reason: str) -> None:
     """The error names the layer and the way out, and the layer is as before."""
     owner = Owner(variant)
+    if variant == "no table":
+        owner.rotary_emb.forward = Rotary().forward
     expected = f"^special_kwargs: child_merge_strategy='kv_inject' does not work with {reason}.*; use 'concatenate'"
     with pytest.raises(ValueError, match=expected):
-        rotary_of(nn.Sequential(owner), owner.attn)
+        part_of(owner, owner.attn)
     assert "forward" not in vars(owner.attn)
 
 
-def test_a_layer_in_no_module_is_refused() -> None:
-    """Nothing tells how its keys are made."""
-    with pytest.raises(ValueError, match="layers without rotary embeddings"):
-        rotary_of(nn.Sequential(), Attention())
+def test_a_layer_that_is_told_no_positions_is_refused() -> None:
+    """Here it is in no module, and nothing tells how its keys are made."""
+    with pytest.raises(ValueError, match="layers that are told no positions"):
+        part_of(nn.Sequential(), Attention())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sequence_hooks.v1.worker.cached_layers import HeadsLayer, LatentLayer
 from sequence_hooks.v1.worker.kv_layout import LayoutError, view_by_token
 
 BLOCKS, SIZE, HEADS, HEAD = 5, 32, 2, 32
@@ -67,7 +68,7 @@ def layer_with(shape: tuple[int, ...], split: Split, dtype: torch.dtype = torch.
 def test_rows_are_found_where_the_backend_writes_them(name: str) -> None:
     """They are read, and written, bit for bit, and no other slot changes."""
     layer = layer_with(*LAYOUTS[name])
-    keys, values = view_by_token(layer, BLOCKS, SIZE)
+    keys, values = view_by_token(HeadsLayer(layer), BLOCKS, SIZE)
     assert not layer.kv_cache.any()
     slots = torch.tensor([SIZE + 3, 4 * SIZE + 31, SIZE])
     written = torch.randn(2, 3, HEADS, HEAD).bfloat16()
@@ -95,7 +96,7 @@ def test_other_caches_are_refused(changes: dict[str, Any], reason: str) -> None:
     layer = layer_with(*LAYOUTS["both in each row"])
     vars(layer).update(changes)
     with pytest.raises(LayoutError, match=reason):
-        view_by_token(layer, BLOCKS, SIZE)
+        view_by_token(HeadsLayer(layer), BLOCKS, SIZE)
 
 
 def test_tokens_that_lie_anywhere_are_refused() -> None:
@@ -107,4 +108,27 @@ def test_tokens_that_lie_anywhere_are_refused() -> None:
         layer, keys, values, cache, order[slots]
     )
     with pytest.raises(LayoutError, match="equally far apart"):
-        view_by_token(layer, BLOCKS, SIZE)
+        view_by_token(HeadsLayer(layer), BLOCKS, SIZE)
+
+
+def test_a_latent_vector_and_what_is_rotated_with_it_lie_in_one_row() -> None:
+    """The latter are the keys, of one head; the vector is the values."""
+    rank, rotated = 64, 16
+
+    def update(
+        latent: torch.Tensor, keys: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, dtype: str, scale: Any
+    ) -> None:
+        cache.flatten(0, 1)[slots] = torch.cat([latent, keys.squeeze(1)], dim=-1)
+
+    layer = SimpleNamespace(
+        kv_cache=torch.zeros(BLOCKS, SIZE, rank + rotated),
+        kv_lora_rank=rank,
+        qk_rope_head_dim=rotated,
+        kv_cache_dtype="auto",
+        impl=SimpleNamespace(do_kv_cache_update=update),
+    )
+    keys, values = view_by_token(LatentLayer(layer), BLOCKS, SIZE)
+    slots = torch.tensor([SIZE + 3, 4 * SIZE + 31, SIZE])
+    latent, key = torch.randn(3, 1, rank), torch.randn(3, 1, rotated)
+    update(latent.squeeze(1), key, layer.kv_cache, slots, "auto", 1.0)
+    assert torch.equal(keys.read(slots), key) and torch.equal(values.read(slots), latent)

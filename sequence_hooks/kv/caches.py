@@ -44,6 +44,10 @@ class Layer(NamedTuple):
     keys: TokenView
     values: TokenView
     rotary: Any
+    """None if the keys do not depend on their positions."""
+
+    start: int = 0
+    """The first element of a head that is rotated."""
 
 
 def copy_slots(layers: Collection[Layer], slot_copies: "Tensor") -> None:
@@ -55,10 +59,12 @@ def copy_slots(layers: Collection[Layer], slot_copies: "Tensor") -> None:
         slot_copies: `SlotCopy` rows, [num_tokens, 4], int64, on the caches' device.
     """
     sources, destinations, before, after = slot_copies.unbind(1)
-    rotaries = {layer.rotary for layer in layers}
+    rotaries = {layer.rotary for layer in layers if layer.rotary is not None}
     # Read the tables anew each time: a forward pass may replace them.
     rotations = {each: Rotation.between(each.cos_sin_cache, before, after, each.is_neox_style) for each in rotaries}
     for layer in layers:
         keys, values = layer.keys.read(sources), layer.values.read(sources)
-        layer.keys.write(destinations, rotations[layer.rotary].apply(keys))
+        if layer.rotary is not None:
+            keys = rotations[layer.rotary].apply(keys, layer.start)
+        layer.keys.write(destinations, keys)
         layer.values.write(destinations, values)

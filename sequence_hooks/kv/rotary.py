@@ -42,15 +42,18 @@ class Rotation(NamedTuple):
             is_neox_style=is_neox_style,
         )
 
-    def apply(self, keys: "Tensor") -> "Tensor":
+    def apply(self, keys: "Tensor", start: int = 0) -> "Tensor":
         """A moved copy of ``keys``, [num_tokens, num_kv_heads, head_size]; computed in float32, rounded once.
 
         A key whose position stays the same is bitwise unchanged.
+
+        Args:
+            start: The first of the rotary_dim elements of a head that are rotated.
         """
-        rotary_dim = 2 * self.cos.shape[-1]
-        first, second = self._halves(keys[..., :rotary_dim].float())
+        rotated = slice(start, start + 2 * self.cos.shape[-1])
+        first, second = self._halves(keys[..., rotated].float())
         moved = keys.clone()
-        moved_first, moved_second = self._halves(moved[..., :rotary_dim])
+        moved_first, moved_second = self._halves(moved[..., rotated])
         moved_first.copy_(first * self.cos - second * self.sin)
         moved_second.copy_(second * self.cos + first * self.sin)
         return moved.where(self.moves, keys)

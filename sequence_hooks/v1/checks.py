@@ -118,13 +118,15 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 
 def check_injection(config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
-    model, cache = config.model_config, config.cache_config
-    is_rounded = cache.cache_dtype not in ("auto", "float16", "bfloat16")
+    model, cache_dtype = config.model_config, config.cache_config.cache_dtype
+    is_rounded = cache_dtype not in ("auto", "float16", "bfloat16")
+    media = model.multimodal_config
+    has_media_positions = model.uses_mrope and media is not None and not media.language_model_only
     refused: list[tuple[bool, str, Any, str]] = [
-        (model.use_mla, "model", model.model, "its KV is latent"),
-        (model.uses_mrope, "model", model.model, "its positions have several dimensions"),
-        (is_rounded, "kv_cache_dtype", cache.cache_dtype, "keys are moved to other positions unrounded"),
-    ]
+        (is_rounded, "kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded"),
+        (has_media_positions, "language_model_only", False,
+         "positions in images and after them are not those of text; set it to True if all prompts are text"),
+    ]  # fmt: skip
     for is_refused, name, value, reason in refused:
         if is_refused:
             raise ValueError(

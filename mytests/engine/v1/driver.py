@@ -28,6 +28,7 @@ from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
 from sequence_hooks.v1.settings import engine_args
+from sequence_hooks.v1.worker.cached_layers import cached_layer
 from sequence_hooks.v1.worker.kv_layout import view_by_token
 from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import EngineArgs
@@ -210,7 +211,8 @@ def _caches(runner: Any) -> list[tuple[TokenView, TokenView]]:
     layers, caches = runner.compilation_config.static_forward_context, runner.kv_cache_config
     (group,) = caches.kv_cache_groups
     size = group.kv_cache_spec.block_size
-    return [view_by_token(layers[name], caches.num_blocks, size) for name in group.layer_names]
+    cached = [layer for name in group.layer_names if (layer := cached_layer(layers[name])) is not None]
+    return [view_by_token(layer, caches.num_blocks, size) for layer in cached]
 
 
 _opened: list[LLMEngine] = []

@@ -12,10 +12,17 @@ from vllm.v1.core.sched.output import SchedulerOutput
 
 
 class FirstRunner:
-    """Its sampler counts a request's tokens, and reads no positions."""
+    """Its sampler counts a request's tokens, and reads no positions.
 
-    def __init__(self) -> None:
+    Args:
+        num_dims: The components of a position, if the model's have several; its sequences are text.
+    """
+
+    def __init__(self, num_dims: int = 0) -> None:
+        self.vllm_config = _config(num_dims)
+        self._num_dims = num_dims
         self.positions = torch.zeros(0, dtype=torch.int64)
+        self.mrope_positions = SimpleNamespace(gpu=self.positions)
         self.input_batch = SimpleNamespace(req_ids=[])
 
     def take_in(self, output: SchedulerOutput) -> None:
@@ -26,8 +33,9 @@ class FirstRunner:
         """The positions that the model reads, of all tokens of a step."""
         self.positions = _indices(output, starts)
         self.input_batch.req_ids = list(output.num_scheduled_tokens)
+        self.mrope_positions.gpu = self.positions.repeat(self._num_dims, 1)
         self._prepare_inputs(output, num_scheduled_tokens=_counts(output))
-        return self.positions
+        return self.mrope_positions.gpu if self._num_dims else self.positions
 
     def sample(self) -> torch.Tensor | None:
         """The positions that the sampler reads, of all tokens of the step; None if it reads none."""
@@ -39,9 +47,15 @@ class FirstRunner:
 
 
 class SecondRunner:
-    """Its sampler reads positions, for `min_tokens` and for random numbers."""
+    """Its sampler reads positions, for `min_tokens` and for random numbers.
 
-    def __init__(self) -> None:
+    Args:
+        num_dims: See `FirstRunner`.
+    """
+
+    def __init__(self, num_dims: int = 0) -> None:
+        self.vllm_config = _config(num_dims)
+        self.model_state = _ModelState(num_dims)
         self._batch: Any = None
 
     def take_in(self, output: SchedulerOutput) -> None:
@@ -53,7 +67,8 @@ class SecondRunner:
         names, positions = list(output.num_scheduled_tokens), _indices(output, starts)
         self._batch = SimpleNamespace(req_ids=names, num_scheduled_tokens=_counts(output), positions=positions)
         self.prepare_attn(self._batch)
-        return positions
+        of_model: torch.Tensor | None = self.model_state.prepare_inputs(self._batch, None).get("positions")
+        return positions if of_model is None else of_model
 
     def sample(self) -> torch.Tensor | None:
         """See `FirstRunner`."""
@@ -63,6 +78,24 @@ class SecondRunner:
     def update_requests(self, scheduler_output: SchedulerOutput) -> None: ...
 
     def prepare_attn(self, input_batch: Any) -> None: ...
+
+
+class _ModelState:
+    """What the second runner knows of a model's inputs: positions of several components."""
+
+    def __init__(self, num_dims: int) -> None:
+        self._num_dims = num_dims
+        self.rope_state = SimpleNamespace(positions=None)
+
+    def prepare_inputs(self, input_batch: Any, req_states: Any) -> dict[str, Any]:
+        if not self._num_dims:
+            return {}
+        self.rope_state.positions = input_batch.positions.repeat(self._num_dims, 1)
+        return {"positions": self.rope_state.positions}
+
+
+def _config(num_dims: int) -> Any:
+    return SimpleNamespace(model_config=SimpleNamespace(uses_mrope=num_dims > 0))
 
 
 def _counts(output: SchedulerOutput) -> np.ndarray:

@@ -32,11 +32,18 @@ def attach(model_runner: Any) -> None:
 
 def install(injector: "Injector", model_runner: Any) -> None:
     """Let ``injector`` be told of the steps of a model runner."""
+    has_dims = model_runner.vllm_config.model_config.uses_mrope
     if hasattr(model_runner, "input_batch"):
         after(model_runner, "_update_states", injector.copy)
-        after(model_runner, "_prepare_inputs", partial(injector.shift_batch, model_runner))
+        shift = injector.shift_dims_of_batch if has_dims else injector.shift_batch
+        after(model_runner, "_prepare_inputs", partial(shift, model_runner))
+        return
+    after(model_runner, "update_requests", injector.copy)
+    if has_dims:
+        # The sampler reads other ones.
+        state = model_runner.model_state
+        after(state, "prepare_inputs", partial(injector.shift_dims_of_input, state))
     else:
-        after(model_runner, "update_requests", injector.copy)
         after(model_runner, "prepare_attn", injector.shift_input)
         before(model_runner, "sample", injector.shift_back)
 
@@ -81,6 +88,14 @@ class Injector:
         """Shift the positions that the first runner has prepared; its sampler does not read them."""
         self._shift(model_runner.positions, model_runner.input_batch.req_ids, num_scheduled)
 
+    def shift_dims_of_batch(self, model_runner: Any, output: SchedulerOutput, num_scheduled: np.ndarray) -> None:
+        """Shift those that the first runner has prepared for a model whose positions have several components."""
+        self._shift(model_runner.mrope_positions.gpu, model_runner.input_batch.req_ids, num_scheduled)
+
+    def shift_dims_of_input(self, model_state: Any, input_batch: Any, *others: Any) -> None:
+        """Shift those that the second runner has prepared for such a model."""
+        self._shift(model_state.rope_state.positions, input_batch.req_ids, input_batch.num_scheduled_tokens)
+
     def shift_input(self, input_batch: Any) -> None:
         """Shift the positions that the second runner has prepared."""
         self._shift(input_batch.positions, input_batch.req_ids, input_batch.num_scheduled_tokens)
@@ -96,6 +111,10 @@ class Injector:
         """Shift ``positions`` in place as the step says; ``num_scheduled`` is [num_requests].
 
         In place, since a CUDA graph reads them where upstream has put them.
+
+        Args:
+            positions: [num_tokens], or [num_dims, num_tokens]: the components of those that are shifted, which are of
+                text, are equal.
         """
         if self._step is None or not self._step.shifts:
             return
@@ -105,7 +124,7 @@ class Injector:
             *(shift for name, count in each for shift in by_request.get(name, [(count, 0)])), strict=True
         )
         shifts = to_device(np.repeat(np.array(offsets, dtype=np.int64), counts), positions.device)
-        shifted = positions[: len(shifts)]
+        shifted = positions[..., : len(shifts)]
         shifted += shifts
         self._shifted = shifted, shifts
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from sequence_hooks.kv.caches import Layer, copy_slots
+from sequence_hooks.v1.worker.cached_layers import cached_layer
 from sequence_hooks.v1.worker.keys import KeyCheck, refuse
 from sequence_hooks.v1.worker.kv_layout import LayoutError, view_by_token
-from vllm.model_executor.layers.attention import Attention
 
 
 class KVCopier:
@@ -35,22 +35,27 @@ class KVCopier:
 
 def _layers_of(model_runner: Any) -> Iterator[Layer]:
     config, caches = model_runner.vllm_config, model_runner.kv_cache_config
-    layers = config.compilation_config.static_forward_context
-    model = model_runner.get_model()
-    check = KeyCheck(model, config.model_config.get_hidden_size(), config.model_config.max_model_len)
-    seen = set()
+    modules, model = config.compilation_config.static_forward_context, config.model_config
+    num_dims = model.mrope_num_dims if model.uses_mrope else None
+    check = KeyCheck(model_runner.get_model(), model.get_hidden_size(), model.max_model_len, num_dims)
+    seen, num_moved = set(), 0
     for group in caches.kv_cache_groups:
         for name in group.layer_names:
-            layer = layers[name]
-            if not isinstance(layer, Attention):
-                refuse(f"{type(layer).__name__}, as in {name}")
+            layer = cached_layer(modules[name])
+            if layer is None:
+                refuse(f"{type(modules[name]).__name__}, as in {name}")
             # Layers may share a cache.
-            if layer.kv_cache.data_ptr() in seen:
+            if layer.module.kv_cache.data_ptr() in seen:
                 continue
-            seen.add(layer.kv_cache.data_ptr())
-            rotary = check.rotary_of(name, layer)
+            seen.add(layer.module.kv_cache.data_ptr())
+            part = check.rotated_part(name, layer)
+            num_moved += part is not None
             try:
                 keys, values = view_by_token(layer, caches.num_blocks, group.kv_cache_spec.block_size)
             except LayoutError as error:
-                refuse(f"the KV cache of {type(layer.impl).__name__}, as in {name}: {error}")
-            yield Layer(keys, values, rotary)
+                refuse(f"the KV cache of {type(layer.module.impl).__name__}, as in {name}: {error}")
+            yield Layer(keys, values, *(part or (None,)))
+    if not num_moved:
+        refuse(
+            "a model none of whose layers rotates its keys, as its positions are part of what they are computed from"
+        )

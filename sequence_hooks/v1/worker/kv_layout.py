@@ -8,11 +8,11 @@ layer's own backend, once at start-up, and where they turn up is the layout.
 
 from collections.abc import Iterator
 from math import ceil, log
-from typing import Any
 
 import torch
 
 from sequence_hooks.kv.caches import TokenView
+from sequence_hooks.v1.worker.cached_layers import CachedLayer
 
 _DIGITS = 128
 """Numbers are written by digits: all floating-point types represent integers up to this one exactly."""
@@ -22,8 +22,8 @@ class LayoutError(ValueError):
     """A cache is laid out in a way that tokens cannot be read from it by slot."""
 
 
-def view_by_token(layer: Any, num_blocks: int, block_size: int) -> tuple[TokenView, TokenView]:
-    """Views of the keys and of the values of an attention ``layer`` whose cache is bound, and not yet in use.
+def view_by_token(layer: CachedLayer, num_blocks: int, block_size: int) -> tuple[TokenView, TokenView]:
+    """Views of the keys and of the values of a ``layer`` whose cache is bound, and not yet in use.
 
     Args:
         num_blocks, block_size: As the scheduler counts them; a backend may divide each block into several.
@@ -31,7 +31,7 @@ def view_by_token(layer: Any, num_blocks: int, block_size: int) -> tuple[TokenVi
     Raises:
         LayoutError: the cache has no such views.
     """
-    cache = layer.kv_cache
+    cache = layer.module.kv_cache
     if not isinstance(cache, torch.Tensor) or not cache.is_floating_point() or cache.element_size() == 1:
         raise LayoutError("it does not hold one tensor of floating-point numbers of at least 16 bits")
     dim = next((dim for dim, size in enumerate(cache.shape) if size % num_blocks == 0), None)
@@ -40,7 +40,7 @@ def view_by_token(layer: Any, num_blocks: int, block_size: int) -> tuple[TokenVi
     block_size //= cache.shape[dim] // num_blocks
     # The first block is upstream's null block, whose content nobody relies on.
     window = cache.narrow(dim, 0, 1)
-    shapes = [(block_size, layer.num_kv_heads, size) for size in (layer.head_size, layer.head_size_v)]
+    shapes = [(block_size, *each) for each in (layer.keys, layer.values)]
     sizes = [tokens * heads * elements for tokens, heads, elements in shapes]
     found = _find(layer, window, shapes, sum(sizes))
     views = []
@@ -52,7 +52,7 @@ def view_by_token(layer: Any, num_blocks: int, block_size: int) -> tuple[TokenVi
     return views[0], views[1]
 
 
-def _find(layer: Any, window: torch.Tensor, shapes: list[tuple[int, int, int]], total: int) -> torch.Tensor:
+def _find(layer: CachedLayer, window: torch.Tensor, shapes: list[tuple[int, int, int]], total: int) -> torch.Tensor:
     """The place in memory of each element of the window's keys, then of its values, from the window's first one."""
     device, dtype = window.device, layer.dtype
     numbers = torch.arange(total, device=device)
@@ -65,7 +65,7 @@ def _find(layer: Any, window: torch.Tensor, shapes: list[tuple[int, int, int]], 
         digits = numbers // _DIGITS**place % _DIGITS + 1
         parts = digits.to(dtype).split([tokens * heads * elements for tokens, heads, elements in shapes])
         keys, values = (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
-        layer.impl.do_kv_cache_update(layer, keys, values, layer.kv_cache, slots)
+        layer.write(keys, values, slots)
         is_written &= window > 0
         read += (window.long() - 1) * _DIGITS**place
     window.zero_()
