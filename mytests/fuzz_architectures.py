@@ -41,6 +41,21 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_moe": {"num_hidden_layers": 2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     "glm4": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5},
     "stablelm": {"num_hidden_layers": 2, "partial_rotary_factor": 0.25},
+    "exaone4": {
+        "num_hidden_layers": 4,
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": "LLLG",
+        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+    },
+    "llama4_text": {
+        "num_hidden_layers": 4,
+        "no_rope_layers": [1, 1, 1, 0],
+        "attention_chunk_size": 4 * WINDOW,
+        "intermediate_size_mlp": 256,
+        "num_local_experts": 2,
+        "moe_layers": [],
+        "interleave_moe_layer_step": 0,
+    },
     "minicpm3": {
         "num_hidden_layers": 2,
         "num_key_value_heads": 4,

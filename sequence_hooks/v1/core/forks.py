@@ -114,7 +114,7 @@ def first_of_hit(
 
 
 def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
-    """Raise a `ValueError` for layers whose KV a child cannot share block by block, or a parent not be given.
+    """Raise a `ValueError` for layers whose KV a child cannot share block by block.
 
     With `sequence_hooks.v1.checks.keep_blocks_of_windows` those with a window count as full attention beside others
     that have none.
@@ -127,10 +127,4 @@ def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
                 f"special_kwargs: all layers of the model, or some beside others, are of the kind {kind}, whose blocks "
                 "a child cannot share; use a model in which all layers have full attention, or some of them, and the "
                 "others a window"
-            )
-        window = spec.sliding_window or spec.attention_chunk_size
-        if injects_kv and window is not None:
-            raise ValueError(
-                "special_kwargs: child_merge_strategy='kv_inject' does not work with a model that has layers with a "
-                f"window, here of {window} tokens; use 'concatenate'"
             )
