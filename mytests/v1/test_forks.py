@@ -2,6 +2,7 @@
 """What forks share on V1, to the block; `mytests/rules/test_forks.py` says what they compute."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,11 @@ class TestStates:
 
     def test_nobody_gives_up_kv_for_a_state_that_is_not_written_yet(self, layers: tuple[str, ...]) -> None:
         """Two children begin alike, and the second one waits for a step. Their BLOCKED parent keeps its KV."""
-        alone = {"child_context": "none", "child_prefix_token_ids": (CHILD,) * 9, "children_per_promise": 2}
+        alone: dict[str, Any] = {
+            "child_context": "none",
+            "child_prefix_token_ids": (CHILD,) * 9,
+            "children_per_promise": 2,
+        }
         engine = SurgicalEngine(replace(HOOKS, blocked_kv_policy="discard", **alone), layers=layers)
         engine.add(prompt="p" * 9)
         engine.run(plan(r="ab!c", r_child_0="BC", r_child_1="DE"))
