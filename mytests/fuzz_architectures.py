@@ -66,14 +66,51 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "qk_nope_head_dim": 32,
         "v_head_dim": 32,
     },
+    "mistral": {"num_hidden_layers": 2, "sliding_window": WINDOW},
+    "mamba2": {
+        "num_hidden_layers": 2,
+        "num_heads": 8,
+        "head_dim": 32,
+        "state_size": 16,
+        "expand": 2,
+        "n_groups": 1,
+        **dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads")),
+    },
+    "falcon_h1": {
+        "num_hidden_layers": 2,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 32,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_ssm": 256,
+    },
+    "granitemoehybrid": {
+        "num_hidden_layers": 3,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "position_embedding_type": "rope",
+        "mamba_n_heads": 8,
+        "mamba_d_head": 32,
+        "mamba_d_state": 16,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "num_local_experts": 0,
+        "shared_intermediate_size": 128,
+    },
 }
 """The fields of each architecture, by its name in transformers."""
+
+MORE_BLOCKS: Mapping[str, int] = {
+    **dict.fromkeys(("gemma3_text", "gpt_oss", "mistral", "exaone4"), 8),
+    **dict.fromkeys(("granitemoehybrid", "falcon_h1", "mamba2"), 4),
+}
+"""Blocks that a sequence may need besides those of its context: of windows and a step's tokens, or of states."""
 
 
 def save_random(architecture: str, folder: Path) -> None:
     """Save a model of an architecture of `FIELDS`."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **{**_SIZES, **FIELDS[architecture]}))
+    fields = {name: value for name, value in {**_SIZES, **FIELDS[architecture]}.items() if value is not None}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **fields))
     if model.config.tie_word_embeddings:
         _look_beyond_the_last_token(model)
     model.save_pretrained(folder)

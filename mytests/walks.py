@@ -55,6 +55,9 @@ class Walks(RuleBasedStateMachine):
     most_sequences: ClassVar[tuple[int | None, ...]] = (None,)
     """How many sequences a tree may have."""
 
+    prefixes: ClassVar[tuple[tuple[int, ...], ...]] = ((),)
+    """The prefixes of children that have all of their parent's context."""
+
     handlers: ClassVar[tuple[dict[int, str], ...]] = ({},)
     """Handlers of further tokens, see `mytests.reference.REPLACING`."""
 
@@ -231,7 +234,7 @@ class Walks(RuleBasedStateMachine):
             "join_when": None if block_on == "never" else draw(None, None, 1, 2),
             "unjoined_at_end": "join" if block_on == "never" else draw("join", "join", "cancel"),
             "child_context": context,
-            "child_prefix_token_ids": () if context == "parent" else (CHILD,),
+            "child_prefix_token_ids": draw(*self.prefixes) if context == "parent" else (CHILD,),
             "sync_resume": draw("auto", "manual"),
             "max_child_depth": draw(3, 2, 1, 0),
             "children_per_promise": children,

@@ -120,7 +120,10 @@ V1 = Dialect(
     block_size=32,
     prefix_caching=(True,),
     async_output=(False,),
-    architectures=("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe"),
+    architectures=(
+        *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe"),
+        *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid"),
+    ),
     # Prompts are truncated where they are rendered.
     missing=frozenset({"truncate"}),
     grammar_field="structured_outputs",

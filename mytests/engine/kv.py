@@ -45,6 +45,11 @@ class PretendedKV:
             self._write(copy.destination // self.block_size, copy.destination % self.block_size, entry)
         self.injected += copies
 
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy from block to block; all are read before any is written."""
+        read = [dict(self.blocks.get(source, {})) for source, _ in pairs]
+        self.blocks.update(zip((destination for _, destination in pairs), read, strict=True))
+
     def compute(self, tokens: Sequence[int], table: Sequence[int], start: int, positions: Iterable[int]) -> None:
         """Write the KV of the tokens of a context from ``start`` on, one for each of the ``positions``."""
         contexts = _hashes(tokens)
@@ -52,12 +57,16 @@ class PretendedKV:
             block, place = divmod(index, self.block_size)
             self._write(table[block], place, Entry(tokens[index], contexts[index], position))
 
-    def check(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
+    def check(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, first: int = 0) -> None:
         """Raise an `AssertionError` unless each token's slot has its KV, at its position, after the same context or
-        injected; and unless it is what the sequence has read before, if it goes on at ``start``."""
+        injected; and unless it is what the sequence has read before, if it goes on at ``start``.
+
+        Args:
+            first: The index of the first token that is read.
+        """
         contexts, positions = _hashes(tokens), self.positions_of(name)
         read: list[Entry] = []
-        for index, token in enumerate(tokens):
+        for index, token in enumerate(tokens[first:], first):
             held = self.blocks[table[index // self.block_size]].get(index % self.block_size)
             assert held is not None and held.token == token, f"{name} reads {held} at {index}"
             is_own = held.is_injected or held.context == contexts[index]
@@ -66,6 +75,8 @@ class PretendedKV:
             position = index if positions is PLAIN else positions.of(index)
             assert held.position == position, f"{name} reads {held} at {index}"
             read.append(held)
+        if first:
+            return
         before = self._read.get(name, [])
         if start >= len(before):
             for index, (old, new) in enumerate(zip(before, read, strict=False)):

@@ -18,12 +18,13 @@ from mytests.faults.fault import HERE, Engine, Fault
 from mytests.faults.of_checks import CHECKS
 from mytests.faults.of_fork import FORK
 from mytests.faults.of_kv_traps import KV_TRAPS
+from mytests.faults.of_layer_traps import LAYER_TRAPS
 from mytests.faults.of_plugin import PLUGIN
 from mytests.faults.of_replacement import REPLACED
 from mytests.faults.of_traps import NOT_PLANTED, TRAPS
 from mytests.faults.of_waits import WAITS
 
-FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *CHECKS, *REPLACED, *WAITS)
+FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *LAYER_TRAPS, *CHECKS, *REPLACED, *WAITS)
 
 __all__ = ["FAULTS", "NOT_PLANTED", "Fault", "fault_named", "faults_of"]
 

@@ -22,7 +22,7 @@ KV_TRAPS = (
         "with asynchronous scheduling a token may arrive",
         "a-preempted-parent-is-shared",
         "A child shares blocks that its parent does not have any more.",
-        (Edit(f"{CORE}.forks:ForkedBlocks.add", "if num_tokens <= 0:", "if num_shared <= 0:"),),
+        (Edit(f"{CORE}.forks:ForkedBlocks.add", "if num_tokens > 0 else None", "if num_shared > 0 else None"),),
         surgical(f"{CORNERS}::test_a_promise_of_a_sequence_that_was_preempted_meanwhile"),
     ),
     undoing(
@@ -36,8 +36,8 @@ KV_TRAPS = (
         "a preempted request computes its context anew",
         "other-layers-are-allowed",
         "Children share blocks of layers that have freed or overwritten them.",
-        (Edit(f"{CORE}.forks:check_kv_groups", "", "return"),),
-        surgical(f"{CHECKS}::test_layers_with_a_window_are_refused"),
+        (Edit(f"{CORE}.kv_groups:check_kv_groups", "", "return"),),
+        surgical(f"{CHECKS}::test_layers_that_cannot_be_shared_or_injected_are_refused"),
     ),
     undoing(
         "a reset of the cache",

@@ -98,7 +98,7 @@ CHECKED = (
 KEPT_KV = (
     Fault(
         "found-at-other-positions",
-        (Edit(f"{CORE}.forks:first_of_hit", "", "return hit"),),
+        (Edit(f"{CORE}.kv_groups:cut_hit", "", "return hit"),),
         "A sequence whose results overlap finds KV of plain text in the prefix cache.",
         surgical("mytests/rules/test_injection.py::TestPrefixCache::test_overlapping_results_do_not_find_plain_text"),
     ),

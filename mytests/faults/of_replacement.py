@@ -13,7 +13,7 @@ REPLACED = (
         (
             Edit(
                 "sequence_hooks.tree.driver:ForkJoinDriver._cut_kv",
-                "if not merge.num_replaced:",
+                "if not merge.num_replaced and num_computed < merge.num_context:",
                 "if True:",
             ),
         ),

@@ -12,10 +12,17 @@ from mytests.characters import PROMISE, SYNC
 from mytests.engine.v1.configuration import config_with
 from mytests.v1.releases import since
 from sequence_hooks.v1.checks import check_injection, prepare
-from sequence_hooks.v1.core.forks import check_kv_groups
+from sequence_hooks.v1.core.kv_groups import check_kv_groups
 from vllm.config import ModelConfig, MultiModalConfig
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 
 HOOKS: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
 
@@ -167,28 +174,54 @@ def test_parameters_that_a_child_could_have_are_taken(overrides: dict[str, Any])
 
 
 WITH_A_WINDOW: Any = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32, "sliding_window": 8}
+ENCODER: Any = CrossAttentionSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32)
+FULL: Any = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32)
+STATE: Any = MambaSpec(block_size=4, shapes=((2,),), dtypes=(torch.float32,), mamba_cache_mode="align")
 
 
-@pytest.mark.parametrize("injects_kv", [False, True])
-def test_layers_of_which_all_have_a_window_are_refused(injects_kv: bool) -> None:
-    """They drop blocks that a child would share."""
-    groups = [KVCacheGroupSpec(["layer"], SlidingWindowSpec(**WITH_A_WINDOW))]
-    with pytest.raises(ValueError, match="of the kind SlidingWindowSpec, whose blocks a child cannot share"):
-        check_kv_groups(KVCacheConfig(8, [], groups), injects_kv)
+@pytest.mark.parametrize(
+    ("specs", "injects_kv", "message"),
+    [
+        (
+            [ENCODER],
+            False,
+            "kind CrossAttentionSpec, as layer 0",
+        ),
+        (
+            [SlidingWindowSpec(**WITH_A_WINDOW)],
+            True,
+            "'kv_inject' does not work with layers of the kind SlidingWindowSpec",
+        ),
+        ([FULL, STATE], True, "'kv_inject' does not work with layers of the kind MambaSpec, as layer 1 is"),
+        ([FULL, FULL], True, "'kv_inject' does not work .* 2 block tables; use 'concatenate'"),
+    ],
+    ids=["encoder", "window alone", "state", "several tables"],
+)
+def test_layers_that_cannot_be_shared_or_injected_are_refused(specs: Any, injects_kv: bool, message: str) -> None:
+    """By the name of their kind and of the first of them."""
+    with pytest.raises(ValueError, match=message):
+        check_kv_groups(_config_of(specs), injects_kv)
 
 
-@pytest.mark.parametrize("injects_kv", [False, True])
-def test_layers_with_a_window_that_keep_all_blocks_are_not(injects_kv: bool) -> None:
-    """Their KV can be injected, too: a window hides tokens from a layer, and moves none."""
-    check_kv_groups(KVCacheConfig(8, [], [KVCacheGroupSpec(["layer"], FullAttentionSpec(**WITH_A_WINDOW))]), injects_kv)
+def test_with_injection_layers_with_a_window_that_keep_all_blocks_are_taken() -> None:
+    """A window hides tokens from a layer, and moves none."""
+    check_kv_groups(_config_of([FullAttentionSpec(**WITH_A_WINDOW)]), injects_kv=True)
 
 
-def test_layers_with_a_window_keep_their_blocks() -> None:
+@pytest.mark.parametrize("spec", [FULL, STATE, SlidingWindowSpec(**WITH_A_WINDOW)], ids=["full", "state", "window"])
+def test_layers_with_windows_or_states_are_taken(spec: Any) -> None:
+    """Beside others, or alone."""
+    for specs in ([spec], [spec, FULL], [STATE, spec]):
+        check_kv_groups(_config_of(specs), injects_kv=False)
+
+
+@pytest.mark.parametrize("strategy", ["concatenate", "kv_inject"])
+def test_only_for_injection_layers_with_a_window_keep_their_blocks(strategy: str) -> None:
     """Beside layers with full attention: what upstream needs for it is set when the engine starts."""
-    config = config_with(HOOKS)
+    config = config_with({**HOOKS, "child_merge_strategy": strategy})
     assert not config.scheduler_config.disable_hybrid_kv_cache_manager
     prepare(config)
-    assert config.scheduler_config.disable_hybrid_kv_cache_manager
+    assert config.scheduler_config.disable_hybrid_kv_cache_manager is (strategy == "kv_inject")
 
 
 def test_llm_refuses_what_it_could_not_resume() -> None:
@@ -205,3 +238,7 @@ def test_a_scheduler_without_hooks_is_refused() -> None:
     config.additional_config = {}
     with pytest.raises(ValueError, match="give --special-kwargs after --additional-config"):
         prepare(config)
+
+
+def _config_of(specs: list[Any]) -> KVCacheConfig:
+    return KVCacheConfig(8, [], [KVCacheGroupSpec([f"layer {index}"], spec) for index, spec in enumerate(specs)])

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What forks share on V1, to the block; `mytests/rules/test_forks.py` says what they compute."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from mytests.engine.surgical import HOOKS, SurgicalEngine, finished, plan
+from mytests.engine.surgical import CHILD, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.stepped import Tokens
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 
@@ -34,6 +38,108 @@ def test_blocked_parents_take_no_slot() -> None:
     engine.assert_empty()
 
 
+@pytest.mark.usefixtures("each_mode")
+@pytest.mark.parametrize("layer", ["window", "chunk"])
+def test_of_layers_with_a_window_only_what_is_seen_is_shared(layer: str) -> None:
+    """The blocks before it may be taken by others, though the child is not admitted yet."""
+    engine = SurgicalEngine(HOOKS, layers=("full", layer), max_num_seqs=1)
+    engine.add(prompt="p" * 20)
+    script = plan(r="!b", r_child_0="BCDEF")
+    forks = engine.scheduler._forks
+    engine.run_until(lambda: bool(forks.children), script)
+    (fork,) = forks._by_child.values()
+    all_blocks, seen = fork.blocks
+    assert [block.is_null for block in all_blocks] == [False] * len(all_blocks)
+    assert [block.is_null for block in seen[:3]] == [True] * 3 and not seen[-1].is_null
+    engine.run(script)
+    assert finished(engine).text == "BCDEFb"
+    engine.assert_empty()
+
+
+@pytest.mark.usefixtures("each_mode")
+@pytest.mark.parametrize("layers", [("state",), ("full", "state"), ("full", "window", "state")], ids="-".join)
+class TestStates:
+    """Layers overwrite their state with each token."""
+
+    def test_a_child_begins_with_its_parents_state(self, layers: tuple[str, ...]) -> None:
+        """It computes the promise, if no step in flight has, and its prefix."""
+        engine = SurgicalEngine(replace(HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers)
+        engine.add(prompt="p" * 8)
+        script = plan(r="ab!c", r_child_0="BCDEF")
+        first = next(filter(None, (_num_computed(engine, "r_child_0", script) for _ in range(9))))
+        engine.run(script)
+        assert (first, finished(engine).text) == (1 if engine.is_async else 2, "abBCDEFc")
+        engine.assert_empty()
+
+    def test_a_state_that_fills_its_block_may_be_found_by_others(self, layers: tuple[str, ...]) -> None:
+        """Upstream enters it in the prefix cache with the child's tokens, too, and takes no block twice."""
+        engine = SurgicalEngine(replace(HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers)
+        engine.add(prompt="p" * 9)
+        engine.run(plan(r="ab!c", r_child_0="BCDEF"))
+        assert finished(engine).text == "abBCDEFc"
+        engine.assert_empty()
+
+    def test_children_that_wait_share_one_copy(self, layers: tuple[str, ...]) -> None:
+        """It is made before the step in which their parent goes on; one that is admitted then has a copy of its own."""
+        engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=2)
+        engine.add(prompt="p" * 9)
+        script = plan(r="a!b!cccccccc.d", r_child_0="BBBBBB", r_child_1="CCC")
+        engine.run(script)
+        assert finished(engine).text == "abccccccccBBBBBB\nCCCd"
+        engine.assert_empty()
+
+    def test_a_parent_goes_on_from_its_state(self, layers: tuple[str, ...]) -> None:
+        """It computes what was merged, and its last token, if no step in flight has."""
+        engine = SurgicalEngine(HOOKS, layers=layers)
+        engine.add(prompt="p" * 9)
+        engine.run(plan(r="ab!c", r_child_0="BCDEF"))
+        (join,) = finished(engine).joins
+        assert (join.num_merged, join.num_prefill) == (5, 5 if engine.is_async else 6)
+        engine.assert_empty()
+
+    def test_without_results_a_state_in_flight_is_of_no_use(self, layers: tuple[str, ...]) -> None:
+        """It has the last token already, after which the next one is to be sampled: the context is computed anew."""
+        engine = SurgicalEngine(replace(HOOKS, child_merge_strategy="none"), layers=layers)
+        engine.add(prompt="p" * 9)
+        engine.run(plan(r="ab!c", r_child_0="BCDEF"))
+        (join,) = finished(engine).joins
+        assert (join.num_prefill, finished(engine).text) == (12 if engine.is_async else 1, "abc")
+        engine.assert_empty()
+
+    def test_nobody_gives_up_kv_for_a_state_that_is_not_written_yet(self, layers: tuple[str, ...]) -> None:
+        """Two children begin alike, and the second one waits for a step. Their BLOCKED parent keeps its KV."""
+        alone: dict[str, Any] = {
+            "child_context": "none",
+            "child_prefix_token_ids": (CHILD,) * 9,
+            "children_per_promise": 2,
+        }
+        engine = SurgicalEngine(replace(HOOKS, blocked_kv_policy="discard", **alone), layers=layers)
+        engine.add(prompt="p" * 9)
+        engine.run(plan(r="ab!c", r_child_0="BC", r_child_1="DE"))
+        assert not engine.scheduler.evictor.evictions
+        engine.assert_empty()
+
+    def test_without_a_block_for_a_copy_children_compute_their_context(self, layers: tuple[str, ...]) -> None:
+        """Rather than go on from a state that is not theirs."""
+        engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=1)
+        engine.add(prompt="p" * 9)
+        script = plan(r="a!cccccccc.d", r_child_0="BBBBBB")
+        engine.run_until(lambda: bool(engine.scheduler._forks.children), script)
+        pool = engine.scheduler.kv_cache_manager.block_pool
+        others = pool.get_new_blocks(pool.get_num_free_blocks())
+        engine.scheduler._forks.keep_states()
+        pool.free_blocks(others)
+        assert not engine.scheduler._forks.children
+        engine.run(script)
+        assert finished(engine).text == "accccccccBBBBBBd"
+        engine.assert_empty()
+
+
 def test_the_scheduler_is_upstreams_asynchronous_one() -> None:
     """Otherwise upstream would switch asynchronous scheduling off."""
     assert isinstance(SurgicalEngine().scheduler, AsyncScheduler)
+
+
+def _num_computed(engine: SurgicalEngine, request_id: str, script: Tokens) -> int:
+    """How many tokens of a request the next step computes."""
+    return sum(each.num_tokens for each in engine.step(script) if each.request_id == request_id)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mytests.engine.surgical import SurgicalEngine
+from mytests.engine.surgical import CHILD, SurgicalEngine
 from mytests.reference import REPLACING
 from mytests.tiers import sizes
 from mytests.v1.releases import IS_REFERENCE
@@ -29,6 +29,9 @@ class V1Walks(Walks):
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset(MUST_ARISE if IS_REFERENCE else ())
     strategies: ClassVar[tuple[str, ...]] = ("concatenate", "none")
+    layers: ClassVar[tuple[tuple[str, ...], ...]] = (("full",),)
+    """Of each, one of each group that has block tables of its own."""
+
     num_times: ClassVar[int] = 2
     """How many times as many walks are taken in `make test` as of others, to reach what is rare."""
 
@@ -36,11 +39,12 @@ class V1Walks(Walks):
 
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
         block_size, max_model_len = draw(8, 4, 16), draw(128, 64, 96)
+        layers = draw(*self.layers)
         is_async, runner = draw((True, "v1"), (True, "v2"), (False, "v1"))
         return SurgicalEngine(
             SpecialKwargs(**hooks),
             block_size=block_size,
-            num_blocks=max_model_len // block_size + draw(0, 1, 4, 32),
+            num_blocks=len(layers) * max_model_len // block_size + draw(0, 1, 4, 32),
             max_num_seqs=draw(2, 1, 3, 5),
             max_model_len=max_model_len,
             max_num_batched_tokens=draw(32, 16, 512),
@@ -48,6 +52,7 @@ class V1Walks(Walks):
             max_loras=draw(None, 1, 2),
             is_async=is_async,
             runner=runner,
+            layers=layers,
         )
 
     def look(self, before: dict[str, str]) -> None:
@@ -90,7 +95,21 @@ class ReplacingWalks(V1Walks):
     budgets = (None, None, 50)
 
 
-@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks, BudgetWalks, ReplacingWalks])
+class LayersWalks(V1Walks):
+    """Layers keep windows or chunks of the context alone, or a state."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    must_arise = frozenset({"RUNNING to PREEMPTED", "KV to discard"} if IS_REFERENCE else ())
+    handlers = (REPLACING,)
+    budgets = (None, None, 50)
+    prefixes = ((), (CHILD,), (CHILD,) * 5)
+    layers = (
+        *(("full", "window"), ("window",), ("full", "chunk")),
+        *(("full", "state"), ("state",), ("full", "window", "state")),
+    )
+
+
+@pytest.mark.parametrize("machine", [V1Walks, InjectingWalks, BudgetWalks, ReplacingWalks, LayersWalks])
 @sizes(SHORT, 500)
 def test_random_walks(machine: type[V1Walks], size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""

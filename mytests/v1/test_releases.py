@@ -75,6 +75,7 @@ OWN = {
         "_leave_queue",
         "_begin_tree",
         "_make_room",
+        "_take_block_copies",
         "_choose_preempted",
         "_leave",
         "_first_new",

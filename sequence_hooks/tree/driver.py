@@ -259,11 +259,12 @@ class ForkJoinDriver(Generic[E]):
     def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
         """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.
 
-        Injected KV is kept as a whole or not at all: recomputed after a part of it, tokens would be misplaced.
+        Injected KV is kept as a whole or not at all: recomputed after a part of it, tokens would be misplaced. The next
+        token is sampled from the last one of the context, which is computed for it.
         """
-        if not merge.num_replaced:
-            return branch.sequence.num_computed_tokens
-        # The next token is sampled from the last one of the context, which is computed for it.
+        num_computed = branch.sequence.num_computed_tokens
+        if not merge.num_replaced and num_computed < merge.num_context:
+            return num_computed
         injected, num_kept = branch.injected, min(merge.num_kept, merge.num_context - 1)
         if injected is not None and num_kept < injected.num_indivisible:
             num_kept = min(num_kept, injected.start)

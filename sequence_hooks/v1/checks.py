@@ -38,7 +38,8 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
             "give --special-kwargs after --additional-config"
         )
     check_engine(special_kwargs, config)
-    keep_blocks_of_windows(config)
+    if special_kwargs.injects_kv and not config.model_config.is_hybrid:
+        keep_blocks_of_windows(config)
     check_callers(special_kwargs, config, usage_context)
     model = config.model_config
     load_tokenizer = None if model.skip_tokenizer_init else partial(cached_tokenizer_from_config, model)
@@ -55,18 +56,15 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
 
 
 def keep_blocks_of_windows(config: VllmConfig) -> None:
-    """Let layers with a window keep all their blocks, where others have full attention: a child shares those of both.
-
-    A model with a state needs the manager of hybrid models. `sequence_hooks.v1.core.forks.check_kv_groups` refuses it.
-    """
+    """Let layers with a window keep all their blocks, beside others with full attention: their KV is to be injected."""
     model, scheduler = config.model_config, config.scheduler_config
-    if model.is_hybrid or scheduler.disable_hybrid_kv_cache_manager:
+    if scheduler.disable_hybrid_kv_cache_manager:
         return
     scheduler.disable_hybrid_kv_cache_manager = True
     if model.get_sliding_window() is not None or model.attention_chunk_size is not None:
         logger.info(
-            "Sequence hooks have set disable_hybrid_kv_cache_manager: layers with a window keep the KV of the whole "
-            "context, which children share."
+            "Sequence hooks have set disable_hybrid_kv_cache_manager, as KV is injected: layers with a window keep "
+            "the KV of the whole context."
         )
 
 
@@ -92,6 +90,8 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
          "children share their parent's blocks through it"),
         (not config.scheduler_config.enable_chunked_prefill, "enable_chunked_prefill", False,
          "leave it on: a resume may be longer than a step"),
+        (config.cache_config.mamba_cache_mode not in ("none", "align"), "mamba_cache_mode",
+         config.cache_config.mamba_cache_mode, "set it to 'align': a child goes on from its parent's state"),
         (config.speculative_config is not None, "speculative_config", "set",
          "leave it out: a promise may be among the drafts"),
         (config.kv_transfer_config is not None, "kv_transfer_config", "set", "leave it out"),

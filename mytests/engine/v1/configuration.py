@@ -37,6 +37,7 @@ def surgical_config(engine: BaseEngine[Any], is_async: bool) -> VllmConfig:
     scheduler.async_scheduling, scheduler.policy = is_async, engine.scheduling_policy
     scheduler.max_num_seqs, scheduler.max_num_batched_tokens = engine.max_num_seqs, engine.max_num_batched_tokens
     cache.num_gpu_blocks, cache.block_size = engine.num_blocks + 1, engine.block_size
+    cache.mamba_cache_mode = "align"
     return config
 
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-import torch
-
 from mytests.characters import EOS, ids
 from mytests.engine.base import BaseEngine, Scheduled
 from mytests.engine.v1.characters import Detokenizable
 from mytests.engine.v1.configuration import surgical_config
 from mytests.engine.v1.counting import check_counts
+from mytests.engine.v1.layers import spec_of
 from mytests.engine.v1.leftovers import assert_no_request_left
 from mytests.engine.v1.worker import SimulatedWorker
 from mytests.stepped import Sampling, Tokens, chooser
@@ -36,7 +35,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequest
 from vllm.v1.engine.output_processor import OutputProcessor
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
@@ -59,6 +58,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     runner: str = field(default_factory=lambda: BaseEngine.mode[-2:])
     """Which of upstream's model runners the worker behaves like."""
 
+    layers: tuple[str, ...] = ("full",)
+    """One of each group of layers that has block tables of its own, by its name in `mytests.engine.v1.layers`."""
+
     chunk_size: int = 128
     """How many outputs the front end takes at once; upstream's asynchronous one does so."""
 
@@ -74,9 +76,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
 
     def __post_init__(self) -> None:
         config = surgical_config(self, self.is_async)
-        spec = FullAttentionSpec(block_size=self.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        groups = [KVCacheGroupSpec([layer], spec_of(layer, self.block_size)) for layer in self.layers]
         # Upstream keeps one block that no request can have.
-        kv = KVCacheConfig(self.num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
+        kv = KVCacheConfig(self.num_blocks + 1, [], groups)
         grammars = StructuredOutputManager(config)
         children = ChildRequests.of(config, grammars, self.tokenizer or Detokenizable(), self.vocab_size)
         # The tokenizer of a test is not its model's.
@@ -85,8 +87,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         injects = self.special_kwargs.injects_kv
-        self.worker = SimulatedWorker(self.block_size, self.prompts, self.runner == "v1", injects)
-        self.kv.positions_of = self.positions_of
+        self.worker = SimulatedWorker(self.block_size, self.layers, self.prompts, self.runner == "v1", injects)
+        for _, _, kv_of_layer in self.worker._attention:
+            kv_of_layer.positions_of = self.positions_of
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)
         self.output_processor = HookOutputProcessor.install(processor, self.special_kwargs)
         init_none_hash(sha256)
@@ -170,8 +173,8 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return self.worker.asked_for_prompt_logprobs
 
     def blocks_of(self, request_id: str) -> list[int]:
-        (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(request_id)
-        return blocks
+        tables = self.scheduler.kv_cache_manager.get_block_ids(request_id)
+        return [block for table in tables for block in table if block]
 
     def num_preemptions(self) -> int:
         return sum(self._num_preemptions.values())

@@ -6,7 +6,7 @@ has sampled, and learns tokens from new requests and from resumed ones; "v2" lea
 row. Copies and positions of injected KV are what the plug-in makes of them beside such a runner.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mytests.engine.kv import PretendedKV
+from mytests.engine.v1.layers import PretendedStates, first_seen
 from mytests.engine.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import injected_by
@@ -31,10 +32,13 @@ class SimulatedWorker:
 
     Attributes:
         tokens: The context of each request that has a row.
-        tables: The block table of each such request.
+        tables: The block tables of each such request, one for each group of layers.
     """
 
     block_size: int
+    layers: Sequence[str] = ("full",)
+    """One of each group, by its name in `mytests.engine.v1.layers`."""
+
     prompts: dict[str, list[int]] | None = None
     """If given, the prompt of each request at its first step is kept here."""
 
@@ -45,15 +49,27 @@ class SimulatedWorker:
     """Whether KV of children may be injected."""
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
-    tables: dict[str, list[int]] = field(default_factory=dict)
+    tables: dict[str, list[list[int]]] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
     asked_for_prompt_logprobs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kv = PretendedKV(self.block_size)
+        self.caches = [
+            PretendedStates(self.block_size) if layer == "state" else PretendedKV(self.block_size)
+            for layer in self.layers
+        ]
+        # That of the first layer with attention, if there is any.
+        self.kv = next((kv for _, _, kv in self._attention), PretendedKV(self.block_size))
         self.runner = FirstRunner() if self.learns_by_session else SecondRunner()
         if self.injects:
             install(Injector(self, torch.device("cpu")), self.runner)
+
+    @property
+    def _attention(self) -> Iterator[tuple[int, str, PretendedKV]]:
+        """The index, name and cache of each layer with attention."""
+        for group, (layer, cache) in enumerate(zip(self.layers, self.caches, strict=True)):
+            if isinstance(cache, PretendedKV):
+                yield group, layer, cache
 
     def run(self, output: SchedulerOutput, choose: Choose) -> ModelRunnerOutput:
         """Execute one step.
@@ -65,10 +81,9 @@ class SimulatedWorker:
         for request_id in output.finished_req_ids | (output.preempted_req_ids or set()):
             self.tokens.pop(request_id, None)
             self.tables.pop(request_id, None)
-            self.kv.forget(request_id)
-        for copy in output.kv_cache_block_copies or ():
-            self.kv.blocks[copy.dst_block_id] = dict(self.kv.blocks.get(copy.src_block_id, {}))
-            self.copies.append((copy.src_block_id, copy.dst_block_id))
+            for _, _, kv in self._attention:
+                kv.forget(request_id)
+        self._copy_blocks([(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()])
         assert self.injects or injected_by(output) is None
         self.runner.take_in(output)
         starts = self._take(output)
@@ -103,7 +118,7 @@ class SimulatedWorker:
             assert self.learns_by_session or new.req_id not in self.tokens, f"{new.req_id} has a row already"
             known = new.prompt_token_ids if new.prefill_token_ids is None else new.prefill_token_ids
             self.tokens[new.req_id] = list(known)
-            self.tables[new.req_id] = list(new.block_ids[0])
+            self.tables[new.req_id] = [list(blocks) for blocks in new.block_ids]
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         for index, request_id in enumerate(cached.req_ids):
@@ -111,11 +126,18 @@ class SimulatedWorker:
             if request_id in cached.resumed_req_ids:
                 self.tokens[request_id] = list(cached.all_token_ids[request_id])
                 assert blocks is not None
-                self.tables[request_id] = list(blocks[0])
+                self.tables[request_id] = [list(each) for each in blocks]
             elif blocks is not None:
-                self.tables[request_id] += blocks[0]
+                for table, new_blocks in zip(self.tables[request_id], blocks, strict=True):
+                    table += new_blocks
             starts[request_id] = cached.num_computed_tokens[index]
         return starts
+
+    def _copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """All are read before any is written."""
+        self.copies += pairs
+        for cache in self.caches:
+            cache.copy_blocks(pairs)
 
     def copy(self, slot_copies: torch.Tensor) -> None:
         """Copy what slots hold, as a `sequence_hooks.v1.worker.injection.Copier`."""
@@ -124,7 +146,8 @@ class SimulatedWorker:
     def _write(self, request_id: str, start: int, positions: list[int]) -> None:
         tokens, end = self.tokens[request_id], start + len(positions)
         assert end <= len(tokens), f"{request_id} computes {start} to {end} of {len(tokens)} tokens"
-        self.kv.compute(tokens, self.tables[request_id], start, positions)
+        for group, _, kv in self._attention:
+            kv.compute(tokens, self.tables[request_id][group], start, positions)
 
     def _check_sampled(self, output: SchedulerOutput, starts: dict[str, int], ends: list[int]) -> None:
         """`min_tokens` and random numbers depend on the positions that a sampler reads, which know no injected KV."""
@@ -136,7 +159,12 @@ class SimulatedWorker:
 
     def _read(self, request_id: str, start: int, count: int, choose: Choose) -> list[int]:
         tokens, end = self.tokens[request_id], start + count
-        self.kv.check(request_id, tokens[:end], self.tables[request_id], start)
+        tables = self.tables[request_id]
+        for group, layer, kv in self._attention:
+            kv.check(request_id, tokens[:end], tables[group], start, first_seen(layer, start))
+        for table, cache in zip(tables, self.caches, strict=True):
+            if isinstance(cache, PretendedStates):
+                cache.compute(request_id, tokens[:end], table, start)
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

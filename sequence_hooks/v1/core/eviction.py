@@ -64,7 +64,9 @@ class KVEvictor:
     def candidate(self, request: Request) -> EvictionCandidate[Request]:
         """What a request holds."""
         managers = self._manager.coordinator.single_type_managers
-        blocks = [block for each in managers for block in each.req_to_blocks.get(request.request_id, ())]
+        blocks = [
+            block for each in managers for block in each.req_to_blocks.get(request.request_id, ()) if not block.is_null
+        ]
         return EvictionCandidate(
             holder=request,
             priority=request.priority,

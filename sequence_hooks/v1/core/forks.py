@@ -7,26 +7,41 @@
 
 `ForkedBlocks` owns those references, and nothing else does: upstream's block manager takes references of its own when
 it admits the child, and the fork's are given back.
+
+A state is overwritten by the next token. So before a step in which the parent runs, what is not admitted in that step
+gets a copy of it, which the children of a spawn share:
+
+    parent, at the spawn      │ ---- │ ---- │ state… │
+    before its next step      │ ---- │ ---- │ state… │ ──copied──► │ ---- │ ---- │ kept… │
 """
 
 from collections.abc import KeysView
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sequence_hooks.v1.core.kv_groups import blocks_after, copy_before_step, state_managers
 from sequence_hooks.v1.core.sequence import num_written
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
-from vllm.v1.request import Request
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+from vllm.v1.request import Request, RequestStatus
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Blocks with the KV of the first tokens of a child's prompt."""
+    """Blocks with the KV of the first tokens of a child's prompt, and with the state after them."""
 
+    child: Request
     blocks: tuple[list[KVCacheBlock], ...]
-    """For each KV cache group."""
+    """For each KV cache group; upstream's null block stands for what is not needed."""
 
     num_tokens: int
+    writer: Request | None
+    """Who overwrites its state in the next step that it runs in; None if nobody does."""
+
+    @property
+    def owned(self) -> list[KVCacheBlock]:
+        """The blocks that it refers to, of all groups."""
+        return [block for group in self.blocks for block in group if not block.is_null]
 
 
 class ForkedBlocks:
@@ -38,22 +53,34 @@ class ForkedBlocks:
         self.children: KeysView[str] = self._by_child.keys()
         """The request ids of the children that have forks."""
 
-    def add(self, parent: Request, child: Request, num_shared: int) -> None:
-        """Let ``child`` share the KV that ``parent`` has written; nothing if it has none, because it was preempted.
+        self._state_managers = state_managers(manager)
+        self.has_states = bool(self._state_managers)
+        """Whether layers have a state, which is known after the last token that was computed, and no other."""
+
+    def add(self, parent: Request, child: Request, num_shared: int) -> int:
+        """Let ``child`` share what ``parent`` has computed, if it has all that the child needs.
+
+        Otherwise, as after a preemption, the child finds its context in the prefix cache, or computes it.
 
         Args:
             num_shared: How many tokens of its parent's context the child's own begins with.
+
+        Returns:
+            How many tokens it shares.
         """
-        num_tokens = min(num_written(parent), num_shared)
-        if num_tokens <= 0:
-            return
-        blocks = tuple(
-            list(manager.req_to_blocks[parent.request_id][: -(-num_tokens // manager.block_size)])
-            for manager in self._manager.coordinator.single_type_managers
-        )
-        for group in blocks:
-            self._manager.block_pool.touch(group)
-        self._by_child[child.request_id] = Fork(blocks, num_tokens)
+        num_tokens = self._num_forked(parent, child, num_shared)
+        groups = self._groups_after(parent, num_tokens) if num_tokens > 0 else None
+        if groups is None:
+            return 0
+        if self.has_states:
+            # Upstream takes it for known that what a request begins with is in the prefix cache, as far as it is full.
+            self._manager.cache_blocks(parent, num_tokens)
+        # A state that fills its block stays: the next token's is written to another one.
+        is_overwritten = any(num_tokens % each.block_size for each in self._state_managers)
+        fork = Fork(child, groups, num_tokens, parent if is_overwritten else None)
+        self._by_child[child.request_id] = fork
+        self._manager.block_pool.touch(fork.owned)
+        return num_tokens
 
     def of(self, request: Request) -> tuple[KVCacheBlocks, int] | None:
         """The blocks that a child shares, and for how many tokens; None for any other request."""
@@ -65,9 +92,8 @@ class ForkedBlocks:
         fork = self._by_child.pop(request_id, None)
         if fork is None:
             return False
-        for group in fork.blocks:
-            # The last block is evicted first.
-            self._manager.block_pool.free_blocks(reversed(group))
+        # The last block is evicted first.
+        self._manager.block_pool.free_blocks(reversed(fork.owned))
         return True
 
     def release_admitted(self, scheduled: KeysView[str]) -> None:
@@ -92,39 +118,60 @@ class ForkedBlocks:
         for child in list(self._by_child):
             self.release(child)
 
+    def keep_states(self) -> None:
+        """Copy the states that are overwritten in this step, before upstream takes the copies that it begins with.
+
+        A child that is admitted in this step has its own copy made, from the same state.
+        """
+        overwritten: dict[Request, list[Fork]] = {}
+        for fork in self._by_child.values() if self.has_states else ():
+            writer = fork.writer
+            if writer is not None and writer.status == RequestStatus.RUNNING != fork.child.status:
+                overwritten.setdefault(writer, []).append(fork)
+        for forks in overwritten.values():
+            self._keep_states_of(forks)
+
     @property
     def held(self) -> dict[str, list[int]]:
         """The ids of the blocks of each fork, by child."""
-        return {
-            f"fork of {child}": [block.block_id for group in fork.blocks for block in group]
-            for child, fork in self._by_child.items()
-        }
+        return {f"fork of {name}": [block.block_id for block in fork.owned] for name, fork in self._by_child.items()}
 
+    def _num_forked(self, parent: Request, child: Request, num_shared: int) -> int:
+        """How many tokens a fork is of."""
+        if not self.has_states:
+            return min(num_written(parent), num_shared)
+        # A step in flight has changed the state before the child begins, and there is none before its tokens.
+        num_tokens: int = parent.num_computed_tokens
+        return num_tokens if num_tokens <= num_shared and num_tokens < child.num_tokens else 0
 
-def first_of_hit(
-    hit: tuple[KVCacheBlocks, int, int, bool], num_tokens: int, block_size: int
-) -> tuple[KVCacheBlocks, int, int, bool]:
-    """The blocks that the prefix cache has for the first ``num_tokens`` of a request, of what it has found."""
-    blocks, num_found, *others = hit
-    if num_found <= num_tokens:
-        return hit
-    num_blocks = num_tokens // block_size
-    first = KVCacheBlocks(tuple(list(group[:num_blocks]) for group in blocks.blocks))
-    return first, num_blocks * block_size, *others  # type: ignore[return-value]
+    def _groups_after(self, parent: Request, num_tokens: int) -> tuple[list[KVCacheBlock], ...] | None:
+        groups = []
+        for manager in self._manager.coordinator.single_type_managers:
+            blocks = blocks_after(manager, manager.req_to_blocks.get(parent.request_id, ()), num_tokens)
+            if blocks is None:
+                return None
+            groups.append(blocks)
+        return tuple(groups)
 
+    def _keep_states_of(self, forks: list[Fork]) -> None:
+        """Let forks of the same state have a copy of it; give them back if there is no block for one."""
+        if self._manager.block_pool.get_num_free_blocks() < len(self._state_managers):
+            for fork in forks:
+                self.release(fork.child.request_id)
+            return
+        for manager in self._state_managers:
+            if forks[0].num_tokens % manager.block_size:
+                self._keep_state(manager, forks)
+        for fork in forks:
+            self._by_child[fork.child.request_id] = replace(fork, writer=None)
 
-def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
-    """Raise a `ValueError` for layers whose KV a child cannot share block by block.
-
-    With `sequence_hooks.v1.checks.keep_blocks_of_windows` those with a window count as full attention beside others
-    that have none.
-    """
-    for group in config.kv_cache_groups:
-        spec = group.kv_cache_spec
-        if not isinstance(spec, FullAttentionSpec):
-            kind = type(spec).__name__
-            raise ValueError(
-                f"special_kwargs: all layers of the model, or some beside others, are of the kind {kind}, whose blocks "
-                "a child cannot share; use a model in which all layers have full attention, or some of them, and the "
-                "others a window"
-            )
+    def _keep_state(self, manager: MambaManager, forks: list[Fork]) -> None:
+        group, pool = manager.kv_cache_group_id, self._manager.block_pool
+        source = forks[0].blocks[group][-1]
+        (kept,) = pool.get_new_blocks(1)
+        for fork in forks:
+            fork.blocks[group][-1] = kept
+        # The copy has a reference to each of both: to the source, one of the forks'.
+        kept.ref_cnt += len(forks)
+        pool.free_blocks([source] * (len(forks) - 1))
+        copy_before_step(manager, source, kept)

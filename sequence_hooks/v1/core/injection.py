@@ -219,9 +219,9 @@ class Injection:
     def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
         glue = make_glue(owner, run, arrival_time)
         # They are its owner's, which holds them for longer, so no reference is taken.
-        (manager,) = self._manager.coordinator.single_type_managers
-        num_blocks = -(-run.end // manager.block_size)
-        manager.req_to_blocks[glue.request_id] = manager.req_to_blocks[owner.request_id][:num_blocks]
+        for manager in self._manager.coordinator.single_type_managers:
+            num_blocks = -(-run.end // manager.block_size)
+            manager.req_to_blocks[glue.request_id] = manager.req_to_blocks[owner.request_id][:num_blocks]
         self.glue[glue.request_id] = Glue(glue, owner)
         self._glue_of.setdefault(owner, []).append(glue)
         if self._takes_longer(glue):
@@ -239,7 +239,6 @@ class Injection:
         return request if glue is None else glue.owner
 
     def _forget(self, names: Iterable[str]) -> list[Request]:
-        (manager,) = self._manager.coordinator.single_type_managers
         ended = [self.glue.pop(name) for name in names]
         for glue in ended:
             others = self._glue_of[glue.owner]
@@ -247,5 +246,6 @@ class Injection:
             if not others:
                 del self._glue_of[glue.owner]
                 self._in_parts.pop(glue.owner, None)
-            del manager.req_to_blocks[glue.request.request_id]
+            for manager in self._manager.coordinator.single_type_managers:
+                del manager.req_to_blocks[glue.request.request_id]
         return [glue.request for glue in ended]

@@ -4,7 +4,6 @@
 from typing import Any
 
 from sequence_hooks.kv.transfer import Run
-from sequence_hooks.v1.core.sequence import num_written
 from sequence_hooks.v1.token_view import TokenView
 from vllm.multimodal.inputs import MultiModalFeatureSpec
 from vllm.sampling_params import SamplingParams
@@ -82,7 +81,6 @@ def cut_context(request: Request, num_kept: int) -> None:
 
 def discard_in_flight(request: Request) -> None:
     """Let upstream drop what a step in flight samples for a request, as it does for a session."""
-    request.num_computed_tokens = num_written(request)
     request.spec_token_ids = []
     request.drop_stale_output = True
     request.num_stale_output_tokens = request.num_in_flight_tokens

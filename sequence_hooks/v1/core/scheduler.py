@@ -29,10 +29,11 @@ from sequence_hooks.tree.share import Key
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
-from sequence_hooks.v1.core.forks import ForkedBlocks, check_kv_groups, first_of_hit
+from sequence_hooks.v1.core.forks import ForkedBlocks
 from sequence_hooks.v1.core.injection import Injection
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.kv_groups import check_kv_groups, cut_hit, waits_for_state
 from sequence_hooks.v1.core.lockstep import OwedStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
@@ -83,6 +84,9 @@ class HookScheduler(ReleaseScheduler):
         self._recorder = SchedulerRecorder(hooks.record_to, manager, children.decode)
         self._events = EventLog()
         self._forks = ForkedBlocks(manager)
+        if self._forks.has_states:
+            self._take_upstream_copies = manager.take_kv_cache_block_copies
+            manager.take_kv_cache_block_copies = self._take_block_copies  # type: ignore[method-assign]
         self._kept = KeptKV(manager)
         self._injection = Injection(manager, self._kept, self.branches, hooks, self.scheduler_config)
         self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
@@ -156,6 +160,8 @@ class HookScheduler(ReleaseScheduler):
         if self._injection.must_wait(request, self._inflight_prefills):
             return None
         blocks = self._allocate_upstream(request, *args, **kwargs)
+        if blocks is None and waits_for_state(self.kv_cache_manager, kwargs.get("new_computed_blocks")):
+            return None
         while blocks is None and self._evict_for(request):
             blocks = self._allocate_upstream(request, *args, **kwargs)
         if blocks is None:
@@ -163,6 +169,11 @@ class HookScheduler(ReleaseScheduler):
             if request.status == RequestStatus.RUNNING:
                 self._choose_preempted(request)
         return blocks
+
+    def _take_block_copies(self) -> tuple[list[Any], list[Any]]:
+        """Upstream's `take_kv_cache_block_copies`, with those of states that are overwritten in this step."""
+        self._forks.keep_states()
+        return self._take_upstream_copies()
 
     def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
         fork = self._forks.of(request)
@@ -174,7 +185,7 @@ class HookScheduler(ReleaseScheduler):
             return found
         # It begins with what the prefix cache has, and computes the rest from its tokens, at the positions they had.
         branch.discard_injected()
-        return first_of_hit(found, branch.positions.num_plain, self._kept.block_size)
+        return cut_hit(self.kv_cache_manager, found, branch.positions.num_plain, self.block_size)
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         if not self.branches:
@@ -247,6 +258,9 @@ class HookScheduler(ReleaseScheduler):
         if request.request_id not in self.blocked or request.is_finished():
             # A BLOCKED one is finished if its grammar does not accept the token that has blocked it.
             return super()._handle_stopped_request(request)
+        if not self._forks.has_states:
+            # What a step in flight computes is computed again. A state has it already, and is not to have it twice.
+            request.num_computed_tokens = num_written(request)
         discard_in_flight(request)
         self.reset_preempted_req_ids.add(request.request_id)
         return False
@@ -357,10 +371,10 @@ class HookScheduler(ReleaseScheduler):
         It is admitted as one: upstream copies the last block, which others may share, or find in the prefix cache.
         """
         request = branch.sequence.request
-        self._forks.add(request, request, num_kept)
+        num_computed = self._forks.add(request, request, num_kept)
         # Upstream's, which waits until no step in flight writes to the blocks.
         self._free_request_blocks(request)
-        num_computed, request.num_computed_tokens = min(num_written(request), num_kept), 0
+        request.num_computed_tokens = 0
         return num_computed
 
     def allocate_injected(self, branch: V1Branch) -> bool:

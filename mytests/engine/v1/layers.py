@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of a model that does not exist: which blocks they keep, and what must be in them when they are read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+WINDOW = 6
+"""Tokens that a layer with a window sees, its own among them."""
+
+CHUNK = 8
+"""Tokens of a chunk; a layer with chunks sees none before its own."""
+
+_ATTENTION: Mapping[str, tuple[type[AttentionSpec], Mapping[str, Any]]] = {
+    "full": (FullAttentionSpec, {}),
+    "window": (SlidingWindowSpec, {"sliding_window": WINDOW}),
+    "chunk": (ChunkedLocalAttentionSpec, {"attention_chunk_size": CHUNK}),
+}
+
+
+def spec_of(layer: str, block_size: int) -> KVCacheSpec:
+    """Upstream's specification of a layer, by a name of this module."""
+    if layer == "state":
+        return MambaSpec(block_size=block_size, shapes=((2,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+    kind, fields = _ATTENTION[layer]
+    return kind(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32, **fields)
+
+
+def first_seen(layer: str, index: int) -> int:
+    """The index of the first token that the one at ``index`` sees in a layer with attention."""
+    return {"full": 0, "window": max(0, index - WINDOW + 1), "chunk": index // CHUNK * CHUNK}[layer]
+
+
+class PretendedStates:
+    """The states of a layer, each of which is that after a context, in the block that upstream's runners keep it in."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._blocks: dict[int, int] = {}
+        """Of each block, the hash of the context after which its state is."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy from block to block; all are read before any is written."""
+        read = [self._blocks.get(source, 0) for source, _ in pairs]
+        self._blocks.update(zip((destination for _, destination in pairs), read, strict=True))
+
+    def compute(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
+        """Go on with a context from ``start`` on.
+
+        Raises:
+            AssertionError: the block of the token before does not have the state after it, or is another one's.
+        """
+        state = hash(())
+        if start:
+            before = table[(start - 1) // self._block_size]
+            state = self._blocks.get(before, 0)
+            expected = _state_after(tokens[:start])
+            assert before and state == expected, f"{name} goes on after {start} tokens, and block {before} has others"
+        last = table[(len(tokens) - 1) // self._block_size]
+        assert last, f"{name} has no block for its state after {len(tokens)} tokens"
+        self._blocks[last] = _state_after(tokens)
+
+
+def _state_after(tokens: Sequence[int]) -> int:
+    return hash(tuple(tokens))

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups of layers that have a block table each: what a sequence needs of another one's tables to go on after it.
+
+full attention    │ b0 │ b1 │ b2 │ b3… │      all blocks of the tokens
+window            │ -- │ -- │ b7 │ b8… │      those that the next token sees; the others are upstream's null block
+state             │ -- │ -- │ -- │ s3… │      one block, with the state after the last token, and after no other
+"""
+
+from collections.abc import Sequence
+
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager, SingleTypeKVCacheManager
+from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+_SHAREABLE = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MambaSpec)
+"""Latent attention and attention sinks are among them: upstream derives their specifications from these."""
+
+
+def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
+    """Raise a `ValueError` for layers whose KV or state a child cannot share, or a parent not be given."""
+    for group in config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        kind = type(spec).__name__
+        if not isinstance(spec, _SHAREABLE):
+            raise ValueError(
+                f"special_kwargs: layers of the model are of the kind {kind}, as {group.layer_names[0]} is, and what "
+                "they keep a child cannot share; use a model whose layers have attention, windows or a recurrent state"
+            )
+        if injects_kv and not isinstance(spec, FullAttentionSpec):
+            raise ValueError(
+                f"special_kwargs: child_merge_strategy='kv_inject' does not work with layers of the kind {kind}, as "
+                f"{group.layer_names[0]} is: they keep nothing for each token of a context; use 'concatenate'"
+            )
+    if injects_kv and len(config.kv_cache_groups) > 1:
+        raise ValueError(
+            "special_kwargs: child_merge_strategy='kv_inject' does not work with a model whose layers have "
+            f"{len(config.kv_cache_groups)} block tables; use 'concatenate'"
+        )
+
+
+def state_managers(manager: KVCacheManager) -> list[MambaManager]:
+    """Those of the groups whose layers have a state, which each token overwrites."""
+    managers = manager.coordinator.single_type_managers
+    return [each for each in managers if isinstance(each, MambaManager)]
+
+
+def waits_for_state(manager: KVCacheManager, found: KVCacheBlocks | None) -> bool:
+    """Whether upstream has no slots for a request in this step, however many are free: a state that the prefix cache
+    has ``found`` for it is only written in this step."""
+    tables = [] if found is None else [(each, found.blocks[each.kv_cache_group_id]) for each in state_managers(manager)]
+    return any(blocks and blocks[-1].block_hash in each.cached_blocks_this_step for each, blocks in tables)
+
+
+def blocks_after(
+    manager: SingleTypeKVCacheManager, table: Sequence[KVCacheBlock], num_tokens: int
+) -> list[KVCacheBlock] | None:
+    """Of a block table, what is needed to go on after its first ``num_tokens``, at least one.
+
+    Returns:
+        Upstream's null block for what is not needed; None if the table does not have all that is.
+    """
+    size = manager.block_size
+    num_skipped = manager.get_num_skipped_tokens(num_tokens) // size
+    needed = list(table[num_skipped : -(-num_tokens // size)])
+    if any(block.is_null for block in needed):
+        return None
+    return [manager.block_pool.null_block] * num_skipped + needed
+
+
+def copy_before_step(manager: SingleTypeKVCacheManager, source: KVCacheBlock, copy: KVCacheBlock) -> None:
+    """Let workers copy a block before they compute the step that is being scheduled.
+
+    Upstream gives back one reference to each of both blocks once it is done.
+    """
+    manager._pending_cow_copies.append((source, copy))
+
+
+def cut_hit(
+    manager: KVCacheManager, hit: tuple[KVCacheBlocks, int, int, bool], num_tokens: int, block_size: int
+) -> tuple[KVCacheBlocks, int, int, bool]:
+    """What the prefix cache has for at most the first ``num_tokens`` of a request, of what it has found for all.
+
+    Args:
+        block_size: Tokens per block, of all groups together.
+    """
+    blocks, num_found, *others = hit
+    if num_found <= num_tokens:
+        return hit
+    num_kept = num_tokens // block_size * block_size
+    managers = manager.coordinator.single_type_managers
+    pairs = zip(managers, blocks.blocks, strict=True)
+    groups = [blocks_after(each, table, num_kept) if num_kept else None for each, table in pairs]
+    found = [group for group in groups if group is not None]
+    if len(found) < len(managers):
+        # A window's blocks before the cut are not among those that were found.
+        return manager.empty_kv_cache_blocks, 0, *others  # type: ignore[return-value]
+    return KVCacheBlocks(tuple(found)), num_kept, *others  # type: ignore[return-value]
