@@ -68,8 +68,12 @@ class Reference:
         self._max_tokens: dict[str, int] = {}
         """By the ids of requests, of which each sequence of the tree may sample as many."""
 
-    def add(self, request_id: str, num_prompt: int, max_tokens: int) -> None:
+        self._ends_at_join: set[str] = set()
+
+    def add(self, request_id: str, num_prompt: int, max_tokens: int, end_at_join: bool = False) -> None:
         """Note that a request has come."""
+        if end_at_join:
+            self._ends_at_join.add(request_id)
         most = self.hooks.max_tree_tokens
         self._num_prompt[request_id] = num_prompt
         self._max_tokens[request_id] = max_tokens if most is None else min(max_tokens, most)
@@ -139,11 +143,12 @@ class Reference:
             awaited = self._named(token, pending, branch, end) if not ends else []
             if awaited:
                 room = self.max_len - num_prompt - len(context)
-                fitting, following = self._placed(self._merged(awaited, root_id), following, room, ends=False)
+                ends = request_id in self._ends_at_join
+                fitting, following = self._placed(self._merged(awaited, root_id), following, room, ends)
                 out += fitting
                 context += fitting
                 pending = [each for each in pending if each not in awaited]
-                ends = max(num_prompt + len(context), following) >= self.max_len
+                ends = ends or max(num_prompt + len(context), following) >= self.max_len
             replaces = self.replaces and token == REPLACE and not ends
             if replaces and branch is not None and branch.has_used_up and num_sampled == len(fed):
                 # It may be the token with which the budget was used up.
@@ -157,6 +162,7 @@ class Reference:
             if ends or waits or replaces or num_sampled == len(fed) or self.hooks.block_on == "promise":
                 if self._drops(pending, ends or not (waits or replaces), branch):
                     pending = []
+                ends = ends or (bool(pending) and request_id in self._ends_at_join)
                 merged = self._merged(pending, root_id)
                 if replaces:
                     # Its children have seen what is not there any more.
@@ -220,7 +226,8 @@ class Reference:
         is_cut = len(placed) < len(flat) or len(placed) == room or furthest + 1 >= self.max_len
         if is_cut or ends:
             # It computes none of them.
-            return [(token, following + number) for number, (token, _) in enumerate(placed)], self.max_len
+            own = [(token, following + number) for number, (token, _) in enumerate(placed)]
+            return own, self.max_len if is_cut else following + len(own)
         return placed, furthest + 1
 
     def _merged(self, awaited: list[Pending], root_id: str) -> list[Span]:

@@ -27,7 +27,7 @@ class V0Walks(Walks):
             *("abort running at depth 1", "abort forked at depth 1"),
             *("KV to swap", "KV to discard", "BLOCKED in swap space", "BLOCKED with some KV"),
             *("preempted with its prefix", "resumed", "injected", "assembled", "ended at a join"),
-            "ended without children",
+            *("ended without children", "ended at its first join"),
         }
     )
     policies = ("swap", "auto", "discard", "preserve")

@@ -191,7 +191,7 @@ class TestLanes:
         """With asynchronous output its end may be recorded after the join."""
         stream = (events.SchedulerStarted, {"block_size": 4, "num_blocks": 8})
         parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
-        joined = Joined("r", ("c",), (Span([20], "c", [0]),), 0, 1, 0, False, None)
+        joined = Joined("r", ("c",), (Span([20], "c", [0]),), 0, 1, 0, None, None)
         join = (events.TreeChanged, {"event": joined, "at": 3.0})
         assert picture_of(read(written(path, stream, parent, spawned("c", "r"), join))).arrows[1].start == 3.0
 

@@ -94,13 +94,15 @@ class Walks(RuleBasedStateMachine):
         max_tokens=st.sampled_from([100, 20, 5]),
         priority=st.integers(0, 2),
         adapter=st.integers(0, 3),
+        end_at_join=st.sampled_from([False, False, True]),
     )
-    def add(self, length: int, letter: str, max_tokens: int, priority: int, adapter: int) -> None:
+    def add(self, length: int, letter: str, max_tokens: int, priority: int, adapter: int, end_at_join: bool) -> None:
         """Adds a request; there are few letters, so that prefixes are alike."""
         name, prompt = f"r{len(self.roots)}", letter * min(length, self.engine.max_model_len - 1)
         self.roots.append(name)
-        self.reference.add(name, len(prompt), max_tokens)
-        self.engine.add(name, prompt, priority, adapter if self.engine.max_loras else 0, max_tokens=max_tokens)
+        self.reference.add(name, len(prompt), max_tokens, end_at_join)
+        params: dict[str, Any] = {"max_tokens": max_tokens, "extra_args": {"end_at_join": end_at_join}}
+        self.engine.add(name, prompt, priority, adapter if self.engine.max_loras else 0, **params)
 
     @precondition(lambda self: self.roots)
     @rule(tokens=st.lists(TOKENS, min_size=5, max_size=5))
@@ -161,6 +163,7 @@ class Walks(RuleBasedStateMachine):
         for branch in (branch for root in self.trees.values() for branch in root.subtree()):
             self.seen[f"ended as {branch.ended_as}"] += 1
             self.seen["ended at a join"] += branch.ended_at_join
+            self.seen["ended at its first join"] += branch.ended_at_join and branch.ends_at_join
             self.seen["ended without children"] += branch.ended_as is not None and branch.wait.join_when == 0
             self.seen["waited by name"] += branch.wait.numbers is not None
             self.seen[f"cancelled as {branch.ended_as}"] += branch.is_cancelled

@@ -6,7 +6,7 @@ has got the wrong one.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,9 +78,15 @@ class PlainEngine:
         self.num_injected = 0
         self.has_slots = True
 
-    def add(self, request_id: str, prompt: str = "pp", max_tokens: int | None = None) -> PlainBranch:
+    def add(
+        self,
+        request_id: str,
+        prompt: str = "pp",
+        max_tokens: int | None = None,
+        extra_args: Mapping[str, Any] | None = None,
+    ) -> PlainBranch:
         """Queue a request, which has a tree from the start here."""
-        params = SimpleNamespace(extra_args=None, max_tokens=max_tokens)
+        params = SimpleNamespace(extra_args=extra_args, max_tokens=max_tokens)
         root = self.driver.add_root(ComputedSequence(request_id, ids(prompt), params))
         self.queue.append(root)
         return root

@@ -27,7 +27,7 @@ class PlainWalks(Walks):
             *(f"abort {queue} at depth {depth}" for queue in ("running", "blocked") for depth in (0, 1)),
             *("ended as stopped", "ended as length", "ended as cancelled", "ended at a join", "waited by name"),
             *("cancelled as stopped", "cancelled as failed", "cancelled at depth 1", "cancelled at depth 2"),
-            "ended without children",
+            *("ended without children", "ended at its first join"),
         }
     )
     num_times: ClassVar[int] = 2

@@ -64,7 +64,7 @@ class TestAsk:
     def test_it_is_told_to_write_an_outline(self, request_: Request) -> None:
         """Within a grammar, without thinking, and with hooks."""
         found = asked(request_)
-        assert (found.model, found.vllm_xargs) == ("m", {"hooks": 1})
+        assert (found.model, found.vllm_xargs) == ("m", {"end_at_join": 1, "hooks": 1})
         content = found.messages[0]["content"]
         assert content.startswith("why?\n\nFirst write only the skeleton") and "three to 10 points" in content
         assert found.regex == outline_or_other_regex(10, False)

@@ -274,7 +274,7 @@ class TestJoin:
             Segment(8, 9, "inserted"),
         )
         assert (merge.position, merge.num_merged, merge.num_cut, merge.num_context) == (5, 4, 0, 13)
-        assert (merge.ends_at_length, merge.error) == (False, None)
+        assert (merge.ends_as, merge.error) == (None, None)
 
     def test_a_tree_that_has_used_up_its_tokens_goes_on_nowhere(self) -> None:
         """Whatever room the model's length has; all results are merged."""
@@ -283,13 +283,23 @@ class TestJoin:
             branch.limits = FEW_TOKENS
         assert [branch.count_sampled() for branch in parent.subtree()] == [True, False]
         merge = merged(parent)
-        assert (merge.num_merged, merge.num_cut, merge.ends_at_length) == (2, 0, True)
+        assert (merge.num_merged, merge.num_cut, merge.ends_as) == (2, 0, "length")
+
+    @pytest.mark.parametrize(("room", "ends_as"), [(50, "stopped"), (2, "length")])
+    def test_a_request_may_end_with_it(self, room: int, ends_as: str) -> None:
+        """As it asks; not where no child is joined, and without room with its length."""
+        parent = parent_of(("a", [20, 21], handler()))
+        parent.limits = replace(parent.limits, end_at_join=True)
+        assert merged(parent, room).ends_as == ends_as
+        alone = parent_of(given=(40,))
+        alone.limits = parent.limits
+        assert merged(alone).ends_as is None
 
     @pytest.mark.parametrize(("room", "kept", "ends"), [(0, 0, True), (2, 2, True), (3, 3, True), (4, 3, False)])
     def test_it_is_cut_to_the_room(self, room: int, kept: int, ends: bool) -> None:
         """A parent without room for another token ends."""
         merge = merged(parent_of(("a", [20, 21, 22], handler())), room)
-        assert (merge.num_merged, merge.num_cut, merge.ends_at_length) == (kept, 3 - kept, ends)
+        assert (merge.num_merged, merge.num_cut, merge.ends_as) == (kept, 3 - kept, "length" if ends else None)
         assert merge.num_context == 9 + kept
         assert [token for span in merge.spans for token in span.token_ids] == [20, 21, 22][:kept]
 

@@ -189,7 +189,7 @@ class TestEvents:
         end(trees, only)
         trees.join(root, awaited(root), merged(root, room=2), num_prefill=3, num_injected=1)
         spans = (Span((20,), "r_child_0", [0]), Span((40,)))
-        join = Joined("r", ("r_child_0",), spans, 0, 3, 1, True, None)
+        join = Joined("r", ("r_child_0",), spans, 0, 3, 1, "length", None)
         assert second.take() == [Ended("r_child_0", "stopped", (1, 2)), join]
         assert join.num_merged == 2
         assert first[2:] == [Ended("r_child_0", "stopped", (1, 2)), join]
@@ -208,7 +208,7 @@ class TestEvents:
         trees.join(root, awaited(root), merged(root), num_prefill=0, num_injected=0)
         trees.end(root)
         assert noted.take() == [
-            Joined("r", ("r_child_0",), (), 0, 0, 0, False, None),
+            Joined("r", ("r_child_0",), (), 0, 0, 0, None, None),
             Ended("r", "stopped", (1, 2)),
         ]
         assert noted.phases == ["live", "live", "blocked", "finished", "live", "finished"]
@@ -227,7 +227,7 @@ class TestEvents:
         output = [Span((20,), "r_child_0", (0,)), Span((3,), "r", (1,))]
         trees.assemble(root, output)
         assert noted.take() == [
-            Joined("r", (), (), 0, 0, 0, False, None),
+            Joined("r", (), (), 0, 0, 0, None, None),
             Ended("r", "stopped", (1, 2)),
             Assembled("r", ("r_child_0",), tuple(output)),
         ]

@@ -55,6 +55,9 @@ class Limits:
     stream_children: bool = False
     """If true, the output of each step carries what the request's children have sampled."""
 
+    end_at_join: bool = False
+    """If true, the request's own sequence ends where it first gets its children's results."""
+
 
 def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | None) -> Limits:
     """The engine's limits, tightened as the request asks.
@@ -70,7 +73,7 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     )
     given = extra_args or {}
     _check_names(given)
-    for name in ("hooks", "stream_children"):
+    for name in ("hooks", "stream_children", "end_at_join"):
         if name in given:
             limits = replace(limits, **{name: _check_switch(name, given[name])})
     for name in _MIN_VALUES:

@@ -87,7 +87,9 @@ def ask(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any, s
         form = outline_or_other_regex if may_be_other else outline_regex
         constrain(request, form(most, bool(concludes)))
     request.chat_template_kwargs = {"enable_thinking": False, **(request.chat_template_kwargs or {})}
-    request.vllm_xargs = {**(request.vllm_xargs or {}), "hooks": 1}
+    # Nothing but an EOS could follow the points.
+    ending = {} if concludes else {"end_at_join": 1}
+    request.vllm_xargs = {**(request.vllm_xargs or {}), **ending, "hooks": 1}
     setattr(request, VIEW, Asked(own, bool(getattr(request, "stream_children", False))))
     request.stream_children = bool(request.stream)
 

@@ -191,6 +191,11 @@ class Branch(Generic[S]):
         return self.ended_as == "failed"
 
     @property
+    def ends_at_join(self) -> bool:
+        """Whether it is a request's own sequence, which ends where it first gets its children's results."""
+        return self.parent is None and self.limits.end_at_join
+
+    @property
     def num_context(self) -> int:
         """Tokens of its context: of its prompt, and of its output but for what was replaced."""
         return len(self.sequence.prompt_token_ids) + len(self.sequence.output_token_ids) - self.num_replaced

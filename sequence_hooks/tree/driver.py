@@ -215,7 +215,7 @@ class ForkJoinDriver(Generic[E]):
         num_computed = self._cut_kv(branch, merge)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
-        ends = branch.ended_as is not None or merge.ends_at_length
+        ends = branch.ended_as is not None or merge.ends_as is not None
         branch.place(branch.positions.until(merge.num_kept) if ends else positions)
         injected = None if ends else self._inject(branch, children, merge)
         num_injected = 0 if injected is None else len(injected.copies)
@@ -226,7 +226,7 @@ class ForkJoinDriver(Generic[E]):
         elif self.trees.end(branch, wait=self._at_end):
             self._finish(branch)
         else:
-            # The join has filled the model's length, and other children are not done.
+            # It ends with a join by name or the model's length, and other children are not done.
             self._scheduler.block_sequence(branch)
 
     def _cancel(self, children: Sequence[Branch[E]]) -> None:
@@ -250,7 +250,8 @@ class ForkJoinDriver(Generic[E]):
         What comes in the place of something is text: its children have seen what is not there any more.
         """
         kept = branch.positions.until(merge.num_kept)
-        if self._special_kwargs.position_rule == "sequential" or branch.ended_as is not None:
+        ends = branch.ended_as is not None or merge.ends_as == "stopped"
+        if self._special_kwargs.position_rule == "sequential" or ends:
             return kept
         seeing = [child for child in children if child.sees_parent and not merge.num_replaced]
         strands = {child.request_id: child.strand for child in seeing}

@@ -101,8 +101,8 @@ class Joined(_Event, frozen=True):
     num_injected: int
     """Merged tokens that came with their KV."""
 
-    ends_at_length: bool
-    """Whether it has no room for another token."""
+    ends_as: Outcome | None
+    """How it ends with it; None if it goes on."""
 
     error: str | None
     num_replaced: int = 0

@@ -203,12 +203,11 @@ class DependencyManager(Generic[S]):
         self._unsettled.pop(branch, None)
         # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
         is_empty = not merge.spans and not merge.num_replaced
-        has_asked = branch.ended_as is None and not (merge.ends_at_length and is_empty)
+        has_asked = branch.ended_as is None and not (merge.ends_as == "length" and is_empty)
         is_merged = has_asked or bool(children)
         branch.phase, branch.resumed_with, branch.awaits_resume = "live", (), False
         branch.replacement = NO_REPLACEMENT
-        if merge.ends_at_length and branch.ended_as is None:
-            branch.ended_as = "length"
+        branch.ended_as = branch.ended_as or merge.ends_as
         branch.ended_at_join = branch.ended_as is not None
         if is_merged:
             self._note_join(branch, children, merge, num_prefill)
@@ -219,7 +218,7 @@ class DependencyManager(Generic[S]):
             num_cut=merge.num_cut,
             num_prefill=num_prefill,
             num_injected=num_injected,
-            ends_at_length=merge.ends_at_length,
+            ends_as=merge.ends_as,
             error=merge.error,
             num_replaced=merge.num_replaced,
         )

@@ -55,6 +55,7 @@ from sequence_hooks.tree.ids import child_id
 from sequence_hooks.tree.merge import Encode, Span, cut_to, inserted, merge, num_tokens
 from sequence_hooks.tree.positions import Positions, num_within
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
+from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.transcript import N, finished
 from sequence_hooks.tree.wait import Wait
 
@@ -107,8 +108,9 @@ class Merge:
     num_context: int
     """Tokens in the context after the join, including the prompt."""
 
-    ends_at_length: bool
-    """Whether no room is left for another token, in the model's length or in what the tree may sample."""
+    ends_as: Outcome | None
+    """How its sequence ends with it: "length" if no room is left for another token, in the model's length or in what
+    the tree may sample, "stopped" if it is to end at its join, and None if it goes on."""
 
     error: str | None
     """The first error of a join function."""
@@ -236,6 +238,8 @@ def join(
         spans.append(inserted(branch.resumed_with, None))
     fitting = [span for span in cut_to(spans, num_free) if span.token_ids]
     num_merged = num_tokens(fitting)
+    is_full = num_merged == num_free or branch.has_used_up
+    stops = bool(children) and branch.ends_at_join
     return Merge(
         position=num_output,
         num_replaced=branch.num_context - num_kept,
@@ -243,7 +247,7 @@ def join(
         segments=tuple(segments(fitting, num_output)),
         num_cut=num_tokens(spans) - num_merged,
         num_context=num_kept + num_merged,
-        ends_at_length=num_merged == num_free or branch.has_used_up,
+        ends_as="length" if is_full else "stopped" if stops else None,
         error=error,
     )
 
@@ -266,7 +270,7 @@ def within(merge: Merge, positions: Positions, max_len: int) -> Merge:
         segments=tuple(segments(spans, merge.position)),
         num_cut=merge.num_cut + merge.num_merged - num_fitting,
         num_context=first + num_fitting,
-        ends_at_length=True,
+        ends_as="length",
     )
 
 
@@ -283,7 +287,7 @@ def keeps_kv(child: Branch[Any]) -> bool:
     has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
-    goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces
+    goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces and not parent.ends_at_join
     has_lost_kv = parent.phase == "blocked" and not parent.sequence.num_computed_tokens
     return has_result and goes_on and not has_lost_kv
 

@@ -129,19 +129,23 @@ class ChildRequests:
         return self.sequence_of(child)
 
     def append_merge(self, branch: V1Branch, merge: Merge) -> None:
-        """Cut what a join replaces from the context of a request, and append what it merges. If that leaves no room for
-        another token, the request has ended.
+        """Cut what a join replaces from the context of a request, and append what it merges. The request may have
+        ended with it.
         """
         if merge.num_replaced:
             branch.sequence.keep_output(merge.num_kept)
             cut_context(branch.sequence.request, merge.num_kept)
         for span in merge.spans:
             branch.sequence.append_merged(span.token_ids)
-        if merge.ends_at_length:
-            branch.sequence.note_end(RequestStatus.FINISHED_LENGTH_CAPPED)
+        if merge.ends_as is not None:
+            branch.sequence.note_end(_ENDS[merge.ends_as])
 
     def _result_text(self, token_ids: Sequence[int]) -> str:
         return self.decode(token_ids, True)
+
+
+_ENDS = {"length": RequestStatus.FINISHED_LENGTH_CAPPED, "stopped": RequestStatus.FINISHED_STOPPED}
+"""The status of a request that ends with a join."""
 
 
 def _no_text(token_ids: Sequence[int]) -> str:

@@ -401,7 +401,7 @@ class HookScheduler(ReleaseScheduler):
             self._kept.release_settled(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
-        """Finish a BLOCKED request with the end that it had, or with the model's length."""
+        """Finish a BLOCKED request with the end that it had, or that its join is."""
         request, ended_with = branch.sequence.request, branch.sequence.ended_with
         assert ended_with is not None
         request.status = ended_with

@@ -13,7 +13,7 @@ from sequence_hooks.config.limits import limits_of
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.serving.usage import COUNT_TREE
-from sequence_hooks.tree.events import Assembled, Joined, Limited, TreeEvent
+from sequence_hooks.tree.events import Assembled, Ended, Joined, Limited, TreeEvent
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.transcript import waiting_of
 from sequence_hooks.v1.frontend.final_order import assembled
@@ -31,6 +31,7 @@ from sequence_hooks.v1.wire import (
     STATS,
     CoreHookStats,
     LoggedEvent,
+    TextEnd,
     decode,
 )
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
@@ -231,8 +232,9 @@ class HookOutputProcessor(OutputProcessor):
             if type(state) is HookRequestState:
                 self._add_root(state)
             branch = self._replay.branches.get(request_id)
-            if logged.text_end is not None and branch is not None and branch.phase == "live":
-                branch.sequence.detokenizer.end_with(logged.text_end)
+            end = logged.text_end
+            if end is not None and branch is not None and branch.phase == "live" and _cuts_text(logged.event, end):
+                branch.sequence.detokenizer.end_with(end)
 
     def _add_root(self, state: RequestState) -> None:
         state.__class__ = TreeRequestState
@@ -255,3 +257,8 @@ class HookOutputProcessor(OutputProcessor):
         if root is not None:
             del self._states[root]
             self._replay.forget(root)
+
+
+def _cuts_text(event: TreeEvent, end: TextEnd) -> bool:
+    """Whether what has ended a sequence is left out of its text. One that ends at its join has sampled nothing such."""
+    return end.num_characters is not None or (isinstance(event, Ended) and event.ending[0] < event.ending[1])

@@ -123,7 +123,7 @@ class Replay:
             segments=tuple(segments(spans, start)),
             num_cut=event.num_cut,
             num_context=branch.num_context - event.num_replaced,
-            ends_at_length=event.ends_at_length,
+            ends_as=event.ends_as,
             error=event.error,
         )
         children = [self.branches[child] for child in event.children]
