@@ -4,15 +4,18 @@
     sequence    prefill of the prompt, then a step for each token
     client      prefill of the prompt, a step for each token of the outline, prefill of what asks for the points, and as
                 many steps as the longest expansion has tokens
-    skeleton    the same, and a prefill of the joined text
+    skeleton    the same
+    trained     the same, but an expansion begins where it is promised, while the outline goes on
 
-Questions at once are in the same phase at the same time. A step takes the longer, the more sequences decode in it.
+Where something follows the expansions, they are prefilled for it, and it takes a step for each of its tokens. Questions
+at once begin together. A step takes the longer, the more sequences decode in it.
 """
 
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from benchmarks.language.ways import Outcome
@@ -51,22 +54,22 @@ class StepTimes:
         share = (count - low) / (high - low)
         return self.decode[low] * (1 - share) + self.decode[high] * share
 
-    def side_by_side(self, lengths: Sequence[int]) -> float:
-        """Sequences of these lengths that begin together."""
-        return sum(self.step(sum(length > done for length in lengths)) for done in range(max(lengths, default=0)))
+
+def counts(outcome: Outcome) -> list[int]:
+    """How many sequences decode in each step of an answer's plan."""
+    if not outcome.lengths:
+        return [1] * (outcome.num_outline or outcome.num_tokens)
+    spans = [(0, outcome.num_outline)]
+    spans += [(start, start + length) for start, length in zip(outcome.starts, outcome.lengths, strict=True)]
+    num_joined = max(end for _, end in spans)
+    joined = [sum(start <= step < end for start, end in spans) for step in range(num_joined)]
+    return joined + [1] * outcome.num_closing
 
 
-def bound(times: StepTimes, outcomes: Sequence[Outcome], joins: bool) -> float:
-    """Seconds until all of a group's answers have ended.
-
-    Args:
-        joins: Whether the expansions are prefilled once more.
-    """
-    num_prefilled = sum(each.num_prompt + each.num_prefix + joins * sum(each.lengths) for each in outcomes)
-    if any(each.lengths for each in outcomes):
-        outlines = times.side_by_side([each.num_outline for each in outcomes])
-        expansions = times.side_by_side([length for each in outcomes for length in each.lengths])
-        decoding = outlines + expansions
-    else:
-        decoding = times.side_by_side([each.num_tokens for each in outcomes])
+def bound(times: StepTimes, outcomes: Sequence[Outcome]) -> float:
+    """Seconds until all of a group's answers have ended."""
+    decoding = sum(times.step(sum(each)) for each in zip_longest(*map(counts, outcomes), fillvalue=0))
+    num_prefilled = sum(
+        each.num_prompt + each.num_prefix + (sum(each.lengths) if each.num_closing else 0) for each in outcomes
+    )
     return decoding + num_prefilled * times.prefilled_token

@@ -32,7 +32,9 @@ class _Open:
     """A request that runs."""
 
     done: "asyncio.Future[Answered]"
-    forks: bool
+    hides_outline: bool
+    """Whether a reader sees nothing but what children write."""
+
     token_ids: list[int] = field(default_factory=list)
     first: float = 0.0
 
@@ -59,7 +61,7 @@ class InProcess:
         """The answer to one request; see `Caller`."""
         self._num_requests += 1
         name = str(self._num_requests)
-        self._open[name] = _Open(asyncio.get_running_loop().create_future(), wanted.forks)
+        self._open[name] = _Open(asyncio.get_running_loop().create_future(), bool(wanted.question))
         self._engine.add_request(name, {"prompt_token_ids": list(wanted.prompt)}, _params(wanted))
         if self._stepping is None or self._stepping.done():
             self._stepping = asyncio.create_task(self._step_until_idle())
@@ -88,7 +90,7 @@ class InProcess:
         # An output may have nothing but what children have sampled.
         new = [token_id for completion in output.outputs for token_id in completion.token_ids]
         request.token_ids += new
-        has_begun = bool(output.child_deltas) if request.forks else bool(new)
+        has_begun = bool(output.child_deltas) if request.hides_outline else bool(new)
         if has_begun and not request.first:
             request.first = time.perf_counter()
         if output.finished:
@@ -115,6 +117,7 @@ def _params(wanted: Wanted) -> SamplingParams:
         min_tokens=wanted.max_tokens if wanted.has_length else 0,
         ignore_eos=wanted.has_length,
         stop=list(wanted.stop),
+        stop_token_ids=list(wanted.stop_token_ids),
         structured_outputs=StructuredOutputsParams(regex=wanted.regex) if wanted.regex else None,
         extra_args={"hooks": 1, "stream_children": 1} if wanted.forks else None,
         output_kind=RequestOutputKind.DELTA,
@@ -124,11 +127,19 @@ def _params(wanted: Wanted) -> SamplingParams:
 def _answered(request: _Open, completion: Any) -> Answered:
     segments: Sequence[Any] = getattr(completion, "segments", ())
     replaced = sum(each.end - each.start for each in segments if each.is_replaced)
-    children = getattr(completion, "children", ())
+    children, joins = getattr(completion, "children", ()), getattr(completion, "joins", ())
+    num_outline = num_closing = 0
+    if joins:
+        start, end = joins[-1].position, joins[-1].position + joins[-1].num_merged
+        sampled = [each for each in segments if each.origin == "sampled"]
+        num_outline = sum(each.end - each.start for each in sampled if each.start < start)
+        num_closing = len(request.token_ids) - end
     return Answered(
-        tuple(request.token_ids[replaced:] if request.forks else request.token_ids),
+        tuple(request.token_ids[replaced:]),
         request.first or time.perf_counter(),
-        replaced,
+        num_outline,
         sum(len(child.prefix_token_ids) for child in children),
+        tuple(child.spawn_position for child in children),
         tuple(len(child.token_ids) for child in children),
+        num_closing,
     )

@@ -60,7 +60,8 @@ def _body(wanted: Wanted) -> tuple[str, dict[str, Any]]:
         body["structured_outputs"] = {"regex": wanted.regex}
     if wanted.forks:
         body["vllm_xargs"] = {"hooks": 1}
-    return "/v1/completions", {**body, "prompt": list(wanted.prompt), "stop": list(wanted.stop)}
+    tags = {"stop_token_ids": list(wanted.stop_token_ids)}
+    return "/v1/completions", {**body, "prompt": list(wanted.prompt), "stop": list(wanted.stop), **tags}
 
 
 async def _chunks(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from benchmarks.forkjoin.verdicts import quartiles
-from benchmarks.language.bounds import StepTimes, bound
+from benchmarks.language.bounds import StepTimes, bound, counts
 from benchmarks.language.measure import Group, by_way
 from benchmarks.language.ways import Outcome
 
@@ -20,14 +20,14 @@ that are asked at once are one of {num_groups} groups, and a last group that is 
 | way | |
 | --- | --- |
 | skeleton | one request, `NAME:skeleton`, which may give no answer without an outline |
-| client | a request for the same outline, then one for each point, at once, with the contexts of skeleton's children |
+| client | a request for the same outline, then one for each point, at once, and one for what follows, if any |
 | trained | one request to a model that was trained to fork |
 | sequence | one ordinary request, of the same engine, for as many tokens as the first way's answer has |
 
 All ways use one engine with hooks, which only `skeleton` and `trained` ask for. The bound of a way is what its steps
 take if nothing else takes any time: steps and prefilled tokens of its plan, each as long as the steps of the same run
 were (`benchmarks/language/bounds.py`). Times of steps are known in process alone, so over HTTP the bounds are those of
-the process. The first token is the first that a reader sees: nobody is shown an outline.
+the process. The first token is the first that a reader sees, who is shown no outline but a trained model's.
 """
 
 
@@ -108,7 +108,7 @@ def _counts(ways: dict[str, list[Group]]) -> str:
             lambda each: max(each.lengths, default=0),
         ]
         told = [f"{_median(groups, figure):.0f}" for figure in figures]
-        steps = _median(groups, _num_steps)
+        steps = _median(groups, lambda each: len(counts(each)))
         known = any(each.steps for each in groups)
         rows.append(
             [
@@ -121,14 +121,8 @@ def _counts(ways: dict[str, list[Group]]) -> str:
     return markdown(headers, rows)
 
 
-def _num_steps(outcome: Outcome) -> float:
-    if not outcome.lengths:
-        return outcome.num_tokens
-    return outcome.num_outline + max(outcome.lengths)
-
-
 def _bounds(groups: Sequence[Group], times: StepTimes) -> list[float]:
-    return [bound(times, each.outcomes, joins=each.way in ("skeleton", "trained")) for each in groups]
+    return [bound(times, each.outcomes) for each in groups]
 
 
 def _seconds_of(group: Group) -> float:

@@ -23,6 +23,7 @@ class Wanted:
     max_tokens: int = MAX_TOKENS
     regex: str | None = None
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     has_length: bool = False
     """Whether it samples exactly ``max_tokens``."""
 
@@ -44,13 +45,19 @@ class Answered:
     """When a reader had its first token, by the clock `time.perf_counter`."""
 
     num_outline: int = 0
-    """Tokens that the join has replaced."""
+    """Tokens that the answer's own sequence has sampled before its join."""
 
     num_prefix: int = 0
     """Tokens that children have beside their parent's context and what they sampled."""
 
+    starts: tuple[int, ...] = ()
+    """After how many tokens of the outline each child was spawned."""
+
     lengths: tuple[int, ...] = ()
     """Tokens that each child has sampled."""
+
+    num_closing: int = 0
+    """Tokens that the answer's own sequence has sampled after its join."""
 
 
 class Caller(Protocol):
@@ -116,6 +123,36 @@ class Prompts:
     def forking(self, question: str) -> Wanted:
         """A request to a model that was trained to fork."""
         return Wanted(self._ids([{"role": "user", "content": question}]), forks=True)
+
+    def tagged(self, question: str) -> Wanted:
+        """A client's request to such a model for what comes before the join."""
+        return replace(self.forking(question), forks=False, stop_token_ids=(self._tag("sync_token"),))
+
+    @property
+    def num_child_prefix(self) -> int:
+        """Tokens between such a model's outline and what a child writes."""
+        return len(self._text("child_prefix"))
+
+    def tagged_expansions(self, outline: Wanted, sampled: Sequence[int]) -> list[Wanted]:
+        """A client's requests for what such a model's children would write."""
+        promise, prefix = self._tag("promise_token"), self._text("child_prefix")
+        params = self._special_kwargs.child_sampling_params or {}
+        ends = [index + 1 for index, token_id in enumerate(sampled) if token_id == promise]
+        return [Wanted((*outline.prompt, *sampled[:end], *prefix), params["max_tokens"]) for end in ends]
+
+    def closing(self, outline: Wanted, sampled: Sequence[int], expansions: Sequence[Sequence[int]]) -> Wanted:
+        """A client's request for what follows the join."""
+        merged = list[int]()
+        for number, each in enumerate(expansions):
+            ended = each[-1:] == (self._tokenizer.eos_token_id,)
+            merged += [*(self._text("merge_separator") if number else ()), *(each[:-1] if ended else each)]
+        return Wanted((*outline.prompt, *sampled, *merged))
+
+    def _tag(self, field: str) -> int:
+        return int(self._tokenizer.convert_tokens_to_ids(getattr(self._special_kwargs, field)))
+
+    def _text(self, field: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(getattr(self._special_kwargs, field), add_special_tokens=False))
 
     def _ids(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
         text = self._tokenizer.apply_chat_template(

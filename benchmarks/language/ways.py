@@ -25,8 +25,14 @@ class Outcome:
     num_prefix: int = 0
     """Tokens that ask for the points, and begin their expansions."""
 
+    starts: tuple[int, ...] = ()
+    """After how many tokens of the outline each expansion begins."""
+
     lengths: tuple[int, ...] = ()
     """Tokens of each expansion."""
+
+    num_closing: int = 0
+    """Tokens that follow the expansions."""
 
 
 async def skeleton(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
@@ -47,7 +53,8 @@ async def client(caller: Caller, prompts: Prompts, question: str, num_tokens: in
     first = found[0].first if found else outline.first
     num_prefix = sum(len(each.prompt) - len(wanted.prompt) - len(outline.token_ids) for each in asked)
     text = tuple(token_id for each in found for token_id in each.token_ids)
-    whole = Answered(text, first, len(outline.token_ids), num_prefix, lengths)
+    starts = (len(outline.token_ids),) * len(found)
+    whole = Answered(text, first, len(outline.token_ids), num_prefix, starts, lengths)
     return _outcome(question, "client", start, whole, len(wanted.prompt))
 
 
@@ -63,9 +70,32 @@ async def trained(caller: Caller, prompts: Prompts, question: str, num_tokens: i
     return _outcome(question, "trained", start, await caller.call(wanted), len(wanted.prompt))
 
 
+async def tagging_client(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
+    """A request to a model that was trained to fork, then one for each of its children, and one for the rest."""
+    wanted, start = prompts.tagged(question), time.perf_counter()
+    outline = await caller.call(wanted)
+    asked = prompts.tagged_expansions(wanted, outline.token_ids)
+    found = await asyncio.gather(*map(caller.call, asked))
+    expansions = [each.token_ids for each in found]
+    rest = await caller.call(prompts.closing(wanted, outline.token_ids, expansions)) if found else Answered((), 0.0)
+    num_outline = len(outline.token_ids)
+    num_prefix = len(asked) * prompts.num_child_prefix
+    text = (*outline.token_ids, *(token_id for each in expansions for token_id in each), *rest.token_ids)
+    whole = Answered(
+        text,
+        outline.first,
+        num_outline,
+        num_prefix,
+        (num_outline,) * len(found),
+        tuple(map(len, expansions)),
+        len(rest.token_ids),
+    )
+    return _outcome(question, "client", start, whole, len(wanted.prompt))
+
+
 Way = Callable[[Caller, Prompts, str, int], Awaitable[Outcome]]
 UNTRAINED: tuple[Way, ...] = (skeleton, client, sequence)
-TRAINED: tuple[Way, ...] = (trained, sequence)
+TRAINED: tuple[Way, ...] = (trained, tagging_client, sequence)
 """The first one says how many tokens the last one samples."""
 
 
@@ -80,5 +110,7 @@ def _outcome(question: str, way: str, start: float, found: Answered, num_prompt:
         num_prompt,
         found.num_outline,
         found.num_prefix,
+        found.starts,
         found.lengths,
+        found.num_closing,
     )

@@ -4,6 +4,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from benchmarks.language.__main__ import saved
-from benchmarks.language.bounds import StepTimes, bound
+from benchmarks.language.bounds import StepTimes, bound, counts
 from benchmarks.language.measure import Group, groups_of, measure, sizes_for
 from benchmarks.language.over_http import OverHttp
 from benchmarks.language.page import percentile, write_page
@@ -24,6 +25,13 @@ from mytests.server.published import save_model
 from sequence_hooks.config import SpecialKwargs
 
 FIELDS: dict[str, Any] = {"protocol": "skeleton", "max_children": 2}
+TAGS: dict[str, Any] = {
+    "promise_token": "<|im_start|>",
+    "sync_token": "<|im_end|>",
+    "child_prefix": ">",
+    "merge_separator": "\n",
+    "child_sampling_params": {"max_tokens": 6},
+}
 OUTLINE = "1. aa\n2. bb\n###"
 TOLD: dict[str, object] = {
     "command": "`a command`",
@@ -56,13 +64,13 @@ class Fake:
         self.asked.append(wanted)
         outline = tuple(SKELETON.ids(OUTLINE))
         if wanted.forks:
-            return Answered((7,) * 20, 0.0, len(outline), 30, (8, 8))
+            return Answered((7,) * 20, 0.0, len(outline), 30, (len(outline),) * 2, (8, 8))
         return Answered(outline if wanted.regex else (7,) * min(8, wanted.max_tokens), 0.0)
 
 
-def prompts() -> Prompts:
+def prompts(fields: dict[str, Any] = FIELDS) -> Prompts:
     """Those of a tokenizer of bytes."""
-    return Prompts(SKELETON.tokenizer, SpecialKwargs(**FIELDS))
+    return Prompts(SKELETON.tokenizer, SpecialKwargs(**fields))
 
 
 def listed(groups: AsyncIterator[Group]) -> list[Group]:
@@ -74,10 +82,10 @@ def listed(groups: AsyncIterator[Group]) -> list[Group]:
     return asyncio.run(collect())
 
 
-def measured(caller: Any, ways: Any = UNTRAINED, num_questions: int = 2) -> list[Group]:
-    """All groups of some questions."""
-    questions = read_questions(DEFAULT, num_questions)
-    return listed(measure("Outlines, in process", caller, prompts(), ways, questions))
+def measured(caller: Any, ways: Any = UNTRAINED, own: Prompts | None = None) -> list[Group]:
+    """All groups of two questions."""
+    questions = read_questions(DEFAULT, 2)
+    return listed(measure("Outlines, in process", caller, own or prompts(), ways, questions))
 
 
 class TestQuestions:
@@ -128,8 +136,24 @@ class TestWays:
     def test_a_trained_model_is_asked_as_it_is(self) -> None:
         """Without a grammar, and with hooks."""
         caller = Fake()
-        assert {each.way for each in measured(caller, TRAINED)} == {"trained", "sequence"}
+        assert {each.way for each in measured(caller, TRAINED, prompts(TAGS))} == {"trained", "client", "sequence"}
         assert not any(each.regex for each in caller.asked)
+
+    def test_a_client_of_a_trained_model_asks_for_what_its_children_have(self) -> None:
+        """And for what follows the join, after their results without the EOS that ended them."""
+        own = prompts(TAGS)
+        outline = own.tagged("why?")
+        sampled = SKELETON.ids("a<|im_start|>b<|im_start|><|im_end|>")
+        one, two = own.tagged_expansions(outline, sampled)
+        num_prompt = len(outline.prompt)
+        assert [SKELETON.text(each.prompt[num_prompt:]) for each in (one, two)] == [
+            "a<|im_start|>>",
+            "a<|im_start|>b<|im_start|>>",
+        ]
+        assert (outline.stop_token_ids, one.max_tokens) == (tuple(SKELETON.ids("<|im_end|>")), 6)
+        eos = SKELETON.tokenizer.eos_token_id
+        closing = own.closing(outline, sampled, [(*SKELETON.ids("cd"), eos), tuple(SKELETON.ids("e"))])
+        assert SKELETON.text(closing.prompt[num_prompt + len(sampled) :]) == "cd\ne"
 
 
 class TestBounds:
@@ -142,13 +166,23 @@ class TestBounds:
 
     def test_an_answer_in_sequence_takes_a_step_a_token(self) -> None:
         """After its prompt's prefill."""
-        assert bound(self.TIMES, [Outcome("q", "sequence", 0, 0, 10, num_prompt=5)], joins=False) == 15.0
+        assert bound(self.TIMES, [Outcome("q", "sequence", 0, 0, 10, num_prompt=5)]) == 15.0
 
     def test_points_take_as_long_as_the_longest(self) -> None:
-        """After the outline and what asks for them; a join prefills them once more."""
-        outcome = Outcome("q", "skeleton", 0, 0, 9, num_prompt=5, num_outline=2, num_prefix=4, lengths=(1, 3))
-        assert bound(self.TIMES, [outcome], joins=False) == 5 + 2 + 4 + (2 + 1 + 1)
-        assert bound(self.TIMES, [outcome], joins=True) == 5 + 2 + 4 + (2 + 1 + 1) + 4
+        """After the outline and what asks for them; what follows prefills them once more."""
+        outcome = Outcome("q", "skeleton", 0, 0, 9, 5, num_outline=2, num_prefix=4, starts=(2, 2), lengths=(1, 3))
+        assert bound(self.TIMES, [outcome]) == 5 + 2 + 4 + (2 + 1 + 1)
+        assert bound(self.TIMES, [replace(outcome, num_closing=3)]) == 5 + 2 + 4 + (2 + 1 + 1) + 4 + 3
+
+    def test_points_that_are_promised_begin_before_the_outline_ends(self) -> None:
+        """Each decodes beside the rest of it."""
+        outcome = Outcome("q", "trained", 0, 0, 9, 5, num_outline=4, starts=(2, 4), lengths=(1, 3), num_closing=1)
+        assert counts(outcome) == [1, 1, 2, 1, 1, 1, 1, 1]
+
+    def test_questions_at_once_begin_together(self) -> None:
+        """A step is one of all that decode then."""
+        short, long = (Outcome("q", "sequence", 0, 0, num_tokens, 0) for num_tokens in (1, 3))
+        assert bound(self.TIMES, [short, long]) == 2 + 1 + 1
 
     def test_without_steps_there_is_none(self) -> None:
         """A server tells of no step."""
