@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -40,6 +40,7 @@ PART_VARIABLE = "RUNNING_PART"
 FOLDER_VARIABLE = "DURATIONS_FOLDER"
 INTERRUPTED = 130
 _PATIENCE = 10
+_LOOK_SECONDS = 0.5
 _LOCAL_FLAGS = re.compile(r"(^|\s)(-j\d*|--jobserver-\w+=\S+)(?=\s|$)")
 """What a make that runs parts was told about its own processes, and cannot share with those of its parts."""
 
@@ -108,8 +109,8 @@ class Runner:
                 for label, parts in chains:
                     shown = f"{label:{width}} | " if len(chains) > 1 else ""
                     running.append(pool.submit(self._chain, shown, chain(parts, self._shared())))
-                went_well = [each.result() for each in running]
-                pool.submit(self._chain, "", chain(self._either, then), all(went_well)).result()
+                went_well = [_awaited(each) for each in running]
+                _awaited(pool.submit(self._chain, "", chain(self._either, then), all(went_well)))
             except KeyboardInterrupt as error:
                 with self._starting:
                     self._is_stopped = True
@@ -175,6 +176,13 @@ class Runner:
         with self._writing:
             sys.stdout.buffer.write(label.encode() + line)
             sys.stdout.buffer.flush()
+
+
+def _awaited(future: Future[bool]) -> bool:
+    """What it returns. A signal that comes just before a wait, or to another thread, does not end that wait."""
+    while wait([future], _LOOK_SECONDS).not_done:
+        pass
+    return future.result()
 
 
 def summary(title: str, parts: Sequence[Ran]) -> str:

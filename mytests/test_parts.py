@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,21 @@ def test_a_run_that_is_ended_ends_its_parts(folder: Path) -> None:
     assert process.returncode == INTERRUPTED
     assert told.splitlines()[-1] == "interrupted"
     assert outcomes(folder) == {"a": "failed", "b": "not run"}
+
+
+def test_a_signal_that_does_not_end_a_wait_ends_the_run(folder: Path) -> None:
+    """As one that another thread gets, or that comes just before the wait."""
+
+    def tell_this_thread() -> None:
+        while not (folder / "begun").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    telling = threading.Thread(target=tell_this_thread)
+    telling.start()
+    assert main(["these", "--then", f"a=touch {folder}/begun; exec sleep 60"]) == INTERRUPTED
+    telling.join()
+    assert outcomes(folder) == {"a": "failed"}
 
 
 def test_the_processes_of_a_make_are_not_those_of_its_parts(
