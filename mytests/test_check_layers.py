@@ -135,6 +135,7 @@ ONLY_TEXT, ANY_MEDIA = (SimpleNamespace(language_model_only=only) for only in (T
     [
         ({}, (FULL,)),
         ({"use_mla": True}, (LATENT,)),
+        ({"hf_text_config": PretrainedConfig(kv_lora_rank=64)}, (FULL,)),
         ({"is_attention_free": True}, (STATE,)),
         ({"is_hybrid": True}, (FULL, STATE)),
         ({"hf_text_config": PretrainedConfig(layer_types=["linear_attention", "full_attention"])}, (FULL,)),

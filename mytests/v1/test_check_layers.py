@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+import vllm
 from mytests.fuzz_architectures import config_of
 from mytests.tiers import names
-from sequence_hooks.check.layers import CHUNK, FULL, LATENT, STATE, WINDOW, Layers
-from vllm.version import __version__ as version
+from sequence_hooks.check.layers import CHUNK, FULL, STATE, WINDOW, Layers
 
 KINDS = {
     "qwen3": (FULL,),
     "glm4": (FULL,),
-    "minicpm3": (LATENT,),
+    "minicpm3": (FULL,),
     "gemma3_text": (FULL, WINDOW),
     "exaone4": (FULL, WINDOW),
     "mistral": (WINDOW,),
@@ -31,4 +31,4 @@ def test_kinds_are_those_of_the_model(architecture: str, tmp_path: Path) -> None
     config = config_of(architecture)
     config.save_pretrained(tmp_path)
     layers = Layers.of(str(tmp_path), config, trusts_code=False)
-    assert layers == Layers(KINDS[architecture], None, False, f"by vLLM {version}")
+    assert layers == Layers(KINDS[architecture], None, False, f"by vLLM {vllm.__version__}")

@@ -96,8 +96,9 @@ def _by_vllm(model: Any, version: str) -> Layers:
         (model.is_diffusion, "model", model.model, ONE_BY_ONE),
     ]
     kinds = _kinds_of(model.hf_text_config)
-    if model.use_mla and FULL in kinds:
-        kinds = kinds - {FULL} | {LATENT}
+    if not kinds.isdisjoint((FULL, LATENT)):
+        # Some models with latent vectors compute their keys and values from them, and keep these.
+        kinds = kinds - {FULL, LATENT} | {LATENT if model.use_mla else FULL}
     if model.is_attention_free:
         kinds = {STATE}
     elif model.is_hybrid:
