@@ -150,7 +150,8 @@ is loaded.
 
 The registry has {count} architectures, of which {count - drafts} can be served by themselves. Hooks work with
 {counts["work"]} of these, {counts["named"]} are as the language model that their configuration names, and
-{counts["refused"]} are refused when the engine starts, by the message below.
+{counts["refused"]} are refused when the engine starts, by the message below. `python -m build_tools.recipes FOLDER`
+counts the recipes in the source archive of a release by these classes.
 
 - A class says which kinds of layers are in the code of its architectures and in all that it uses. A configuration may
   have fewer of them, and may give a window to all layers of any architecture (`sliding_window`).
