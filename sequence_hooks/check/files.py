@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's files say: its tokenizer, its vocabulary, its length."""
+"""What a model's files say: its tokenizer, its vocabulary, its length, its layers."""
 
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sequence_hooks.check.layers import Layers
 from sequence_hooks.handlers.triggers import Decoder
 
 
@@ -26,6 +27,8 @@ class ModelFiles:
 
     chat: Callable[[list[dict[str, str]]], list[int]]
     """The tokens of a conversation."""
+
+    layers: Layers
 
     @classmethod
     def of(cls, model: str, max_len: int | None, trusts_code: bool) -> "ModelFiles":
@@ -49,6 +52,7 @@ class ModelFiles:
             has_chat_template=getattr(tokenizer, "chat_template", None) is not None,
             hidden=_hidden(tokenizer),
             chat=tokenizer.apply_chat_template,
+            layers=Layers.of(model, config, trusts_code),
         )
 
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.check.files import ModelFiles
+from sequence_hooks.check.layers import CHUNK, STATE, WINDOW, Layers
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import abbreviated, describe_error
+from sequence_hooks.config.model_layers import media_positions, not_injected
 from sequence_hooks.config.presets import fields_of
 from sequence_hooks.config.tokens import resolve, single_token
 from sequence_hooks.handlers.builtin import make_handlers
@@ -29,6 +31,7 @@ def findings(special_kwargs: SpecialKwargs, files: ModelFiles) -> Iterator[Findi
     protocol = special_kwargs.protocol
     named = "" if protocol is None else f"protocol {protocol}: {', '.join(fields_of(protocol))}"
     yield Finding("fields", True, named or "valid")
+    yield layers_finding(files.layers, special_kwargs.injects_kv)
     try:
         resolved = resolve(special_kwargs, lambda: files.tokenizer, files.vocab_size)
     except ValueError as error:
@@ -48,6 +51,31 @@ def findings(special_kwargs: SpecialKwargs, files: ModelFiles) -> Iterator[Findi
     yield _template(files, [key for key in handlers if isinstance(key, int)])
     if warning := idle_warning(resolved):
         yield Finding("use", False, warning)
+
+
+def layers_finding(layers: Layers, injects_kv: bool) -> Finding:
+    """Whether hooks work with these layers on a current vLLM, with the plug-in, and with what options."""
+    kinds = f"{', '.join(layers.kinds)} ({layers.source})"
+    if refusal := layers.refusal or (_refusal_to_inject(layers.kinds) if injects_kv else None):
+        return Finding("layers", False, f"{kinds}: {refusal}")
+    notes = []
+    if injects_kv and not {WINDOW, CHUNK}.isdisjoint(layers.kinds):
+        notes.append("with kv_inject those with a window keep the KV of the whole context")
+    if injects_kv and layers.has_media_positions:
+        notes.append(f"without language_model_only=True: {media_positions()}")
+    if layers.kinds == (STATE,):
+        notes.append("up to vLLM 0.31 with enable_prefix_caching=True")
+    elif STATE in layers.kinds:
+        notes.append("up to vLLM 0.31 it may need mamba_cache_mode='align'")
+    return Finding("layers", True, "; ".join([f"{kinds}: work with the plug-in", *notes]))
+
+
+def _refusal_to_inject(kinds: Sequence[str]) -> str | None:
+    if STATE in kinds:
+        return not_injected("MambaSpec")
+    if kinds == (WINDOW,):
+        return not_injected("SlidingWindowSpec")
+    return not_injected("ChunkedLocalAttentionSpec") if kinds == (CHUNK,) else None
 
 
 def _tokens(resolved: SpecialKwargs, files: ModelFiles) -> str:

@@ -9,6 +9,14 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import FAULTS, describe_error
+from sequence_hooks.config.model_layers import (
+    GENERATES,
+    NO_ENCODER,
+    ONE_BY_ONE,
+    media_positions,
+    not_injected_with,
+    refused,
+)
 from sequence_hooks.config.tokens import resolve
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
@@ -82,7 +90,7 @@ def check_child_params(special_kwargs: SpecialKwargs, config: VllmConfig) -> Non
 def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     """Raise a `ValueError` if the engine of ``config`` cannot have hooks."""
     model, parallel = config.model_config, config.parallel_config
-    refused: list[tuple[bool, str, Any, str]] = [
+    faults: list[tuple[bool, str, Any, str]] = [
         (config.scheduler_config.scheduler_cls != SCHEDULER, "scheduler_cls", config.scheduler_config.scheduler_cls,
          f"set it to {SCHEDULER!r}; sequence_hooks.v1.LLM and engine_args do"),
         (not config.cache_config.enable_prefix_caching, "enable_prefix_caching", False,
@@ -95,23 +103,23 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
         (config.speculative_config is not None, "speculative_config", "set",
          "leave it out: a promise may be among the drafts"),
         (config.kv_transfer_config is not None, "kv_transfer_config", "set", "leave it out"),
-        (model.runner_type != "generate", "runner", model.runner_type, "use a model that generates"),
-        (model.is_encoder_decoder, "model", model.model, "use a model without an encoder"),
+        (model.runner_type != "generate", "runner", model.runner_type, GENERATES),
+        (model.is_encoder_decoder, "model", model.model, NO_ENCODER),
         (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size", parallel.pipeline_parallel_size,
          "leave it at 1"),
         (parallel.prefill_context_parallel_size > 1, "prefill_context_parallel_size",
          parallel.prefill_context_parallel_size, "leave it at 1"),
         (parallel.decode_context_parallel_size > 1, "decode_context_parallel_size",
          parallel.decode_context_parallel_size, "leave it at 1: a fork's last block would lie on several ranks"),
-        (model.is_diffusion, "model", model.model, "use a model that samples one token at a time"),
+        (model.is_diffusion, "model", model.model, ONE_BY_ONE),
         (model.return_sampling_mask, "return_sampling_mask", True, "leave it out: a join's tokens have none"),
         (vllm.envs.VLLM_USE_RUST_FRONTEND, "VLLM_USE_RUST_FRONTEND", 1,
          "unset it: only upstream's front end in Python can tell of trees"),
         *unsupported(config),
     ]  # fmt: skip
-    for is_refused, name, value, way_out in refused:
-        if is_refused:
-            raise ValueError(f"special_kwargs: sequence hooks do not work with {name}={value!r}; {way_out}")
+    for is_fault, name, value, way_out in faults:
+        if is_fault:
+            raise ValueError(refused(name, value, way_out))
     if special_kwargs.injects_kv:
         check_injection(config)
 
@@ -122,17 +130,12 @@ def check_injection(config: VllmConfig) -> None:
     is_rounded = cache_dtype not in ("auto", "float16", "bfloat16")
     media = model.multimodal_config
     has_media_positions = model.uses_mrope and media is not None and not media.language_model_only
-    refused: list[tuple[bool, str, Any, str]] = [
-        (is_rounded, "kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded"),
-        (has_media_positions, "language_model_only", False,
-         "positions in images and after them are not those of text; set it to True if all prompts are text"),
-    ]  # fmt: skip
-    for is_refused, name, value, reason in refused:
-        if is_refused:
-            raise ValueError(
-                f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
-                "'concatenate'"
-            )
+    if is_rounded:
+        raise ValueError(
+            not_injected_with("kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded")
+        )
+    if has_media_positions:
+        raise ValueError(media_positions())
 
 
 def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:

@@ -8,6 +8,7 @@ state             │ -- │ -- │ -- │ s3… │      one block, with the st
 
 from collections.abc import Sequence
 
+from sequence_hooks.config.model_layers import not_causal, not_injected, not_shared
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager, SingleTypeKVCacheManager
@@ -29,15 +30,11 @@ def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
         spec = group.kv_cache_spec
         kind = type(spec).__name__
         if not isinstance(spec, _SHAREABLE):
-            raise ValueError(
-                f"special_kwargs: layers of the model are of the kind {kind}, as {group.layer_names[0]} is, and what "
-                "they keep a child cannot share; use a model whose layers have attention, windows or a recurrent state"
-            )
+            raise ValueError(not_shared(kind, group.layer_names[0]))
+        if getattr(spec, "non_causal", False):
+            raise ValueError(not_causal(group.layer_names[0]))
         if injects_kv and not isinstance(spec, FullAttentionSpec):
-            raise ValueError(
-                f"special_kwargs: child_merge_strategy='kv_inject' does not work with layers of the kind {kind}, as "
-                f"{group.layer_names[0]} is: they keep nothing for each token of a context; use 'concatenate'"
-            )
+            raise ValueError(not_injected(kind, group.layer_names[0]))
     if injects_kv and len(config.kv_cache_groups) > 1:
         raise ValueError(
             "special_kwargs: child_merge_strategy='kv_inject' does not work with a model whose layers have "

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m sequence_hooks check``: what it says of a model's layers, by its configuration alone or by vLLM's words.
+
+What the installed vLLM says of real configurations is in `mytests/v1/test_check_layers.py`.
+"""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import PretrainedConfig
+
+from sequence_hooks.check import layers
+from sequence_hooks.check.findings import layers_finding
+from sequence_hooks.check.layers import CHUNK, FULL, LATENT, STATE, WINDOW, Layers
+
+FULL_TOO: Any = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+MEDIA: Any = {"text_config": PretrainedConfig(rope_scaling={"mrope_section": [1, 1, 2]})}
+
+
+def said(config: PretrainedConfig, injects_kv: bool = False) -> tuple[bool, str]:
+    """Whether hooks work with a model of this configuration, and the line of the finding."""
+    finding = layers_finding(Layers.of("a-model", config, trusts_code=False), injects_kv)
+    return finding.fits, finding.says
+
+
+@pytest.mark.parametrize(
+    ("fields", "kinds"),
+    [
+        ({}, (FULL,)),
+        ({"layer_types": ["full_attention"], "sliding_window": 8}, (FULL,)),
+        ({"kv_lora_rank": 64}, (LATENT,)),
+        ({"layer_types": ["indexed_attention"], "kv_lora_rank": 64}, (LATENT,)),
+        ({"sliding_window": 8}, (WINDOW,)),
+        ({"sliding_window": 8, "use_sliding_window": False}, (FULL,)),
+        (FULL_TOO, (FULL, WINDOW)),
+        ({"layer_types": ["chunked_attention", "full_attention"]}, (FULL, CHUNK)),
+        ({"attention_chunk_size": 8}, (FULL, CHUNK)),
+        ({"layer_types": ["linear_attention"]}, (STATE,)),
+        ({"layer_types": ["linear_attention", "full_attention"], "kv_lora_rank": 64}, (LATENT, STATE)),
+        ({"layer_types": ["hybrid", "linear_attention"]}, (FULL, STATE)),
+        ({"layer_types": ["mlp", "full_attention", "mamba"]}, (FULL, STATE)),
+        ({"layers_block_type": ["recurrent", "attention"]}, (FULL, STATE)),
+        ({"mamba_d_ssm": 256, "num_attention_heads": 4}, (FULL, STATE)),
+        ({"state_size": 16}, (STATE,)),
+    ],
+)
+def test_kinds_are_told_by_the_fields(fields: dict[str, Any], kinds: tuple[str, ...]) -> None:
+    """Of the types of layers, if the configuration has them."""
+    fits, says = said(PretrainedConfig(**fields))
+    assert fits
+    assert says.startswith(f"{', '.join(kinds)} (by config.json alone): work with the plug-in")
+
+
+@pytest.mark.parametrize(
+    ("fields", "injects_kv", "option"),
+    [
+        ({"state_size": 16}, False, "up to vLLM 0.31 with enable_prefix_caching=True"),
+        ({"layer_types": ["conv", "full_attention"]}, False, "may need mamba_cache_mode='align'"),
+        (FULL_TOO, True, "with kv_inject those with a window keep the KV of the whole context"),
+        (MEDIA, True, "without language_model_only=True: special_kwargs: child_merge_strategy='kv_inject' does not"),
+    ],
+)
+def test_an_option_is_named(fields: dict[str, Any], injects_kv: bool, option: str) -> None:
+    """With which the model works."""
+    fits, says = said(PretrainedConfig(**fields), injects_kv)
+    assert fits and option in says
+
+
+@pytest.mark.parametrize("fields", [{}, {"kv_lora_rank": 64}, {"rope_scaling": {"mrope_section": [1, 1, 2]}}])
+def test_no_option_is_named_where_none_is_needed(fields: dict[str, Any]) -> None:
+    """Positions with components are no matter where there is only text."""
+    assert said(PretrainedConfig(**fields), injects_kv=True)[1].endswith("work with the plug-in")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"is_encoder_decoder": True}, "do not work with model='a-model'; use a model without an encoder"),
+        ({"architectures": ["BertForMaskedLM"]}, "do not work with runner='pooling'; use a model that generates"),
+        ({"canvas_length": 8}, "use a model that samples one token at a time"),
+    ],
+)
+def test_what_no_engine_takes_fails(fields: dict[str, Any], message: str) -> None:
+    """With the message of the engine."""
+    fits, says = said(PretrainedConfig(**fields))
+    assert not fits and message in says
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"sliding_window": 8}, "SlidingWindowSpec"),
+        ({"layer_types": ["chunked_attention"]}, "ChunkedLocalAttentionSpec"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "MambaSpec"),
+    ],
+)
+def test_what_cannot_be_injected_fails_only_then(fields: dict[str, Any], kind: str) -> None:
+    """With the message of the engine, which also names a layer."""
+    config = PretrainedConfig(**fields)
+    assert said(config)[0]
+    fits, says = said(config, injects_kv=True)
+    assert not fits
+    assert f"does not work with layers of the kind {kind}: they keep nothing for each token" in says
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, folder: Path, **told: Any) -> None:
+    """Install a current vLLM that tells this of a model; with ``error``, it raises that."""
+
+    def create_model_config() -> Any:
+        if "error" in told:
+            raise told["error"]
+        return SimpleNamespace(**{**TOLD, **told})
+
+    engine_args = SimpleNamespace(create_model_config=create_model_config)
+    package = SimpleNamespace(__version__="0.32.0", EngineArgs=lambda **_: engine_args)
+    monkeypatch.setattr(layers, "find_spec", lambda _: SimpleNamespace(origin=str(folder / "__init__.py")))
+    monkeypatch.setattr(layers, "import_module", lambda _: package)
+
+
+TOLD: dict[str, Any] = {
+    "hf_text_config": PretrainedConfig(),
+    "model": "a-model",
+    "runner_type": "generate",
+    **dict.fromkeys(("is_encoder_decoder", "is_diffusion", "use_mla", "is_attention_free", "is_hybrid"), False),
+    "uses_mrope": False,
+    "multimodal_config": None,
+}
+ONLY_TEXT, ANY_MEDIA = (SimpleNamespace(language_model_only=only) for only in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("told", "kinds"),
+    [
+        ({}, (FULL,)),
+        ({"use_mla": True}, (LATENT,)),
+        ({"hf_text_config": PretrainedConfig(kv_lora_rank=64)}, (FULL,)),
+        ({"is_attention_free": True}, (STATE,)),
+        ({"is_hybrid": True}, (FULL, STATE)),
+        ({"hf_text_config": PretrainedConfig(layer_types=["linear_attention", "full_attention"])}, (FULL,)),
+        ({"hf_text_config": PretrainedConfig(state_size=16)}, (FULL,)),
+    ],
+)
+def test_a_current_vllm_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: dict[str, Any], kinds: tuple[str, ...]
+) -> None:
+    """It knows better than the fields whether a model has states, and latent attention."""
+    beside(monkeypatch, tmp_path, **told)
+    fits, says = said(PretrainedConfig())
+    assert fits and says.startswith(f"{', '.join(kinds)} (by vLLM 0.32.0): work with the plug-in")
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"runner_type": "pooling"}, "runner='pooling'; use a model that generates"),
+        ({"is_encoder_decoder": True}, "model='a-model'; use a model without an encoder"),
+        ({"is_diffusion": True}, "model='a-model'; use a model that samples one token at a time"),
+    ],
+)
+def test_what_it_would_be_refused_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: dict[str, Any], message: str
+) -> None:
+    """With the message of the engine."""
+    beside(monkeypatch, tmp_path, **told)
+    fits, says = said(PretrainedConfig())
+    assert not fits and says.endswith(f"special_kwargs: sequence hooks do not work with {message}")
+
+
+@pytest.mark.parametrize(("media", "is_named"), [(None, False), (ONLY_TEXT, False), (ANY_MEDIA, True)])
+def test_it_knows_whether_prompts_may_have_images(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, media: Any, is_named: bool
+) -> None:
+    """Where positions have several components."""
+    beside(monkeypatch, tmp_path, uses_mrope=True, multimodal_config=media)
+    assert ("language_model_only" in said(PretrainedConfig(), injects_kv=True)[1]) == is_named
+
+
+def test_what_it_cannot_tell_the_fields_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The line says why."""
+    beside(monkeypatch, tmp_path, error=ValueError("no such architecture"))
+    assert said(PretrainedConfig(state_size=16))[1].startswith(
+        "states (by config.json alone; vLLM cannot tell: no such architecture): work"
+    )
+
+
+@pytest.mark.parametrize("is_fork", [True, False])
+def test_the_fork_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_fork: bool) -> None:
+    """Nor is anything where no vLLM is installed."""
+    beside(monkeypatch, tmp_path, error=AssertionError)
+    (tmp_path / "_overlay.py").touch()
+    if not is_fork:
+        monkeypatch.setattr(layers, "find_spec", lambda _: None)
+    assert "(by config.json alone):" in said(PretrainedConfig())[1]

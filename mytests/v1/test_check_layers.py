@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m sequence_hooks check``: what the installed vLLM says of the layers of configurations of many kinds."""
+
+from pathlib import Path
+
+import pytest
+
+import vllm
+from mytests.fuzz_architectures import config_of
+from mytests.tiers import names
+from sequence_hooks.check.layers import CHUNK, FULL, STATE, WINDOW, Layers
+
+KINDS = {
+    "qwen3": (FULL,),
+    "glm4": (FULL,),
+    "minicpm3": (FULL,),
+    "gemma3_text": (FULL, WINDOW),
+    "exaone4": (FULL, WINDOW),
+    "mistral": (WINDOW,),
+    "llama4_text": (FULL, CHUNK),
+    "mamba2": (STATE,),
+    "falcon_h1": (FULL, STATE),
+    "granitemoehybrid": (FULL, STATE),
+}
+SHORT = ("qwen3", "minicpm3", "gemma3_text", "mistral", "falcon_h1")
+
+
+@pytest.mark.parametrize("architecture", names(KINDS, SHORT))
+def test_kinds_are_those_of_the_model(architecture: str, tmp_path: Path) -> None:
+    """By its configuration alone, before there are weights."""
+    config = config_of(architecture)
+    config.save_pretrained(tmp_path)
+    layers = Layers.of(str(tmp_path), config, trusts_code=False)
+    assert layers == Layers(KINDS[architecture], None, False, f"by vLLM {vllm.__version__}")

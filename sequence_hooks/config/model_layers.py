@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is refused of a model because of its layers or of what it is made for: the words, for whoever finds it out.
+
+The engine does when it starts, ``python -m sequence_hooks check`` before, and docs/models.md for all architectures.
+"""
+
+GENERATES = "use a model that generates"
+NO_ENCODER = "use a model without an encoder"
+ONE_BY_ONE = "use a model that samples one token at a time"
+
+
+def refused(name: str, value: object, way_out: str) -> str:
+    """The message for an engine's argument that hooks do not work with."""
+    return f"special_kwargs: sequence hooks do not work with {name}={value!r}; {way_out}"
+
+
+def not_shared(kind: str, layer: str | None = None) -> str:
+    """The message for layers of a ``kind`` that keep what no child can share; ``layer`` is the first of them."""
+    return (
+        f"special_kwargs: layers of the model are of the kind {kind}{_for_example(layer)}, and what they keep a child "
+        "cannot share; use a model whose layers have attention, windows or a recurrent state"
+    )
+
+
+def not_causal(layer: str | None = None) -> str:
+    """The message for layers in which tokens of a prompt see those after them."""
+    as_does = "" if layer is None else f", as {layer} does"
+    return (
+        f"special_kwargs: layers of the model read a prompt in both directions{as_does}, and after a join "
+        "all of a context is the prompt; use a model whose tokens see only those before them"
+    )
+
+
+def not_injected(kind: str, layer: str | None = None) -> str:
+    """The message for layers that can be given no KV of another context."""
+    return (
+        f"special_kwargs: child_merge_strategy='kv_inject' does not work with layers of the kind {kind}"
+        f"{_for_example(layer)}: they keep nothing for each token of a context; use 'concatenate'"
+    )
+
+
+def not_injected_with(name: str, value: object, reason: str) -> str:
+    """The message for an engine's argument with which no KV can be injected."""
+    return (
+        f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
+        "'concatenate'"
+    )
+
+
+def media_positions() -> str:
+    """The message for positions with several components, where a prompt may have images."""
+    reason = "positions in images and after them are not those of text; set it to True if all prompts are text"
+    return not_injected_with("language_model_only", False, reason)
+
+
+def _for_example(layer: str | None) -> str:
+    return "" if layer is None else f", as {layer} is"
