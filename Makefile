@@ -264,7 +264,7 @@ live-picture: setup plugin browser ## renew docs/images/live.gif
 language-picture: merge-language browser ## renew docs/images/language.png
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_language.py $(LANGUAGE)/model --record $(LANGUAGE)/run.jsonl
 	@$(BIN)/python -m sequence_hooks.trace $(LANGUAGE)/run.jsonl
-	@$(BIN)/python -m mytests.trace_picture $(LANGUAGE)/run.html docs/images/language.png
+	@$(BIN)/python -m mytests.trace_picture $(LANGUAGE)/run.html docs/images/language.png 6 0.55
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
 	@$(BIN)/python -m mytests.browser || \

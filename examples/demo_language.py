@@ -24,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", type=Path, help="the folder that merge_language.py has written")
     parser.add_argument("questions", nargs="*", help="by default the first ones that no training row has")
-    parser.add_argument("--record", type=Path, metavar="RUN.jsonl", help="record the run for `sequence_hooks.trace`")
+    parser.add_argument(
+        "--record", type=Path, metavar="RUN.jsonl", help="record the trees alone, for `sequence_hooks.trace`"
+    )
     arguments = parser.parse_args()
     console = Console(highlight=False, width=120)
     console.print("Loading the model takes half a minute ...")
@@ -32,19 +34,23 @@ def main() -> None:
     engine = open_language_engine(arguments.model, hooks=HOOKS | recording)
     ask(engine, ["What is this?"], max_tokens=8)
     for question in arguments.questions or questions("held-out")[:SHOWN]:
-        show(console, engine, question)
+        (output,), seconds = timed(engine, question)
+        show(console, engine, question, output.outputs[0])
+        if not recording:
+            compare(console, engine, question, num_sampled(output.outputs[0]), seconds)
 
 
-def show(console: Console, engine: LLM, question: str) -> None:
-    """One question's tree, and its time."""
-    (output,), seconds = timed(engine, question)
-    completion = output.outputs[0]
+def show(console: Console, engine: LLM, question: str, completion: Any) -> None:
+    """One question's tree."""
     console.rule(question)
     try:
         console.print(tree_of(answer_of(question, completion, engine.get_tokenizer())))
     except NotWhole as fault:
         console.print(f"no whole tree, because {fault}: {completion.text!r}", markup=False)
-    count = num_sampled(completion)
+
+
+def compare(console: Console, engine: LLM, question: str, count: int, seconds: float) -> None:
+    """As many tokens in sequence, and their time beside a tree's ``seconds``."""
     _, in_sequence = timed(engine, question, max_tokens=count, ignore_eos=True, extra_args={"hooks": False})
     ratio = f"{in_sequence / seconds:.2f} times as long"
     console.print(f"{count} tokens in {seconds:.1f} s; as many in sequence take {in_sequence:.1f} s, {ratio}")
