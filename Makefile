@@ -261,10 +261,8 @@ trace-picture: trace-demo browser ## renew docs/images/trace.png, and trace-big.
 live-picture: setup plugin browser ## renew docs/images/live.gif
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/live.gif
 
-language-picture: merge-language browser ## renew docs/images/language.png
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_language.py $(LANGUAGE)/model --record $(LANGUAGE)/run.jsonl
-	@$(BIN)/python -m sequence_hooks.trace $(LANGUAGE)/run.jsonl
-	@$(BIN)/python -m mytests.trace_picture $(LANGUAGE)/run.html docs/images/language.png 6 0.55
+language-picture: merge-language browser ## renew docs/images/language.gif
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/language.gif $(LANGUAGE)/model
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
 	@$(BIN)/python -m mytests.browser || \

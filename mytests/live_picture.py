@@ -1,40 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A moving picture of the page of running trees: `python -m mytests.live_picture OUT.gif`.
+"""A moving picture of the page of running trees: `python -m mytests.live_picture OUT.gif [LANGUAGE_MODEL]`.
 
-A real server answers the prompt, in slow motion: it is stopped most of the time.
+A real server answers: one of the tiny model in slow motion, for which it is stopped most of the time, or one of the
+language model at its own pace.
 """
 
 import io
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+from language_task import HOOKS, questions
 from PIL import Image
 from playwright.sync_api import Page
+from transformers import AutoTokenizer
 
 from mytests.browser import chromium
-from mytests.server.served import KEY, Server, fields_for, hook_server
+from mytests.server.served import KEY, MODEL, Server, fields_for, hook_server
 
-PROMPT = "fork 1 stone 2 apple 3 river 4 cloud 5 tiger 6 bread\n"
 WIDTH, HEIGHT, COLORS = 1000, 420, 48
-EVERY_MS, MAX_FRAMES = 140, 70
+MAX_FRAMES = 70
 RUNS, STOPS = 0.006, 0.05
 """Seconds that the server runs and stops, by turns."""
 
 
-def main(out: str) -> None:
-    """Save the picture."""
-    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+@dataclass(frozen=True)
+class Shown:
+    """What is asked of which server."""
+
+    model: str
+    fields: Mapping[str, Any]
+    prompt: str
+    max_model_len: int
+    every_ms: int
+    """The time between two frames."""
+
+    pace: Callable[[str], AbstractContextManager[None]]
+    """How fast the server at an address is."""
+
+    @classmethod
+    def tiny(cls) -> "Shown":
+        """Six words, whose parent then waits for a caller."""
         fields = fields_for("sync", sync_resume="manual", live_page=True)
-        with hook_server(Path(folder), [], fields) as served:
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-            frames = list(_frames(page, served))
+        prompt = "fork 1 stone 2 apple 3 river 4 cloud 5 tiger 6 bread\n"
+        return cls(MODEL, fields, prompt, 256, 140, _slow_motion)
+
+    @classmethod
+    def language(cls, model: str) -> "Shown":
+        """The first question that no training row has."""
+        messages = [{"role": "user", "content": questions("held-out")[0]}]
+        tokenizer = AutoTokenizer.from_pretrained(model)
+        prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return cls(model, {**HOOKS, "live_page": True}, prompt, 1024, 300, lambda address: nullcontext())
+
+
+def main(out: str, model: str = "") -> None:
+    """Save the picture."""
+    shown = Shown.language(model) if model else Shown.tiny()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chromium() as browser,
+        hook_server(Path(folder), [], shown.fields, shown.model, shown.max_model_len) as served,
+    ):
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        frames = list(_frames(page, served, shown))
     images = [_reduced(Image.open(io.BytesIO(frame))) for frame in frames]
-    durations = [EVERY_MS] * (len(images) - 1) + [3000]
+    durations = [shown.every_ms] * (len(images) - 1) + [3000]
     images[0].save(out, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
 
 
@@ -42,17 +79,17 @@ def _reduced(image: Image.Image) -> Image.Image:
     return image.convert("P", palette=Image.Palette.ADAPTIVE, colors=COLORS)
 
 
-def _frames(page: Page, served: Server) -> Iterator[bytes]:
+def _frames(page: Page, served: Server, shown: Shown) -> Iterator[bytes]:
     page.goto(f"{served.address}/live")
     page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Use").click()
-    page.get_by_label("Prompt").fill(PROMPT)
+    page.get_by_label("Prompt").fill(shown.prompt)
     yield page.screenshot()
-    with _slow_motion(served.address):
+    with shown.pace(served.address):
         page.get_by_role("button", name="Send").click()
         is_resumed = False
         for _ in range(MAX_FRAMES):
-            page.wait_for_timeout(EVERY_MS)
+            page.wait_for_timeout(shown.every_ms)
             yield page.screenshot()
             root, caller = page.locator(".lane .state").first, page.locator("#callers li")
             if not is_resumed and caller.count() and "of 6" in (caller.text_content() or ""):

@@ -16,6 +16,7 @@ a fault, or a reason in `NOT_PLANTED`. The fuzzers' tests and those of the self-
 
 from mytests.faults.fault import HERE, Engine, Fault
 from mytests.faults.of_checks import CHECKS
+from mytests.faults.of_ends import ENDS
 from mytests.faults.of_fork import FORK
 from mytests.faults.of_kv_traps import KV_TRAPS
 from mytests.faults.of_layer_traps import LAYER_TRAPS
@@ -24,7 +25,7 @@ from mytests.faults.of_replacement import REPLACED
 from mytests.faults.of_traps import NOT_PLANTED, TRAPS
 from mytests.faults.of_waits import WAITS
 
-FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *LAYER_TRAPS, *CHECKS, *REPLACED, *WAITS)
+FAULTS: tuple[Fault, ...] = (*FORK, *PLUGIN, *TRAPS, *KV_TRAPS, *LAYER_TRAPS, *CHECKS, *REPLACED, *WAITS, *ENDS)
 
 __all__ = ["FAULTS", "NOT_PLANTED", "Fault", "fault_named", "faults_of"]
 

@@ -40,3 +40,5 @@ def test_it_runs_from_top_to_bottom(notebook: Any) -> None:
         "run.html: for any browser",
     )
     assert [text for text in told if text not in printed] == []
+    # The language model is there if its demo has run.
+    assert ("In short," in printed) != ("run make merge-language" in printed)
