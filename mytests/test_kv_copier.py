@@ -15,6 +15,7 @@ from torch import nn
 
 from mytests.kv_copies import ROTARIES, RotaryShape, TinyModel, tiny_config
 from mytests.roundings import assert_rotated
+from sequence_hooks.kv.caches import Layer, TokenView, copy_slots
 from vllm.attention import AttentionType
 from vllm.model_executor.layers import rotary_embedding
 from vllm.worker import kv_copier
@@ -95,6 +96,13 @@ class TestCopies:
         model.copy_kv((0, 5, 0, 100))
         for injected, made_by in zip(model.keys([5]), (model, other), strict=True):
             assert_rotated(injected, made_by.rotate(keys, torch.tensor([100])), model.shape)
+
+    def test_keys_without_positions_are_copied_as_they_are(self) -> None:
+        """Some layers rotate none."""
+        keys, values = (TokenView(torch.randn(1, 4, 1, 2, 8)) for _ in range(2))
+        copy_slots([Layer(keys, values, rotary=None)], torch.tensor([[0, 3, 0, 100]]))
+        for view in (keys, values):
+            assert torch.equal(view.cache[0, 3], view.cache[0, 0])
 
     def test_each_virtual_engine_has_its_caches(self) -> None:
         """Under pipeline parallelism a copy touches only the caches of its own virtual engine."""

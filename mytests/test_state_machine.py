@@ -116,19 +116,19 @@ class ReplacingWalks(V0Walks):
     budgets = (None, None, 50)
 
 
-@sizes(600, 1_000)
+@sizes(450, 1_000)
 def test_random_walks_that_replace(size: int) -> None:
     """The same where contexts do not only grow."""
     walk(ReplacingWalks, size)
 
 
-@sizes(500, 1_000)
+@sizes(300, 1_000)
 def test_random_walks_on_a_budget(size: int) -> None:
     """The same where all sequences of a tree may end at once, wherever they are."""
     walk(BudgetWalks, size)
 
 
-@sizes(700, 2_000)
+@sizes(400, 2_000)
 def test_random_walks(size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""
     walk(V0Walks, size)

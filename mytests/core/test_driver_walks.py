@@ -13,7 +13,7 @@ from mytests.reference import REPLACING
 from mytests.walks import Draw, Walks, walk
 from sequence_hooks.config import SpecialKwargs
 
-SHORT = 1_000
+SHORT = 600
 """Walks of a machine in `make test`, but for what is rare."""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mytests.injection_histories import MANY_CHILDREN, RULES
 from mytests.injection_runs import run_and_check
-from mytests.tiers import pairs
+from mytests.tiers import full, pairs
 from sequence_hooks.config.choices import BlockOn, PositionRule
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
@@ -20,9 +20,16 @@ ARCHITECTURES = (
     *("glm4", "stablelm", "minicpm3", "qwen3_moe"),
     *("gemma3_text", "gpt_oss", "exaone4", "llama4_text"),
 )
+IN_FULL = ("stablelm", "qwen3_moe", "gpt_oss", "exaone4")
+"""Each has what another one has, in a different mixture."""
+
+CASES = [
+    *pairs([(each,) for each in ARCHITECTURES if each not in IN_FULL], RULES),
+    *(full(each, rules) for each in IN_FULL for rules in RULES),
+]
 
 
-@pytest.mark.parametrize(("architecture", "rules"), pairs([(each,) for each in ARCHITECTURES], RULES))
+@pytest.mark.parametrize(("architecture", "rules"), CASES)
 def test_all_is_as_the_oracle_says(architecture: str, rules: tuple[BlockOn, PositionRule]) -> None:
     """This holds for tokens, logprobs and prefills, and for the KV of all layers."""
     block_on, position_rule = rules
