@@ -77,10 +77,9 @@ class TestCommand:
         assert [line[:2] for line in lines] == [[check.__name__, "ok"] for check in checks.CHECKS]
 
     @pytest.mark.full
-    @pytest.mark.parametrize("architecture", ["gemma3_text", "granitemoehybrid"])
-    def test_windows_and_states_pass_them_too(self, architecture: str) -> None:
-        """Some prompts are longer than the windows."""
-        done = command("--skip-tokenizer-init", model=str(model_folder(architecture)))
+    def test_layers_with_windows_pass_them_too(self) -> None:
+        """Some prompts are longer than the windows. There is no tokenizer."""
+        done = command("--skip-tokenizer-init", model=str(model_folder("gemma3_text")))
         assert done.returncode == 0, done.stdout + done.stderr
 
     @pytest.mark.full

@@ -63,7 +63,8 @@ class Trees:
         """Whether a step in flight may have computed a parent's last token for good, as it does in a state."""
 
         model = self.engine.model_config
-        self._prompts = Prompts(self.engine.get_tokenizer(), model.get_vocab_size())
+        tokenizer = None if model.skip_tokenizer_init else self.engine.get_tokenizer()
+        self._prompts = Prompts(tokenizer, model.get_vocab_size())
         self._most = model.max_model_len - MAX_TOKENS
         if self._most < SHORTEST_PROMPT:
             raise ValueError(
