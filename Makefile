@@ -53,7 +53,7 @@ export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup plugin demo demo-plugin language-model agreement lint check-core lock mutate mutate-plugin check-upstream bench \
+.PHONY: help setup plugin demo demo-plugin language-model gemma-check agreement lint check-core lock mutate mutate-plugin check-upstream bench \
   bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-language bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data \
   train-language merge-language demo-language score-language agreement-language language-picture
@@ -109,6 +109,11 @@ demo-plugin: plugin ## the same on a stock, current vLLM with the plug-in: in pr
 
 language-model: plugin ## a real chat model, SmolLM2-135M-Instruct, in the user's cache: 93 MB are fetched, once
 	@$(PLUGIN)/bin/python -m build_tools.language_model
+
+gemma-check: plugin ## windows on real weights: the self-check on Gemma 3 270M; to run it is to agree to ai.google.dev/gemma/terms
+	@model=$$($(PLUGIN)/bin/python -m build_tools.language_model gemma3 | tail -n 1); test -d "$$model" || exit 1; $(IN_PLUGIN) \
+	  $(CURDIR)/$(PLUGIN)/bin/python -m sequence_hooks.selfcheck "$$model" --dtype float32 --max-model-len 2048 \
+	  --gpu-memory-utilization 0.5
 
 # The base model's folder, which is made where it is not there.
 BASE_MODEL = $$($(CURDIR)/$(PLUGIN)/bin/python -m build_tools.language_model | tail -n 1)

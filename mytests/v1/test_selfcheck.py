@@ -16,6 +16,7 @@ from mytests.environment import EXAMPLES
 from mytests.faults import fault_named
 from mytests.faults.fault import Fault
 from mytests.faults.planting import planted
+from mytests.fuzz_model import model_folder
 from mytests.tiers import full
 from sequence_hooks.v1.selfcheck import checks, oracle, side
 from sequence_hooks.v1.selfcheck.command import report
@@ -29,9 +30,9 @@ OPTIONS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "-
 OPTIONS += ["--gpu-memory-utilization", "0.2", "--num-gpu-blocks-override", "200"]
 
 
-def command(*options: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command as a user does, on the tiny model."""
-    whole = [sys.executable, "-m", "sequence_hooks.selfcheck", f"{EXAMPLES}/forkjoin-tiny", *OPTIONS, *options]
+def command(*options: str, model: str = f"{EXAMPLES}/forkjoin-tiny") -> "subprocess.CompletedProcess[str]":
+    """Run the command as a user does, by default on the tiny model."""
+    whole = [sys.executable, "-m", "sequence_hooks.selfcheck", model, *OPTIONS, *options]
     return subprocess.run(whole, capture_output=True, text=True, check=False)
 
 
@@ -74,6 +75,12 @@ class TestCommand:
         assert done.returncode == 0, done.stderr
         lines = [line.split() for line in done.stdout.splitlines()[3:-1]]
         assert [line[:2] for line in lines] == [[check.__name__, "ok"] for check in checks.CHECKS]
+
+    @pytest.mark.full
+    def test_layers_with_windows_pass_them_too(self) -> None:
+        """Some prompts are longer than the windows. There is no tokenizer."""
+        done = command("--skip-tokenizer-init", model=str(model_folder("gemma3_text")))
+        assert done.returncode == 0, done.stdout + done.stderr
 
     @pytest.mark.full
     def test_an_engine_that_hooks_refuse(self) -> None:

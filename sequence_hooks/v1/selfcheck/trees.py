@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.tree.integrity import IntegrityError
@@ -24,7 +25,10 @@ HOOKS = SpecialKwargs(
 
 SHORTEST_PROMPT = 7
 LONGEST_PROMPT = 2
-"""In blocks."""
+"""In blocks, of those that are not to be longer than a window."""
+
+LENGTHS = (0.5, 1, 1.5, LONGEST_PROMPT)
+"""The lengths of prompts, in blocks: a fork then shares full blocks, and one that is partly full."""
 
 MAX_STEPS = 5000
 """After which we assume a hang; no check takes a tenth of it."""
@@ -50,8 +54,17 @@ class Trees:
         (handler,) = scheduler.triggers.by_id.values()
         scheduler.triggers = EveryToken(handler)
         self.block_size = scheduler.block_size
+        groups = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
+        self._num_groups = len(groups)
+        self.lengths = (*LENGTHS, *_beyond_windows(groups, self.block_size))
+        """Those of `LENGTHS`, and one that no window of the model's layers holds."""
+
+        self.may_have_last = scheduler._forks.has_states and scheduler.scheduler_config.async_scheduling
+        """Whether a step in flight may have computed a parent's last token for good, as it does in a state."""
+
         model = self.engine.model_config
-        self._prompts = Prompts(self.engine.get_tokenizer(), model.get_vocab_size())
+        tokenizer = None if model.skip_tokenizer_init else self.engine.get_tokenizer()
+        self._prompts = Prompts(tokenizer, model.get_vocab_size())
         self._most = model.max_model_len - MAX_TOKENS
         if self._most < SHORTEST_PROMPT:
             raise ValueError(
@@ -68,7 +81,7 @@ class Trees:
         return f"{config.model_config.dtype}, {runner} model runner, {schedule} scheduling, {blocks}"
 
     def prompt(self, num_blocks: float) -> list[int]:
-        """A new prompt that fills about so many blocks, `LONGEST_PROMPT` at most; the last one not wholly."""
+        """A new prompt that fills about so many blocks, the last one not wholly."""
         length = int(num_blocks * self.block_size) - 3
         return self._prompts.take(min(max(length, SHORTEST_PROMPT), self._most))
 
@@ -109,7 +122,7 @@ class Trees:
     @contextmanager
     def scarce(self) -> Iterator[None]:
         """Leave so few blocks of KV cache that a tree has room, and not two; the engine must be empty."""
-        num_left = LONGEST_PROMPT + 2 * -(-MAX_TOKENS // self.block_size) + 1
+        num_left = self._num_groups * (LONGEST_PROMPT + 2 * -(-MAX_TOKENS // self.block_size) + 1)
         self.engine.reset_prefix_cache()
         taken = self._pool.get_new_blocks(self._pool.get_num_free_blocks() - num_left)
         try:
@@ -138,3 +151,9 @@ class Trees:
     @property
     def _pool(self) -> BlockPool:
         return self.scheduler.kv_cache_manager.block_pool
+
+
+def _beyond_windows(specs: Iterable[Any], block_size: int) -> list[float]:
+    """The length of a prompt in blocks that is longer than each window or chunk; none if no layer has one."""
+    sizes = [getattr(spec, name, None) for spec in specs for name in ("sliding_window", "attention_chunk_size")]
+    return [max(filter(None, sizes)) / block_size + 1] if any(sizes) else []
