@@ -7,6 +7,7 @@ from typing import Any
 
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.tree.integrity import IntegrityError
+from sequence_hooks.v1.core.kv_groups import state_managers
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.selfcheck.prompts import Prompts
@@ -59,7 +60,8 @@ class Trees:
         self.lengths = (*LENGTHS, *_beyond_windows(groups, self.block_size))
         """Those of `LENGTHS`, and one that no window of the model's layers holds."""
 
-        self.may_have_last = scheduler._forks.has_states and scheduler.scheduler_config.async_scheduling
+        has_states = bool(state_managers(scheduler.kv_cache_manager))
+        self.may_have_last = has_states and scheduler.scheduler_config.async_scheduling
         """Whether a step in flight may have computed a parent's last token for good, as it does in a state."""
 
         model = self.engine.model_config
