@@ -73,7 +73,6 @@ class BudgetWalks(PlainWalks):
 
     seen: ClassVar[Counter[str]] = Counter()
     must_arise = frozenset({"used up at depth 2", "used up without a token", "too many sequences", "ended as length"})
-    num_times = 1
     budgets = (4, 8, 20, 50)
     most_sequences = (None, 4)
 
