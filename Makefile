@@ -7,6 +7,7 @@
 # WORKERS       how many processes each chain of tests has beside its own; by default 0, as two chains fill two cores
 # FULL=1        runs those tests too that are marked "full", which `make test-all` does
 # COVERAGE=1    demands that the fork's tests without a model cover every line and branch, as .ci/run does
+# PAGES=1       runs the tests of pages beside `make checks`, in a Chromium that `make browser` has found
 # DEVICE_PYTHON an interpreter with a vLLM for this machine's accelerator and the plug-in, for `make test-device`
 # TURNS_SECONDS how long `make turns` may take, of what `make test-all` has more than `make test`
 # RELEASES      the releases that `make test-releases` tests the plug-in on, such as 0.30.0; by default all
@@ -169,10 +170,9 @@ lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/mypy
 	@$(IN_PLUGIN) MYPYPATH=examples $(CURDIR)/$(BIN)/mypy --config-file sequence_hooks/pyproject.toml --python-executable $(CURDIR)/$(PLUGIN)/bin/python -p sequence_hooks.v1 -p mytests.v1 -p mytests.engine.v1
 
-check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tests in an environment without torch and vLLM
+check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tests, but the walks, in an environment without torch and vLLM
 	@$(BIN)/mypy --strict sequence_hooks
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q mytests/test_typing.py mytests/test_privacy.py
 	@$(BIN)/python -m build_tools.check_core .venv-core
 
 dist: setup plugin ## wheels and sdists of both distributions in dist/, each checked where nothing else is installed

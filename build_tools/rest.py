@@ -80,7 +80,7 @@ _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "
 _NOTATIONS = "mytests/server/test_protocols.py"
 
 GROUPS = (
-    *(Rest(f"release-{release}", f"make release-{release}", 110, _OF_RELEASES) for release in RELEASES),
+    *(Rest(f"release-{release}", f"make release-{release}", 420, _OF_RELEASES) for release in RELEASES),
     *(Rest(f"path-{path}", f"make path-{path}", 300, _OF_PATHS) for path in PATHS),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
@@ -97,7 +97,7 @@ GROUPS = (
         for kind in ("avx512", "avx2", "sse41")
         for environment in ("fork", "plugin")
     ),
-    Rest("faults", "make faults", 480, ("mytests/faults/*",)),
+    Rest("faults", "make faults", 420, ("mytests/faults/*",)),
     Rest("language-model", "make language-model", 60, _OF_LANGUAGE_MODEL),
     Rest("demo-language", "make demo-language", 120, _OF_LANGUAGE_MODEL),
     Rest("dist", "make dist", 180, _OF_SET_UP),

@@ -16,7 +16,8 @@ CHAINS = --chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests -
 ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_fuzz.py mytests/test_hostile_clients.py \
   mytests/test_injection_engine.py mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
 
-TURNS_SECONDS ?= 480
+if_pages = $(if $(filter-out 0,$(PAGES)),$(1))
+TURNS_SECONDS ?= 420
 DEVICE_PYTHON ?= python3
 
 # The command of the target X-parts: runs parts, and leaves it to the target X to fail with a line that names them.
@@ -99,18 +100,19 @@ test-all-parts:
 	@$(call parts,$(CHAINS) --then checks test-browser test-releases test-paths test-floats dist faults bench-quick bench-plugin-quick \
 	  fuzz fuzz-plugin fuzz-injection)
 
-checks: checks-parts ## lint, check-core and docs, side by side
+checks: checks-parts ## lint, check-core and docs, side by side; PAGES=1 has the tests of pages run beside them
 
 checks-parts: setup plugin
-	@$(call parts,--chain lint lint --chain core check-core docs)
+	@$(call parts,--chain lint lint $(call if_pages,fork-browser) --chain core check-core docs $(call if_pages,plugin-browser))
 
 ci: ci-parts ## what .ci/run runs
 
 ci-parts: export COVERAGE = 1
+ci-parts: export PAGES = 1
 ci-parts:
-	@$(call parts,$(CHAINS) --then checks \
+	@$(call parts,$(CHAINS) --then \
 	  'browser=timeout 300 make browser || echo "No Chromium can be had here: the tests of pages are skipped."' \
-	  fork-browser plugin-browser turns)
+	  checks turns)
 
 turns: turns-parts ## of the rest of test-all those parts whose turn it is, and those that the changed files ask for
 

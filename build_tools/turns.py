@@ -20,7 +20,7 @@ from build_tools import parts
 from build_tools.rest import Rest, parts_of
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS = 480
+SECONDS = 420
 _DAY = 24 * 60 * 60
 _MAIN = ("origin/main", "main")
 

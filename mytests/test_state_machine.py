@@ -4,6 +4,7 @@
 from collections import Counter
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis.stateful import invariant
 
 from mytests.engine.surgical import SurgicalEngine
@@ -13,6 +14,8 @@ from mytests.walks import Draw, Walks, walk
 from vllm.config import SpecialKwargs
 from vllm.core.hooked_sequence import num_alike
 from vllm.sequence import SequenceGroup
+
+pytestmark = pytest.mark.no_cover
 
 
 class V0Walks(Walks):

@@ -51,6 +51,15 @@ def pairs(firsts: Sequence[tuple[object, ...]], seconds: Collection[object]) -> 
     return [each for short, *others in of_firsts for each in (pytest.param(*short), *(full(*one) for one in others))]
 
 
+def every_second(values: Sequence[ParameterSet]) -> list[ParameterSet]:
+    """Cases of which there are many of each kind, one after the other; `make test` has every second one."""
+    return [each if place % 2 else _in_full(each) for place, each in enumerate(values)]
+
+
 def sizes(short: int, long: int) -> pytest.MarkDecorator:
     """Run a test with the argument ``size``: the first one in `make test`, the second in `make test-all`."""
     return pytest.mark.parametrize("size", [pytest.param(short, id="short"), full(long, id="long")])
+
+
+def _in_full(case: ParameterSet) -> ParameterSet:
+    return pytest.param(*case.values, id=case.id, marks=(*case.marks, pytest.mark.full))

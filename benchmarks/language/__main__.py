@@ -1,28 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outlines on a real chat model against answers in sequence and against a client: `make bench-language`.
 
-Writes ``benchmarks.md`` and ``outcomes.jsonl`` into a folder. It runs in the plug-in's environment; a model that was
-trained to fork is measured beside the first one with ``--trained FOLDER``, by default with the hooks of
-`examples/language_task.py`.
+Writes ``benchmarks.md`` and ``outcomes.jsonl`` into a folder; a run that was cut off goes on there. It runs in the
+plug-in's environment; a model that was trained to fork is measured beside the first one with ``--trained FOLDER``, by
+default with the hooks of `examples/language_task.py`.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cpuinfo
-import psutil
 from language_task import HOOKS
 
 from benchmarks.counts import positive
-from benchmarks.language.measure import Group, measure
+from benchmarks.language.machine import device
+from benchmarks.language.measure import Plan, measure, planned
+from benchmarks.language.outcomes import Outcomes
 from benchmarks.language.page import write_page
 from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.requests import Prompts
@@ -44,59 +45,45 @@ class Subject:
 
 
 def main() -> None:
-    """Measure, write the page, and print its path."""
+    """Measure what the folder lacks, write the page, and print its path."""
     arguments = _arguments()
     # Before upstream is imported, which reads them.
     os.environ.update({**SETTINGS, **{name: os.environ[name] for name in SETTINGS if name in os.environ}})
-    questions = read_questions(arguments.file, arguments.questions)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    start, before = time.perf_counter(), _busy_elsewhere()
-    groups: list[Group] = []
+    setting = _setting(arguments)
+    try:
+        plan = planned(read_questions(arguments.file, arguments.questions))
+        outcomes = Outcomes(arguments.output / "outcomes.jsonl", setting)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     sides = (_in_process,) if arguments.in_process else (_in_process, _over_http)
     for subject in _subjects(arguments):
         for side in sides:
-            groups += asyncio.run(saved(side(subject, questions), arguments.output / "outcomes.jsonl", bool(groups)))
-    seconds = time.perf_counter() - start
+            asyncio.run(side(subject, plan, outcomes))
     page = arguments.output / "benchmarks.md"
-    told = {**_told(arguments, seconds), "elsewhere": max(0.0, _busy_elsewhere() - before) / seconds}
-    page.write_text(write_page(groups, told))
+    told = {"command": "`make bench-language`", "when": time.strftime("%Y-%m-%d"), "num_questions": arguments.questions}
+    page.write_text(write_page(outcomes.groups, {**setting, **told}))
     print(page)
 
 
-def _busy_elsewhere() -> float:
-    """Seconds of all processors but those of this process and of the servers that it has waited for."""
-    all_, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    ours = own.user + own.system + own.children_user + own.children_system
-    return float(all_.user + all_.nice + all_.system + all_.irq + all_.softirq + all_.steal - ours)
-
-
-async def saved(groups: AsyncIterator[Group], path: Path, continues: bool) -> list[Group]:
-    """All groups; each is written to ``path`` as it comes, for a run that is cut off.
-
-    Args:
-        continues: Whether what is in the file stays there.
-    """
-    found: list[Group] = []
-    with path.open("a" if continues else "w") as file:
-        async for each in groups:
-            record = {**asdict(each), "steps": [list(vars(step).values()) for step in each.steps]}
-            print(json.dumps(record), file=file, flush=True)
-            found.append(each)
-    return found
-
-
-async def _in_process(subject: Subject, questions: Sequence[str]) -> AsyncIterator[Group]:
+async def _in_process(subject: Subject, plan: Plan, outcomes: Outcomes) -> None:
+    name = f"{subject.name}, in process"
+    if not (lacking := outcomes.lacking(name, plan)):
+        return
     from benchmarks.language.in_process import InProcess
 
     caller = InProcess(
         subject.model, subject.fields, dtype="float32", max_model_len=MAX_MODEL_LEN, disable_log_stats=True
     )
     prompts = Prompts(caller.tokenizer, SpecialKwargs(**subject.fields))
-    async for each in measure(f"{subject.name}, in process", caller, prompts, subject.ways, questions):
-        yield each
+    async for each in measure(name, caller, prompts, subject.ways, lacking):
+        outcomes.add(each)
 
 
-async def _over_http(subject: Subject, questions: Sequence[str]) -> AsyncIterator[Group]:
+async def _over_http(subject: Subject, plan: Plan, outcomes: Outcomes) -> None:
+    name = f"{subject.name}, over HTTP"
+    if not (lacking := outcomes.lacking(name, plan)):
+        return
     from transformers import AutoTokenizer
 
     from benchmarks.language.over_http import OverHttp, served
@@ -107,8 +94,8 @@ async def _over_http(subject: Subject, questions: Sequence[str]) -> AsyncIterato
         tempfile.TemporaryDirectory() as folder,
         served(subject.model, subject.fields, Path(folder) / "log", *options) as address,
     ):
-        async for each in measure(f"{subject.name}, over HTTP", OverHttp(address), prompts, subject.ways, questions):
-            yield each
+        async for each in measure(name, OverHttp(address), prompts, subject.ways, lacking):
+            outcomes.add(each)
 
 
 def _subjects(arguments: argparse.Namespace) -> list[Subject]:
@@ -134,17 +121,15 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _told(arguments: argparse.Namespace, seconds: float) -> dict[str, object]:
+def _setting(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the results of one file have in common."""
     import vllm
 
     return {
-        "command": "`make bench-language`",
-        "minutes": seconds / 60,
-        "when": time.strftime("%Y-%m-%d"),
-        "device": f"{os.cpu_count()} x {cpuinfo.get_cpu_info()['brand_raw']}",
+        "device": device(),
         "model": arguments.model.name,
         "version": vllm.__version__,
-        "num_questions": arguments.questions,
+        "points": arguments.points,
     }
 
 

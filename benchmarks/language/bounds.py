@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
+from benchmarks.language.measure import Step
 from benchmarks.language.ways import Outcome
 
 
@@ -31,7 +31,7 @@ class StepTimes:
     prefilled_token: float
 
     @classmethod
-    def of(cls, steps: Sequence[Any]) -> "StepTimes":
+    def of(cls, steps: Sequence[Step]) -> "StepTimes":
         """The median of decoding steps, and what a step takes more for each token that is prefilled in it."""
         alone: dict[int, list[float]] = defaultdict(list)
         for each in steps:

@@ -8,23 +8,13 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
+from benchmarks.language.measure import Step
 from benchmarks.language.requests import Answered, Wanted
 from sequence_hooks.v1 import engine_args
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
-
-
-@dataclass
-class Step:
-    """One step of the engine."""
-
-    seconds: float = 0.0
-    num_tokens: int = 0
-    """Tokens that the model computed."""
-
-    num_seqs: int = 0
 
 
 @dataclass

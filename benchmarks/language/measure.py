@@ -4,15 +4,29 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks.language.machine import busy_elsewhere
 from benchmarks.language.requests import Caller, Prompts
 from benchmarks.language.ways import Outcome, Way
 
 SIZES = (1, 4, 16)
 """Questions at once."""
+
+Plan = Sequence[tuple[int, Sequence[str]]]
+"""Sizes of groups, and the questions that are asked at once."""
+
+
+@dataclass
+class Step:
+    """One step of an engine."""
+
+    seconds: float = 0.0
+    num_tokens: int = 0
+    """Tokens that the model computed."""
+
+    num_seqs: int = 0
 
 
 @dataclass(frozen=True)
@@ -23,8 +37,21 @@ class Group:
     size: int
     way: str
     outcomes: tuple[Outcome, ...]
-    steps: tuple[Any, ...] = field(default=())
+    steps: tuple[Step, ...] = field(default=())
     """The engine's steps, if it tells of them."""
+
+    elsewhere: float = 0.0
+    """Seconds of processors that others used meanwhile."""
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """What was asked."""
+        return tuple(each.question for each in self.outcomes)
+
+    @property
+    def seconds(self) -> float:
+        """Until all had their answers."""
+        return max(each.seconds for each in self.outcomes)
 
     @property
     def num_computed(self) -> int:
@@ -42,17 +69,19 @@ def sizes_for(num_questions: int) -> list[int]:
     return sorted({min(size, num_questions) for size in SIZES})
 
 
+def planned(questions: Sequence[str]) -> Plan:
+    """What is asked at once, in all sizes."""
+    return [(size, group) for size in sizes_for(len(questions)) for group in groups_of(questions, size)]
+
+
 async def measure(
-    side: str, caller: Caller, prompts: Prompts, ways: Sequence[Way], questions: Sequence[str]
-) -> AsyncIterator[Group]:
-    """All questions, in all ways and sizes of groups. The first way says how many tokens the others may need."""
-    sizes = sizes_for(len(questions))
+    side: str, caller: Caller, prompts: Prompts, ways: Sequence[Way], plan: Plan
+) -> AsyncIterator[list[Group]]:
+    """The groups of all ways for each entry of ``plan``. The first way says how many tokens the others may need."""
     # What compiles or is loaded lazily does so before.
-    await _group(side, 1, caller, prompts, ways, questions[:1])
-    planned = [(size, group) for size in sizes for group in groups_of(questions, size)]
-    for size, group in tqdm(planned, desc=side, unit="group", leave=False):
-        for each in await _group(side, size, caller, prompts, ways, group):
-            yield each
+    await _group(side, 1, caller, prompts, ways, plan[0][1][:1])
+    for size, group in tqdm(plan, desc=side, unit="group", leave=False):
+        yield await _group(side, size, caller, prompts, ways, group)
 
 
 async def _group(
@@ -62,9 +91,11 @@ async def _group(
     num_tokens = [1] * len(questions)
     for way in ways:
         caller.forget()
+        before = busy_elsewhere()
         asked = (way(caller, prompts, *each) for each in zip(questions, num_tokens, strict=True))
         outcomes = tuple(await asyncio.gather(*asked))
-        found.append(Group(side, size, outcomes[0].way, outcomes, tuple(getattr(caller, "steps", ()))))
+        steps = tuple(getattr(caller, "steps", ()))
+        found.append(Group(side, size, outcomes[0].way, outcomes, steps, max(0.0, busy_elsewhere() - before)))
         if not found[1:]:
             num_tokens = [max(1, each.num_tokens) for each in outcomes]
     return found

@@ -10,12 +10,16 @@ from benchmarks.language.bounds import StepTimes, bound, counts
 from benchmarks.language.measure import Group, by_way
 from benchmarks.language.ways import Outcome
 
+LONG_POINTS = 60
+"""Tokens of an expansion."""
+
 INTRODUCTION = """# Points side by side, on a real model
 
-Made by {command} in {minutes:.0f} minutes, {when}, on {device}, where others
-kept {elsewhere:.2f} cores busy on average. The model is {model}, in float32, greedy, on vLLM {version}. Each of
-{num_questions} questions is asked in all ways, one after the other, each time with an empty prefix cache; questions
-that are asked at once are one of {num_groups} groups, and a last group that is smaller is left out.
+Made by {command}, {when}, on {device}: {minutes:.0f} minutes of
+answers, during which others kept {elsewhere:.2f} cores busy on average. The model is {model}, in float32, greedy, on
+vLLM {version}, and has at most {points} points. Each of {num_questions} questions is asked in all ways, one after the
+other, each time with an empty prefix cache; questions that are asked at once are one of {num_groups} groups, and a last
+group that is smaller is left out.
 
 | way | |
 | --- | --- |
@@ -37,7 +41,9 @@ def write_page(groups: Sequence[Group], told: dict[str, object]) -> str:
     Args:
         told: What the introduction says of the run.
     """
-    parts = [INTRODUCTION.format(num_groups=len(groups), **told)]
+    seconds = sum(each.seconds for each in groups)
+    elsewhere = sum(each.elsewhere for each in groups) / seconds
+    parts = [INTRODUCTION.format(num_groups=len(groups), minutes=seconds / 60, elsewhere=elsewhere, **told)]
     for side in dict.fromkeys(each.side for each in groups):
         parts += _section(groups, side)
     return "\n".join(parts)
@@ -62,7 +68,9 @@ def _section(groups: Sequence[Group], side: str) -> Iterator[str]:
         ways = dict(by_way(groups, side, size))
         yield f"### {size} at once\n"
         yield _seconds(ways)
-        yield _gains(ways, dict(by_way(groups, counterpart, size)) or ways, times)
+        measured = dict(by_way(groups, counterpart, size)) or ways
+        yield _gains(ways, measured, times)
+        yield _long_points(ways, measured)
         yield _counts(ways)
 
 
@@ -85,14 +93,32 @@ def _gains(ways: dict[str, list[Group]], measured: dict[str, list[Group]], times
     base = ways["sequence"]
     rows = []
     for way, groups in ways.items():
-        ratios = [_seconds_of(one) / _seconds_of(other) for one, other in zip(base, groups, strict=True)]
+        ratios = [one.seconds / other.seconds for one, other in zip(base, groups, strict=True)]
         low, middle, high = quartiles(ratios)
-        seconds = statistics.median(map(_seconds_of, groups))
+        seconds = statistics.median(each.seconds for each in groups)
         bounds = _bounds(measured.get(way, []), times)
         ideal = [one / other for one, other in zip(_bounds(measured["sequence"], times), bounds, strict=False) if other]
         told = [f"{statistics.median(each):.2f}" if each and any(each) else "-" for each in (ideal, bounds)]
         rows.append([way, f"{middle:.2f} ({low:.2f} to {high:.2f})", told[0], f"{seconds:.2f}", told[1]])
     return markdown(headers, rows)
+
+
+def _long_points(ways: dict[str, list[Group]], measured: dict[str, list[Group]]) -> str:
+    """How many times as fast groups of long points end; ``measured`` says how long they are, as no server does."""
+    first, *_ = ways
+    long = {
+        each.questions
+        for each in measured.get(first, [])
+        if (lengths := [length for outcome in each.outcomes for length in outcome.lengths])
+        and statistics.mean(lengths) >= LONG_POINTS
+    }
+    ratios = [
+        one.seconds / other.seconds
+        for one, other in zip(ways["sequence"], ways[first], strict=True)
+        if other.questions in long
+    ]
+    told = f", `{first}` ends {statistics.median(ratios):.2f} times as fast as `sequence`" if ratios else ""
+    return f"Of {len(ways[first])} groups {len(ratios)} have points of {LONG_POINTS} tokens or more on average{told}.\n"
 
 
 def _counts(ways: dict[str, list[Group]]) -> str:
@@ -123,10 +149,6 @@ def _counts(ways: dict[str, list[Group]]) -> str:
 
 def _bounds(groups: Sequence[Group], times: StepTimes) -> list[float]:
     return [bound(times, each.outcomes) for each in groups]
-
-
-def _seconds_of(group: Group) -> float:
-    return max(each.seconds for each in group.outcomes)
 
 
 def _median(groups: Sequence[Group], figure: Callable[[Outcome], float]) -> float:

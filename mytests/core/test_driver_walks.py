@@ -13,6 +13,8 @@ from mytests.reference import REPLACING
 from mytests.walks import Draw, Walks, walk
 from sequence_hooks.config import SpecialKwargs
 
+pytestmark = pytest.mark.no_cover
+
 SHORT = 600
 """Walks of a machine in `make test`, but for what is rare."""
 

@@ -6,15 +6,14 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 
-from benchmarks.language.__main__ import saved
 from benchmarks.language.bounds import StepTimes, bound, counts
-from benchmarks.language.measure import Group, groups_of, measure, sizes_for
+from benchmarks.language.measure import Group, Step, groups_of, measure, planned, sizes_for
+from benchmarks.language.outcomes import Outcomes
 from benchmarks.language.over_http import OverHttp
 from benchmarks.language.page import percentile, write_page
 from benchmarks.language.questions import DEFAULT, read_questions
@@ -35,19 +34,13 @@ TAGS: dict[str, Any] = {
 OUTLINE = "1. aa\n2. bb\n###"
 TOLD: dict[str, object] = {
     "command": "`a command`",
-    "minutes": 1.0,
     "when": "today",
     "device": "a machine",
-    "elsewhere": 0.0,
     "model": "a model",
     "version": "0",
+    "points": 2,
     "num_questions": 2,
 }
-
-
-def step(seconds: float, num_tokens: int, num_seqs: int) -> Any:
-    """A step of an engine."""
-    return SimpleNamespace(seconds=seconds, num_tokens=num_tokens, num_seqs=num_seqs)
 
 
 class Fake:
@@ -55,7 +48,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.asked: list[Wanted] = []
-        self.steps = [step(1.0, 1, 1), step(2.0, 2, 2)]
+        self.steps = [Step(1.0, 1, 1), Step(2.0, 2, 2)]
 
     def forget(self) -> None:
         self.asked.append(Wanted(()))
@@ -73,19 +66,19 @@ def prompts(fields: dict[str, Any] = FIELDS) -> Prompts:
     return Prompts(SKELETON.tokenizer, SpecialKwargs(**fields))
 
 
-def listed(groups: AsyncIterator[Group]) -> list[Group]:
-    """All of them."""
+def listed(measured: AsyncIterator[list[Group]]) -> list[Group]:
+    """All groups."""
 
     async def collect() -> list[Group]:
-        return [each async for each in groups]
+        return [group async for groups in measured for group in groups]
 
     return asyncio.run(collect())
 
 
 def measured(caller: Any, ways: Any = UNTRAINED, own: Prompts | None = None) -> list[Group]:
     """All groups of two questions."""
-    questions = read_questions(DEFAULT, 2)
-    return listed(measure("Outlines, in process", caller, own or prompts(), ways, questions))
+    plan = planned(read_questions(DEFAULT, 2))
+    return listed(measure("Outlines, in process", caller, own or prompts(), ways, plan))
 
 
 class TestQuestions:
@@ -157,7 +150,7 @@ class TestWays:
 
 
 class TestBounds:
-    TIMES = StepTimes.of([step(1.0, 1, 1), step(1.0, 1, 1), step(3.0, 3, 3), step(11.0, 11, 1)])
+    TIMES = StepTimes.of([Step(1.0, 1, 1), Step(1.0, 1, 1), Step(3.0, 3, 3), Step(11.0, 11, 1)])
 
     def test_a_step_is_as_long_as_it_was(self) -> None:
         """Between two measured numbers of sequences, as far between; above all, as the largest."""
@@ -203,14 +196,43 @@ class TestPage:
         values = [float(each) for each in range(100, 0, -1)]
         assert (percentile(values, 0.5), percentile(values, 0.95), percentile([3.0], 0.95)) == (50.0, 95.0, 3.0)
 
-    def test_outcomes_are_kept(self, tmp_path: Path) -> None:
-        """A line for each group."""
-        path = tmp_path / "outcomes"
-        for continues in (False, False, True):
-            groups = measure("a side", Fake(), prompts(), UNTRAINED, ["why?"])
-            assert len(asyncio.run(saved(groups, path, continues))) == 3
-        first, *others = [json.loads(line) for line in path.read_text().splitlines()]
-        assert (first["way"], first["steps"][0], len(others)) == ("skeleton", [1.0, 1, 1], 5)
+    def test_long_points_are_told_apart(self) -> None:
+        """By the lengths that are known in process, over HTTP too."""
+        here = [
+            Group(
+                "Outlines, in process",
+                1,
+                way,
+                (Outcome(question, way, seconds, 0, 9, 5, starts=(0, 0), lengths=lengths),),
+            )
+            for question, lengths in (("short?", (10, 20)), ("long?", (50, 70)))
+            for way, seconds in (("skeleton", 1.0), ("sequence", 3.0 if question == "long?" else 1.0))
+        ]
+        there = [
+            replace(each, side="Outlines, over HTTP", outcomes=(replace(each.outcomes[0], starts=(), lengths=()),))
+            for each in here
+        ]
+        told = "60 tokens or more on average, `skeleton` ends 3.00 times as fast as `sequence`."
+        assert write_page([*here, *there], TOLD).count(f"Of 2 groups 1 have points of {told}") == 2
+
+
+class TestOutcomes:
+    SETTING: ClassVar[dict[str, Any]] = {"device": "a machine"}
+
+    def test_what_was_measured_is_not_measured_again(self, tmp_path: Path) -> None:
+        """A file gives what was added to it, and tells what is lacking."""
+        plan = planned(["why?", "how?"])
+        added = Outcomes(tmp_path / "file", self.SETTING)
+        added.add(listed(measure("a side", Fake(), prompts(), UNTRAINED, plan[:1])))
+        found = Outcomes(tmp_path / "file", self.SETTING)
+        assert found.groups == added.groups and len(found.groups) == 3 and found.groups[0].steps[0] == Step(1.0, 1, 1)
+        assert found.lacking("a side", plan) == plan[1:] and found.lacking("another", plan) == plan
+
+    def test_another_setting_is_refused(self, tmp_path: Path) -> None:
+        """One page tells of one machine."""
+        Outcomes(tmp_path / "file", self.SETTING)
+        with pytest.raises(ValueError, match=r"has results of .*a machine.*not of .*another.*--output"):
+            Outcomes(tmp_path / "file", {"device": "another"})
 
 
 class TestHttp:
@@ -260,7 +282,7 @@ def test_an_engine_answers_in_all_ways(engine: Any) -> None:
     """A client's expansions are as many and as long as the children's; nothing is left."""
     special_kwargs = SpecialKwargs(**FIELDS, child_sampling_params={"max_tokens": 6, "stop": ["###"]})
     own = Prompts(engine.tokenizer, special_kwargs)
-    groups = listed(measure("Outlines, in process", engine, own, UNTRAINED, read_questions(DEFAULT, 1)))
+    groups = listed(measure("Outlines, in process", engine, own, UNTRAINED, planned(read_questions(DEFAULT, 1))))
     forked, asked, alone = (each.outcomes[0] for each in groups)
     assert (forked.num_outline, forked.num_prefix, forked.lengths) == (
         asked.num_outline,
