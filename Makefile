@@ -55,9 +55,9 @@ export VLLM_NO_USAGE_STATS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin language-model gemma-check agreement lint check-core lock mutate mutate-plugin check-upstream bench \
-  bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture live-picture browser clean fuzz-plugin bench-plugin \
+  bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin \
   bench-plugin-quick bench-language bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data \
-  train-language merge-language demo-language score-language agreement-language language-picture
+  train-language merge-language demo-language score-language agreement-language language-pictures
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -141,7 +141,7 @@ train-language: $(LANGUAGE)/answers.jsonl $(TRAINER) ## an adapter with which Sm
 merge-language: $(LANGUAGE)/model/config.json ## the base model with ADAPTER merged into it, in build/language/model
 	@:
 
-$(LANGUAGE)/model/config.json: $(ADAPTER)/adapter_model.safetensors | $(PLUGIN_READY)
+$(LANGUAGE)/model/config.json: $(ADAPTER)/adapter_model.safetensors build_tools/language_model.py | $(PLUGIN_READY)
 	$(WITH_BASE) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/merge_language.py $$base $(LANGUAGE)/model --adapter $(ADAPTER)
 	@touch $@
 
@@ -258,16 +258,16 @@ trace-demo: setup ## record a run of the tiny model, and make pictures of it in 
 	@$(BIN)/python -m sequence_hooks.trace build/trace/run.jsonl
 
 trace-picture: trace-demo browser ## renew docs/images/trace.png, and trace-big.png of 98 requests
-	@$(BIN)/python -m mytests.trace_picture build/trace/run.html docs/images/trace.png
+	@$(BIN)/python -m mytests.trace_picture build/trace/run.html docs/images/trace.png 18 0.35
 	@$(BIN)/python examples/record_run.py build/trace/big.jsonl --requests 98 --at-once 14 --pause 0.2
 	@$(BIN)/python -m sequence_hooks.trace build/trace/big.jsonl
 	@$(BIN)/python -m mytests.trace_picture build/trace/big.html docs/images/trace-big.png
 
-live-picture: setup plugin browser ## renew docs/images/live.gif
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/live.gif
-
-language-picture: merge-language browser ## renew docs/images/language.gif
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/language.gif $(LANGUAGE)/model
+language-pictures: merge-language browser ## renew docs/images/live.gif and language.png, of trees of the language model
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/live.gif $(LANGUAGE)/model
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_language.py $(LANGUAGE)/model --record $(LANGUAGE)/run.jsonl
+	@$(BIN)/python -m sequence_hooks.trace $(LANGUAGE)/run.jsonl
+	@$(BIN)/python -m mytests.trace_picture $(LANGUAGE)/run.html docs/images/language.png 4 0.25
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
 	@$(BIN)/python -m mytests.browser || \

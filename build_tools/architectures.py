@@ -19,7 +19,6 @@ from sequence_hooks.config.model_layers import (
     GENERATES,
     NO_ENCODER,
     ONE_BY_ONE,
-    media_positions,
     not_causal,
     not_injected,
     not_shared,
@@ -180,8 +179,8 @@ def _quoted(text: str) -> str:
 
 def _components(count: int) -> str:
     return f"""\
-{count} architectures have positions with several components (M-RoPE). Where such a model can be given images,
-`kv_inject` needs `language_model_only=True`. Without it: {_quoted(media_positions())}.
+{count} architectures have positions with several components (M-RoPE). Their trees have images, and injected KV after
+these: `mytests/v1/test_images.py`.
 
 Below, architectures that tests run are bold.
 
@@ -197,10 +196,18 @@ def _list(each: Class, models: Sequence[Architecture], run: frozenset[str], inje
 
 def _run_by_tests() -> tuple[frozenset[str], frozenset[str]]:
     """The architectures that tests run, and those of them with injected KV."""
-    names: Mapping[str, str] = import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    run = _texts_of(TESTS / "fuzz_architectures.py", "FIELDS")
-    injected = _texts_of(TESTS / "v1" / "test_injection_on_models.py", "ARCHITECTURES")
-    return frozenset(names[each] for each in ("llama", *run)), frozenset(names[each] for each in ("llama", *injected))
+    known = import_module("transformers.models.auto.modeling_auto")
+    names: Mapping[str, str] = {
+        **known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        **known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    }
+    run = (("fuzz_architectures.py", "FIELDS"), ("v1/vision_model.py", "VISION"))
+    injected = (("v1/test_injection_on_models.py", "ARCHITECTURES"), ("v1/test_images.py", "INJECTED"))
+    by_run, by_injected = (
+        frozenset(names[each] for path, name in places for each in ("llama", *_texts_of(TESTS / path, name)))
+        for places in (run, injected)
+    )
+    return by_run, by_injected
 
 
 def _texts_of(path: Path, name: str) -> Iterator[str]:

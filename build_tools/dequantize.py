@@ -54,7 +54,11 @@ def _configuration(given: dict[str, Any], architecture: str) -> dict[str, Any]:
 def _complete_tokenizer(folder: Path, chat_template: str | None) -> None:
     path = folder / "tokenizer_config.json"
     fields = json.loads(path.read_text())
-    _write(path, fields | {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": chat_template})
+    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    # Older releases leave none but these and the named ones out of texts.
+    others = [each["content"] for each in added if each["special"] and each["content"] not in fields.values()]
+    own = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": chat_template}
+    _write(path, fields | own | {"additional_special_tokens": others})
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

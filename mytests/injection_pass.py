@@ -29,8 +29,7 @@ class Rows:
         rows = list(self._index)
         with torch.inference_mode():
             self._output = model(
-                torch.tensor([[token.token_id for token in rows]]),
-                position_ids=torch.tensor([[token.position for token in rows]]),
+                **self.inputs(model, rows),
                 attention_mask=self._masks(model.config),
                 # It returns the keys and values of all rows; nothing is read from it.
                 past_key_values=DynamicCache(),
@@ -38,6 +37,13 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def inputs(self, model: Any, rows: Sequence[Token]) -> dict[str, torch.Tensor]:
+        """The model's arguments that say which tokens ``rows`` are, and where."""
+        return {
+            "input_ids": torch.tensor([[token.token_id for token in rows]]),
+            "position_ids": torch.tensor([[token.position for token in rows]]),
+        }
 
     def logits(self, tokens: Sequence[Token]) -> torch.Tensor:
         """The logits of these tokens, [num_tokens, vocabulary]."""

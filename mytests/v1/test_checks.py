@@ -12,9 +12,9 @@ import torch
 from mytests.characters import PROMISE, SYNC
 from mytests.engine.v1.configuration import config_with
 from mytests.v1.releases import since
-from sequence_hooks.v1.checks import check_injection, prepare
+from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
-from vllm.config import ModelConfig, MultiModalConfig
+from vllm.config import ModelConfig
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.kv_cache_interface import (
     CrossAttentionSpec,
@@ -98,18 +98,11 @@ def test_a_field_that_does_not_fit_the_engine_is_refused(
         prepare(config_with(fields, **changes))
 
 
-@pytest.mark.parametrize("takes_only_text", [True, False])
-def test_kv_is_injected_where_positions_have_components_if_all_is_text(
-    takes_only_text: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of text are equal, and move like others; those of images do not."""
-    config = config_with(INJECT, model_config__multimodal_config=MultiModalConfig(language_model_only=takes_only_text))
-    monkeypatch.setattr(ModelConfig, "uses_mrope", True)
-    if takes_only_text:
-        check_injection(config)
-    else:
-        with pytest.raises(ValueError, match=r"language_model_only=False: .* set it to True if .*; use 'concatenate'"):
-            check_injection(config)
+def test_kv_is_not_injected_by_another_scheme_of_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 0.29 there is one, beside M-RoPE."""
+    monkeypatch.setattr(ModelConfig, "uses_xdrope_dim", 4, raising=False)
+    with pytest.raises(ValueError, match="'kv_inject' does not work with uses_xdrope_dim=4: keys are not moved"):
+        prepare(config_with(INJECT))
 
 
 @pytest.mark.parametrize(

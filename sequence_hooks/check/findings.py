@@ -10,7 +10,7 @@ from sequence_hooks.check.layers import CHUNK, STATE, WINDOW, Layers
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import abbreviated, describe_error
-from sequence_hooks.config.model_layers import media_positions, not_injected
+from sequence_hooks.config.model_layers import not_injected
 from sequence_hooks.config.presets import fields_of
 from sequence_hooks.config.tokens import resolve, single_token
 from sequence_hooks.handlers.builtin import make_handlers
@@ -61,8 +61,6 @@ def layers_finding(layers: Layers, injects_kv: bool) -> Finding:
     notes = []
     if injects_kv and not {WINDOW, CHUNK}.isdisjoint(layers.kinds):
         notes.append("with kv_inject those with a window keep the KV of the whole context")
-    if injects_kv and layers.has_media_positions:
-        notes.append(f"without language_model_only=True: {media_positions()}")
     if layers.kinds == (STATE,):
         notes.append("up to vLLM 0.31 with enable_prefix_caching=True")
     elif STATE in layers.kinds:

@@ -42,9 +42,6 @@ class Layers:
     refusal: str | None
     """With what message an engine of this model is refused, whatever its layers are; None if it is not."""
 
-    has_media_positions: bool
-    """Whether positions have several components, and prompts may have images."""
-
     source: str
     """Who says so."""
 
@@ -80,13 +77,7 @@ def _by_fields(model: str, config: Any) -> Layers:
         refusal = refused("runner", "pooling", GENERATES)
     elif getattr(config, "canvas_length", None) is not None:
         refusal = refused("model", model, ONE_BY_ONE)
-    rotary = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    return Layers(
-        kinds=_in_order(_kinds_of(text)),
-        refusal=refusal,
-        has_media_positions="mrope_section" in rotary and text is not config,
-        source="by config.json alone",
-    )
+    return Layers(_in_order(_kinds_of(text)), refusal, "by config.json alone")
 
 
 def _by_vllm(model: Any, version: str) -> Layers:
@@ -105,13 +96,8 @@ def _by_vllm(model: Any, version: str) -> Layers:
         kinds = kinds | {STATE}
     else:
         kinds = kinds - {STATE} or {FULL}
-    media = model.multimodal_config
-    return Layers(
-        kinds=_in_order(kinds),
-        refusal=next((refused(*fault) for is_fault, *fault in faults if is_fault), None),
-        has_media_positions=model.uses_mrope and media is not None and not media.language_model_only,
-        source=f"by vLLM {version}",
-    )
+    refusal = next((refused(*fault) for is_fault, *fault in faults if is_fault), None)
+    return Layers(_in_order(kinds), refusal, f"by vLLM {version}")
 
 
 def _kinds_of(text: Any) -> set[str]:

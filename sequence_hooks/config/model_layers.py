@@ -47,11 +47,5 @@ def not_injected_with(name: str, value: object, reason: str) -> str:
     )
 
 
-def media_positions() -> str:
-    """The message for positions with several components, where a prompt may have images."""
-    reason = "positions in images and after them are not those of text; set it to True if all prompts are text"
-    return not_injected_with("language_model_only", False, reason)
-
-
 def _for_example(layer: str | None) -> str:
     return "" if layer is None else f", as {layer} is"

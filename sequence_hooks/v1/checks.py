@@ -13,7 +13,6 @@ from sequence_hooks.config.model_layers import (
     GENERATES,
     NO_ENCODER,
     ONE_BY_ONE,
-    media_positions,
     not_injected_with,
     refused,
 )
@@ -126,16 +125,15 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
 
 def check_injection(config: VllmConfig) -> None:
     """Raise a `ValueError` if children's KV cannot be injected, as far as the configuration tells; workers try it."""
-    model, cache_dtype = config.model_config, config.cache_config.cache_dtype
-    is_rounded = cache_dtype not in ("auto", "float16", "bfloat16")
-    media = model.multimodal_config
-    has_media_positions = model.uses_mrope and media is not None and not media.language_model_only
-    if is_rounded:
+    cache_dtype = config.cache_config.cache_dtype
+    # In 0.28 and 0.29 these dimensions are no M-RoPE yet.
+    num_dims = getattr(config.model_config, "uses_xdrope_dim", 0)
+    if cache_dtype not in ("auto", "float16", "bfloat16"):
         raise ValueError(
             not_injected_with("kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded")
         )
-    if has_media_positions:
-        raise ValueError(media_positions())
+    if num_dims:
+        raise ValueError(not_injected_with("uses_xdrope_dim", num_dims, "keys are not moved in these dimensions"))
 
 
 def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:

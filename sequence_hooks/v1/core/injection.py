@@ -48,6 +48,7 @@ class Injection:
         kept: The KV of finished children.
         branches: Those of the unfinished requests in trees, by request id.
         scheduler_config: Says how much of a prompt a step computes.
+        has_media_positions: Whether tokens after an image have other positions than without it.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Injection:
         branches: Mapping[str, V1Branch],
         special_kwargs: SpecialKwargs,
         scheduler_config: SchedulerConfig,
+        has_media_positions: bool,
     ) -> None:
         self.glue: dict[str, Glue] = {}
         """By request id."""
@@ -68,6 +70,7 @@ class Injection:
         self._kept = kept
         self._branches = branches
         self._scheduler_config = scheduler_config
+        self._has_media_positions = has_media_positions
         self._glue_of: dict[Request, list[Request]] = {}
         """By owner, in the order of their tokens."""
 
@@ -217,7 +220,7 @@ class Injection:
                 yield name, [Shift(run.end - run.start, run.position_offset) for run in runs]
 
     def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
-        glue = make_glue(owner, run, arrival_time)
+        glue = make_glue(owner, run, arrival_time, owner.mm_features if self._has_media_positions else [])
         # They are its owner's, which holds them for longer, so no reference is taken.
         for manager in self._manager.coordinator.single_type_managers:
             num_blocks = -(-run.end // manager.block_size)

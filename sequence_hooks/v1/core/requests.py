@@ -87,10 +87,13 @@ def discard_in_flight(request: Request) -> None:
     request.num_output_placeholders = 0
 
 
-def make_glue(owner: Request, run: Run, arrival_time: float) -> Request:
+def make_glue(owner: Request, run: Run, arrival_time: float, mm_features: list[MultiModalFeatureSpec]) -> Request:
     """A request that computes a ``run`` of the prompt of ``owner``. What it samples is not wanted.
 
     There may be many of them, and the prompt may be long: all have a view of it.
+
+    Args:
+        mm_features: Those of the owner's images before the run that its tokens' positions depend on.
     """
     assert owner.prompt_token_ids is not None
     prompt: Any = TokenView(owner.prompt_token_ids, 0, run.end)
@@ -99,6 +102,7 @@ def make_glue(owner: Request, run: Run, arrival_time: float) -> Request:
         prompt_token_ids=prompt,
         sampling_params=SamplingParams(temperature=0, max_tokens=1, detokenize=False),
         pooling_params=None,
+        mm_features=mm_features,
         client_index=owner.client_index,
         arrival_time=arrival_time,
         lora_request=owner.lora_request,

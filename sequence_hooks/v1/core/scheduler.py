@@ -88,7 +88,9 @@ class HookScheduler(ReleaseScheduler):
             self._take_upstream_copies = manager.take_kv_cache_block_copies
             manager.take_kv_cache_block_copies = self._take_block_copies  # type: ignore[method-assign]
         self._kept = KeptKV(manager)
-        self._injection = Injection(manager, self._kept, self.branches, hooks, self.scheduler_config)
+        self._injection = Injection(
+            manager, self._kept, self.branches, hooks, self.scheduler_config, self.vllm_config.model_config.uses_mrope
+        )
         self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
         self._stats = CoreStats(self.blocked, manager, self.evictor)
         self._owed_step = OwedStep(self.parallel_config.data_parallel_size > 1)
