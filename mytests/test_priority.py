@@ -239,6 +239,26 @@ class TestSwapped:
         assert engine.statuses() == {"u": "RUNNING", "m": "SWAPPED", "r": "WAITING"}
         assert ends(engine, tokens) == ["u", "m", "r"]
 
+    @pytest.mark.parametrize("num_blocks", [6, 7, 8, 10])
+    @pytest.mark.parametrize("length", [16, 20])
+    def test_no_more_children_come_back_than_may_run(self, num_blocks: int, length: int) -> None:
+        """Nor does another one begin in the same step."""
+        hooks = dataclasses.replace(HOOKS, children_per_promise=2, max_running_children=1)
+        engine = engine_with_priorities(hooks, num_blocks=num_blocks, max_model_len=24, num_cpu_blocks=12)
+        tokens = plan(r="!z", u="bbbbb", r_child_0="A" * 12, r_child_1="B" * 9)
+        engine.add("r", prompt="r" * 7, priority=LOW)
+        for _ in range(8):
+            engine.step(tokens)
+        engine.add("u", prompt="u" * length, priority=URGENT)
+        was_swapped = False
+        while engine.scheduler.has_unfinished_seqs():
+            engine.step(tokens)
+            children = [status for name, status in engine.statuses().items() if "_child_" in name]
+            assert children.count("RUNNING") <= 1
+            was_swapped |= "SWAPPED" in children
+        assert was_swapped
+        engine.assert_empty()
+
 
 def finished_texts(engine: AsyncEngine) -> dict[str, str]:
     """The texts of finished requests by id, in the order in which they end."""

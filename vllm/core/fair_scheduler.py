@@ -58,13 +58,16 @@ class FairScheduler(PriorityScheduler):
     def _schedule_swapped(
         self, budget: SchedulingBudget, curr_loras: set[int] | None, enable_chunking: bool = True
     ) -> SchedulerSwappedInOutputs:
-        all_swapped, held = self.swapped, self._over_limit(self.swapped)
-        if not held:
+        if not self.forked.has_trees:
             return super()._schedule_swapped(budget, curr_loras, enable_chunking)
+        all_swapped, held = self.swapped, self._over_limit(self.swapped)
         self.swapped = deque(group for group in all_swapped if group not in held)
         scheduled = super()._schedule_swapped(budget, curr_loras, enable_chunking)
         left = held | set(self.swapped)
         self.swapped = deque(group for group in all_swapped if group in left)
+        # They count before others of their trees are admitted in this step.
+        for each in chain(scheduled.decode_seq_groups, scheduled.prefill_seq_groups):
+            self._note_start(each.seq_group)
         return scheduled
 
     def _schedule_prefills(
@@ -119,9 +122,13 @@ class FairScheduler(PriorityScheduler):
         for group in known - running:
             self.forked.stop(group)
         for group in self.running:
-            branch = branch_of(group)
-            if group not in known and branch is not None:
-                self.forked.start(branch, group)
+            if group not in known:
+                self._note_start(group)
+
+    def _note_start(self, group: SequenceGroup) -> None:
+        branch = branch_of(group)
+        if branch is not None:
+            self.forked.start(branch, group)
 
     def _put_crowded_last(self) -> None:
         """Let upstream, which preempts the last of ``running``, take a child of the tree that has most of the slots."""
