@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Too little KV: who gives up what, who waits, and that no sequence waits forever, on a KV cache that checks reads."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.engine.v0.groups import child_of
+from mytests.reference import REPLACING
 from mytests.with_kv import engine_with_kv
 from vllm.core.hooked_sequence import branch_of
 
@@ -39,6 +41,17 @@ class TestPolicies:
         assert engine.scheduler.evictor.evictions == {"discard": 2}
         assert engine.scheduler.evictor.num_recomputed == 8
         assert resume_to_the_end(engine) == 8 + 1 + 4
+
+    def test_what_a_join_replaces_may_have_no_kv(self) -> None:
+        """All that it leaves of the context is computed then."""
+        engine = engine_with_kv(dataclasses.replace(HOOKS, block_on="sync", handlers=REPLACING))
+        parent, script = engine.add(), plan(r="!aaayz", r_child_0="BBBBBB")
+        engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
+        engine.scheduler.evictor.evict_all(parent)
+        engine.run(script)
+        (join,) = finished(engine).joins
+        assert join.num_replaced and join.num_prefill == join.num_context
+        engine.assert_empty()
 
     def test_swapped_kv_comes_back(self) -> None:
         """The resume prefills only new tokens."""

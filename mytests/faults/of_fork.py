@@ -229,4 +229,17 @@ FORK = (
         ),
         BOTH,
     ),
+    Fault(
+        "swapped-children-do-not-count",
+        (
+            Edit(
+                "vllm.core.fair_scheduler:FairScheduler._schedule_swapped",
+                "self._note_start(each.seq_group)",
+                "pass",
+            ),
+        ),
+        "More children of a tree run than may, where one comes back from swap space as another one begins.",
+        surgical("mytests/test_priority.py::TestSwapped::test_no_more_children_come_back_than_may_run"),
+        ("fork",),
+    ),
 )

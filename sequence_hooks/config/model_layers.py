@@ -39,13 +39,5 @@ def not_injected(kind: str, layer: str | None = None) -> str:
     )
 
 
-def not_injected_with(name: str, value: object, reason: str) -> str:
-    """The message for an engine's argument with which no KV can be injected."""
-    return (
-        f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
-        "'concatenate'"
-    )
-
-
 def _for_example(layer: str | None) -> str:
     return "" if layer is None else f", as {layer} is"

@@ -9,13 +9,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import FAULTS, describe_error
-from sequence_hooks.config.model_layers import (
-    GENERATES,
-    NO_ENCODER,
-    ONE_BY_ONE,
-    not_injected_with,
-    refused,
-)
+from sequence_hooks.config.model_layers import GENERATES, NO_ENCODER, ONE_BY_ONE, refused
 from sequence_hooks.config.tokens import resolve
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
@@ -130,10 +124,17 @@ def check_injection(config: VllmConfig) -> None:
     num_dims = getattr(config.model_config, "uses_xdrope_dim", 0)
     if cache_dtype not in ("auto", "float16", "bfloat16"):
         raise ValueError(
-            not_injected_with("kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded")
+            _not_injected_with("kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded")
         )
     if num_dims:
-        raise ValueError(not_injected_with("uses_xdrope_dim", num_dims, "keys are not moved in these dimensions"))
+        raise ValueError(_not_injected_with("uses_xdrope_dim", num_dims, "keys are not moved in these dimensions"))
+
+
+def _not_injected_with(name: str, value: object, reason: str) -> str:
+    return (
+        f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
+        "'concatenate'"
+    )
 
 
 def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:
