@@ -23,15 +23,16 @@ class Outcomes:
     """
 
     def __init__(self, path: Path, setting: Mapping[str, Any]) -> None:
-        self.groups: list[Group] = []
         self._path = path
-        first, *others = path.read_text().splitlines() if path.is_file() else [json.dumps(setting)]
+        wanted, text = json.dumps(setting), path.read_text() if path.is_file() else ""
+        # A run that was cut off may have ended within a line.
+        whole = text[: text.rfind("\n") + 1] or f"{wanted}\n"
+        first, *others = whole.splitlines()
         if json.loads(first) != setting:
-            wanted = json.dumps(setting)
             raise ValueError(f"{path} has results of {first}, not of {wanted}; delete it, or give another --output")
-        path.write_text(f"{first}\n")
-        for line in others:
-            self.add([_group(record) for record in json.loads(line)])
+        if whole != text:
+            path.write_text(whole)
+        self.groups: list[Group] = [_group(record) for line in others for record in json.loads(line)]
 
     def add(self, groups: Sequence[Group]) -> None:
         """Keep what all ways have taken for the same questions."""

@@ -220,10 +220,12 @@ class TestOutcomes:
     SETTING: ClassVar[dict[str, Any]] = {"device": "a machine"}
 
     def test_what_was_measured_is_not_measured_again(self, tmp_path: Path) -> None:
-        """A file gives what was added to it, and tells what is lacking."""
+        """A file gives what was added to it, but for a line that was cut off, and tells what is lacking."""
         plan = planned(["why?", "how?"])
         added = Outcomes(tmp_path / "file", self.SETTING)
         added.add(listed(measure("a side", Fake(), prompts(), UNTRAINED, plan[:1])))
+        with (tmp_path / "file").open("a") as file:
+            file.write('[{"side": "a si')
         found = Outcomes(tmp_path / "file", self.SETTING)
         assert found.groups == added.groups and len(found.groups) == 3 and found.groups[0].steps[0] == Step(1.0, 1, 1)
         assert found.lacking("a side", plan) == plan[1:] and found.lacking("another", plan) == plan
