@@ -44,7 +44,7 @@ class TestPolicies:
 
     def test_what_a_join_replaces_may_have_no_kv(self) -> None:
         """All that it leaves of the context is computed then."""
-        engine = engine_with_kv(dataclasses.replace(HOOKS, block_on="sync", handlers=REPLACING))
+        engine = engine_with_kv(dataclasses.replace(HOOKS, block_on="sync", handlers=tuple(REPLACING.items())))
         parent, script = engine.add(), plan(r="!aaayz", r_child_0="BBBBBB")
         engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
         engine.scheduler.evictor.evict_all(parent)
