@@ -3,16 +3,17 @@
 
 python -m build_tools.recipes FOLDER
 
-FOLDER is the unpacked archive of a release that has recipes/, 0.33 or later. A recipe names a model and no
-architecture: that is looked up in the archive's own tables of models, in its documentation and its tests. Nothing is
-started.
+FOLDER is the unpacked archive of a release that has recipes/, 0.33 or later. A recipe has no field for an architecture:
+that is looked up in the archive's own tables of models, in its documentation and its tests, then in the recipe's text, and
+then among the models of the tables that have the longest beginning of its name: these may be others, and count where hooks
+do the same with all of them. Nothing is started.
 """
 
 import argparse
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -40,11 +41,15 @@ class Recipe:
     left_out: frozenset[str]
     """What it has by default that hooks need to be left out."""
 
+    words: frozenset[str]
+    """Those of its text."""
+
 
 def recipes(folder: Path) -> Iterator[Recipe]:
     """Those of a source archive, with what is on unless an operator switches it off."""
     for path in sorted((folder / "recipes" / "models").rglob("*.yaml")):
-        fields: dict[str, Any] = import_module("yaml").safe_load(path.read_text())
+        text = path.read_text()
+        fields: dict[str, Any] = import_module("yaml").safe_load(text)
         model, optional = fields["model"], fields.get("opt_in_features") or ()
         features = fields.get("features") or {}
         arguments = list(model.get("base_args") or ())
@@ -54,7 +59,7 @@ def recipes(folder: Path) -> Iterator[Recipe]:
         environment = model.get("base_env") or {}
         if model.get("default_frontend") == "rust" or str(environment.get("VLLM_USE_RUST_FRONTEND")) == "1":
             left_out.add(_FRONT_END)
-        yield Recipe(model["model_id"], frozenset(left_out))
+        yield Recipe(model["model_id"], frozenset(left_out), frozenset(re.findall(r"\w+", text)))
 
 
 def architectures_of_models(folder: Path, known: Sequence[str]) -> Mapping[str, set[str]]:
@@ -77,37 +82,69 @@ def _note(found: dict[str, set[str]], architectures: set[str], models: Sequence[
         found[model.lower()] |= architectures
 
 
+class Sources:
+    """What an archive says about its recipes' architectures."""
+
+    def __init__(self, folder: Path) -> None:
+        classes = {each.name: class_of(each) for each in Models(folder / "vllm").architectures()}
+        # Beside a draft model tables name the model that it drafts for.
+        self._classes = {name: each for name, each in classes.items() if each is not DRAFT}
+        named = architectures_of_models(folder, list(self._classes))
+        self._named = {model: self._sorted(names) for model, names in named.items() if names}
+
+    def of(self, recipe: Recipe) -> tuple[str, Sequence[Class]]:
+        """Who tells a recipe's architecture, and what hooks do with it, or may do: the best first."""
+        name = recipe.model.lower()
+        if name in self._named:
+            return "tables", self._named[name]
+        if found := self._sorted(recipe.words):
+            return "their own texts", found
+        return "names that begin the same", self._of_family(name)
+
+    def _of_family(self, name: str) -> Sequence[Class]:
+        parts = name.split("-")
+        for length in range(len(parts), 0, -1):
+            beginning = "-".join(parts[:length])
+            found = [names for model, names in self._named.items() if f"{model}-".startswith(f"{beginning}-")]
+            if found:
+                alike = len({_is_refused(names[0]) for names in found}) == 1
+                return found[0] if alike else ()
+        return ()
+
+    def _sorted(self, names: Iterable[str]) -> Sequence[Class]:
+        return sorted((self._classes[name] for name in sorted(names) if name in self._classes), key=_from_best)
+
+
 def report(folder: Path) -> str:
     """What the command prints."""
-    classes = {each.name: class_of(each) for each in Models(folder / "vllm").architectures()}
-    # Beside a draft model tables name the model that it drafts for.
-    classes = {name: each for name, each in classes.items() if each is not DRAFT}
-    named = architectures_of_models(folder, list(classes))
-    counts: Counter[str] = Counter()
-    unknown, lines = [], []
+    sources = Sources(folder)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    lines, unknown = [], []
     for recipe in recipes(folder):
-        found = sorted((classes[name] for name in sorted(named.get(recipe.model.lower(), ()))), key=_from_best)
+        source, found = sources.of(recipe)
         if not found:
-            counts["no table of the archive names its architecture"] += 1
             unknown.append(recipe.model)
-        elif found[0].hooks.startswith(REFUSED):
-            counts["refused"] += 1
+        elif _is_refused(found[0]):
+            counts[source]["refused"] += 1
             lines.append(f"refused: {recipe.model}: {found[0].title}")
         elif recipe.left_out:
-            counts["would start if something is left out"] += 1
+            counts[source]["would start if something is left out"] += 1
             lines.append(f"without {', '.join(sorted(recipe.left_out))}: {recipe.model}")
         else:
-            counts["would start as it is"] += 1
-            counts[f"  {found[0].title}"] += 1
-    head = [f"{counts.total() - sum(counts[key] for key in counts if key.startswith(' '))} recipes"]
-    head += [
-        f"{count:>4} {what}" for what, count in sorted(counts.items(), key=lambda item: (item[0][0] == " ", -item[1]))
-    ]
-    return "\n".join([*head, *lines, f"unknown: {', '.join(unknown)}"])
+            counts[source]["would start as it is"] += 1
+    for source, of_source in sorted(counts.items(), key=lambda item: -item[1].total()):
+        lines.append(f"{of_source.total()} by {source}")
+        lines += [f"{count:>4} {what}" for what, count in of_source.most_common()]
+    total = sum(of_source.total() for of_source in counts.values())
+    return "\n".join([*lines, f"{len(unknown)} unknown: {', '.join(unknown)}", f"{total + len(unknown)} recipes"])
+
+
+def _is_refused(each: Class) -> bool:
+    return each.hooks.startswith(REFUSED)
 
 
 def _from_best(each: Class) -> int:
-    return 2 if each.hooks.startswith(REFUSED) else int(each is NAMED)
+    return 2 if _is_refused(each) else int(each is NAMED)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

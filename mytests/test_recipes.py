@@ -47,6 +47,10 @@ RECIPES = {
     "org/Tested": "  default_frontend: rust",
     "org/Drafted": "",
     "org/Pooled": "",
+    "org/Told": "meta:\n  description: It is served as TextForCausalLM.",
+    "org/Listed-2B": "",
+    "org/Listed-1B-Chat": "",
+    "other/Listed-1B": "",
 }
 
 
@@ -61,23 +65,30 @@ def archive(folder: Path) -> Path:
 
 
 def test_each_recipe_is_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its model's architecture, where a table names it, and by what it has on."""
+    """By its model's architecture, whoever names it, and by what it has on."""
     main([str(archive(tmp_path))])
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head == "5 recipes"
-    assert sorted(" ".join(line.split()) for line in lines[:5]) == [
-        "1 Full attention",
-        "1 no table of the archive names its architecture",
-        "1 refused",
-        "1 would start as it is",
-        "2 would start if something is left out",
-    ]
-    assert lines[5:] == [
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
         "without --no-enable-prefix-caching: org/Listed-8B",
         "refused: org/Pooled: Pooling",
         "without the front end in Rust: org/Tested",
-        "unknown: org/Drafted",
+        *("4 by tables", "2 would start if something is left out", "1 would start as it is", "1 refused"),
+        *("2 by names that begin the same", "2 would start as it is"),
+        *("1 by their own texts", "1 would start as it is"),
+        "2 unknown: org/Drafted, other/Listed-1B",
+        "9 recipes",
     ]
+
+
+def test_models_whose_names_begin_the_same_tell_nothing_unless_they_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Among them is one that pools."""
+    folder = archive(tmp_path)
+    page = folder / "docs/models/supported_models.md"
+    page.write_text(page.read_text() + "\n| `TextModel` | Text | `org/Listed-Embedding` |")
+    main([str(folder)])
+    assert "3 unknown: org/Drafted, org/Listed-2B, other/Listed-1B" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("default", ["[fast]", "[]"])
