@@ -3,10 +3,10 @@
 
 python -m build_tools.recipes FOLDER
 
-FOLDER is the unpacked archive of a release that has recipes/, 0.33 or later. A recipe has no field for an architecture:
-that is looked up in the archive's own tables of models, in its documentation and its tests, then in the recipe's text, and
-then among the models of the tables that have the longest beginning of its name: these may be others, and count where hooks
-do the same with all of them. Nothing is started.
+FOLDER is the unpacked archive of a release that has recipes/, 0.33 or later. A recipe has no field for an
+architecture: that is looked up in the archive's own tables of models, in its documentation and its tests, then in the
+recipe's text, and then among the models of the tables that have the longest beginning of its name: these may be others,
+and count where hooks do the same with all of them. Nothing is started.
 """
 
 import argparse

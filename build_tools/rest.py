@@ -57,6 +57,7 @@ def _marked(environment: str, *files: str) -> str:
 
 
 _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
+_OF_RULES = ("sequence_hooks/v1/core/*", "sequence_hooks/tree/*", "mytests/rules/*", "mytests/engine/*")
 _OF_NOTATIONS = (
     "sequence_hooks/config/presets.py",
     "sequence_hooks/protocols/*",
@@ -82,6 +83,7 @@ _NOTATIONS = "mytests/server/test_protocols.py"
 GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 420, _OF_RELEASES) for release in RELEASES),
     *(Rest(f"path-{path}", f"make path-{path}", 300, _OF_PATHS) for path in PATHS),
+    Rest("plugin-rules", _marked("plugin", "mytests/rules"), 180, _OF_RULES),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest(

@@ -67,6 +67,18 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "qk_nope_head_dim": 32,
         "v_head_dim": 32,
     },
+    "deepseek_v3": {
+        "num_hidden_layers": 2,
+        "first_k_dense_replace": 2,
+        "num_key_value_heads": 4,
+        # Upstream's kernel for CPUs takes a latent vector of this size alone, and so many rotated elements.
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "head_dim": 64,
+        "q_lora_rank": 64,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 32,
+    },
     "mistral": {"num_hidden_layers": 2, "sliding_window": WINDOW},
     "mamba2": {
         "num_hidden_layers": 2,

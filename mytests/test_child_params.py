@@ -65,7 +65,7 @@ def legal(fields: dict[str, Any]) -> SamplingParams | None:
     return params
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.fixed_dictionaries({}, optional=FIELDS), st.fixed_dictionaries({}, optional=FIELDS), st.booleans())
 def test_children_of_every_request_have_legal_parameters(
     asked: dict[str, Any], configured: dict[str, Any], replaces_all: bool

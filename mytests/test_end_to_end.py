@@ -85,7 +85,7 @@ def test_the_task_is_done_on_held_out_prompts(engine: LLM, mode: Mode, size: int
     assert exact_match(engine, held_out_prompts(size, 0, mode)) >= 0.95
 
 
-@pytest.mark.parametrize("task", names(MODES, ["promise"]))
+@pytest.mark.parametrize("task", names(MODES, []))
 def test_without_the_merge_it_is_not(task: Mode) -> None:
     """With child_merge_strategy="none" not even the last line is right: the task needs the merge."""
     engine = open_engine(hooks_for(task, child_merge_strategy="none"))

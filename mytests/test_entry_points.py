@@ -58,7 +58,7 @@ def test_help_names_every_command() -> None:
     ("module", "option"),
     [
         ("sequence_hooks.trace", "RUN"),
-        ("vllm.entrypoints.openai.api_server", "--special-kwargs"),
+        full("vllm.entrypoints.openai.api_server", "--special-kwargs"),
         full("benchmarks.forkjoin", "--quick"),
         full("benchmarks.bench_pressure", "--repeats"),
         full("benchmarks.inject_agreement", "--help"),

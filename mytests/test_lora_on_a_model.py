@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 from mytests.fuzz import History, Request, Run, Setup, replay
 from mytests.fuzz_adapters import lora_request, with_adapter
 from mytests.fuzz_model import model_folder
+from mytests.tiers import pairs
 from sequence_hooks.config.choices import BlockOn
 from vllm import SamplingParams
 
@@ -29,8 +30,7 @@ def test_prompts_whose_chunks_do_not_sample() -> None:
     assert replay(History(ROOMY, requests(1, 2, 3))).histories == 1
 
 
-@pytest.mark.parametrize("max_num_batched_tokens", [16, 61, 130])
-@pytest.mark.parametrize("prefix_caching", [False, True])
+@pytest.mark.parametrize(("max_num_batched_tokens", "prefix_caching"), pairs([(16,), (61,), (130,)], [False, True]))
 def test_several_adapters_and_none(max_num_batched_tokens: int, prefix_caching: bool) -> None:
     """They run side by side, wherever a prompt is cut, and with its start in the prefix cache."""
     setup = replace(ROOMY, max_num_batched_tokens=max_num_batched_tokens, prefix_caching=prefix_caching)

@@ -63,7 +63,7 @@ def peak(num_requests: int) -> int:
     return max(used)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", names(POLICIES, ["swap", "preserve"]))
 def test_all_finish_with_the_models_tokens_under_every_policy(
     policy: BlockedKVPolicy, num_requests: int, peak: int
 ) -> None:

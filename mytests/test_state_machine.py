@@ -119,19 +119,12 @@ class ReplacingWalks(V0Walks):
     budgets = (None, None, 50)
 
 
-@sizes(450, 1_000)
-def test_random_walks_that_replace(size: int) -> None:
-    """The same where contexts do not only grow."""
-    walk(ReplacingWalks, size)
+LONG = 2_000
+"""Walks of a machine in `make test-all`, which reach all that they must; the short ones reach the most of it."""
 
 
-@sizes(300, 1_000)
-def test_random_walks_on_a_budget(size: int) -> None:
-    """The same where all sequences of a tree may end at once, wherever they are."""
-    walk(BudgetWalks, size)
-
-
-@sizes(400, 2_000)
-def test_random_walks(size: int) -> None:
+@pytest.mark.parametrize("machine", [V0Walks, BudgetWalks, ReplacingWalks])
+@sizes(80, LONG)
+def test_random_walks(machine: type[V0Walks], size: int) -> None:
     """All invariants hold, and the walks reach all that they must."""
-    walk(V0Walks, size)
+    walk(machine, size, 1.0 if size == LONG else 0.5)

@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +30,7 @@ def of_a_scheduler(scheduler: HookScheduler) -> int:
 """
 
 
+@pytest.mark.full
 def test_misspelled_attributes_are_reported(tmp_path: Path) -> None:
     """Each of those that are planted, and nothing else."""
     planted = tmp_path / "planted.py"

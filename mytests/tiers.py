@@ -10,10 +10,14 @@ from itertools import cycle, islice
 import pytest
 from _pytest.mark import ParameterSet
 
-from mytests.engine import IS_V1
+from mytests.engine import IS_V1, MODES
 
 ON_V1_IN_FULL = (pytest.mark.full,) if IS_V1 else ()
 """For what uses no engine: `make test` runs it in the fork's environment alone."""
+
+
+ON_V0_IN_FULL = () if IS_V1 else (pytest.mark.full,)
+"""For what `make test` shows on V1."""
 
 
 def short(fork: Collection[str], plugin: Collection[str]) -> Collection[str]:
@@ -51,9 +55,19 @@ def pairs(firsts: Sequence[tuple[object, ...]], seconds: Collection[object]) -> 
     return [each for short, *others in of_firsts for each in (pytest.param(*short), *(full(*one) for one in others))]
 
 
-def every_second(values: Sequence[ParameterSet]) -> list[ParameterSet]:
-    """Cases of which there are many of each kind, one after the other; `make test` has every second one."""
-    return [each if place % 2 else _in_full(each) for place, each in enumerate(values)]
+def every_fourth(values: Sequence[ParameterSet]) -> list[ParameterSet]:
+    """Cases of which there are many of each kind, one after the other; `make test` has every fourth one."""
+    return [_in_full(each) if place % 4 else each for place, each in enumerate(values)]
+
+
+def on_the_fork(values: Sequence[ParameterSet]) -> list[ParameterSet]:
+    """Cases that `make test` has on the fork alone."""
+    return [_in_full(each) if IS_V1 else each for each in values]
+
+
+def modes() -> list[ParameterSet]:
+    """How engines run; `make test` leaves out one, whose runner and whose schedule are each in another."""
+    return names(MODES, [each for each in MODES if each != "asynchronous-v1"])
 
 
 def sizes(short: int, long: int) -> pytest.MarkDecorator:

@@ -279,8 +279,8 @@ class Walks(RuleBasedStateMachine):
                 yield name
 
 
-def walk(machine: type[Walks], num_walks: int) -> None:
-    """Take random walks: all invariants hold, and they reach all that they must."""
+def walk(machine: type[Walks], num_walks: int, share: float) -> None:
+    """Take random walks: all invariants hold, and they reach what they must, or a ``share`` of it."""
     machine.seen.clear()
     health_checks = list(HealthCheck)
     run_walks(
@@ -288,4 +288,4 @@ def walk(machine: type[Walks], num_walks: int) -> None:
         settings=settings(max_examples=num_walks, deadline=None, derandomize=True, suppress_health_check=health_checks),
     )
     missing = {name for name in machine.must_arise if not machine.seen[name]}
-    assert not missing, f"no walk has reached {sorted(missing)}: {machine.seen}"
+    assert len(missing) <= (1 - share) * len(machine.must_arise), f"none has reached {sorted(missing)}: {machine.seen}"

@@ -121,7 +121,7 @@ V1 = Dialect(
     prefix_caching=(True,),
     async_output=(False,),
     architectures=(
-        *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe"),
+        *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"),
         *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid"),
     ),
     # Prompts are truncated where they are rendered.

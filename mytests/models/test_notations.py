@@ -27,7 +27,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=200, skip_special_tokens=Fal
 """200 is more than any sequence of the task samples itself."""
 
 
-@pytest.fixture(scope="module", params=names(NOTATIONS, short(fork=["hpd"], plugin=NOTATIONS)))
+@pytest.fixture(scope="module", params=names(NOTATIONS, short(fork=["hpd"], plugin=["threadweaver"])))
 def notation(request: pytest.FixtureRequest) -> Notation:
     """Both notations."""
     return NOTATIONS[request.param]

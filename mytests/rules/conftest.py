@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.engine import MODES
 from mytests.engine.base import BaseEngine
+from mytests.tiers import modes
 
 
-@pytest.fixture(autouse=True, params=MODES)
+@pytest.fixture(autouse=True, params=modes())
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """How the engines of a test run."""
     monkeypatch.setattr(BaseEngine, "mode", request.param)

@@ -37,7 +37,7 @@ def bytes_of_a_child(prompt_length: int, num_children: int) -> float:
     return num_bytes / (num_children / 2)
 
 
-@sizes(200, 600)
+@sizes(100, 600)
 def test_memory_does_not_grow_with_the_context_of_each_child(size: int) -> None:
     """Hundreds of children follow a prompt of 10 or 1,400 tokens; a context takes at least 8 bytes per token."""
     short, long = bytes_of_a_child(10, size), bytes_of_a_child(1400, size)

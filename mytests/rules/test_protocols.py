@@ -18,6 +18,7 @@ from mytests.rules.notations import (
 )
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
 from mytests.small_tokenizers import legacy_llama
+from mytests.tiers import names
 from sequence_hooks.config.presets import PROTOCOLS
 
 
@@ -92,7 +93,7 @@ class TestHpd:
         assert HPD.text(prompts["r_child_1"]).endswith(before + "<CHILD>")
         engine.assert_empty()
 
-    @pytest.mark.parametrize("num_blocks", [80, 100])
+    @pytest.mark.parametrize("num_blocks", names([70, 100], [70]))
     def test_a_page_of_many_slow_blocks_loses_nothing(self, num_blocks: int) -> None:
         """At most 64 branches run at a time, the others wait, and the layout goes on."""
         engine = HPD.engine(other_sizes={"max_num_seqs": 128, "num_blocks": 8192})
@@ -299,7 +300,7 @@ class TestEveryProtocol:
         assert {notation.name for notation in ALL} == set(PROTOCOLS)
 
     @pytest.mark.parametrize("notation", ALL, ids=lambda notation: notation.name)
-    @pytest.mark.parametrize("length", [1, 7, 40])
+    @pytest.mark.parametrize("length", names([1, 7, 40], [7]))
     def test_a_cut_stream_ends(self, notation: Notation, length: int) -> None:
         """Wherever max_tokens cuts a sequence, it ends with the tokens that it has."""
         engine = notation.engine(max_tokens=length)

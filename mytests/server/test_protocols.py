@@ -9,20 +9,18 @@ import pytest
 from mytests.engine.serving import FRONT_ENDS
 from mytests.server.published import PLAYS, Play, save_model
 from mytests.server.served import Server, hook_server
-from mytests.tiers import names, short
+from mytests.tiers import names
 from sequence_hooks.config.presets import PROTOCOLS
 
 pytestmark = pytest.mark.model
 
-SHORT = short(fork=[], plugin=["multiverse"])
-"""One is enough to show that a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
-
 
 SHOWN = [each for each in PROTOCOLS if each != "skeleton"]
-"""`mytests/server/test_skeleton.py` has the one that only requests which ask for it have."""
+"""`mytests/server/test_skeleton.py` has the one that only requests which ask for it have, and shows in `make test` that
+a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
 
 
-@pytest.fixture(scope="module", params=names(SHOWN, SHORT))
+@pytest.fixture(scope="module", params=names(SHOWN, []))
 def play(request: pytest.FixtureRequest) -> Play:
     """Each of them."""
     return PLAYS[request.param]

@@ -11,9 +11,10 @@ from mytests.engine.serving import FRONT_ENDS, guided
 from mytests.rules.notations import SKELETON
 from mytests.server.published import grammar_of, save_model
 from mytests.server.served import Server, hook_server
+from mytests.tiers import ON_V0_IN_FULL
 from sequence_hooks.serving.outline_requests import ALIAS
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, *ON_V0_IN_FULL]
 
 ONE, MARK = (str(SKELETON.ids(letter)[0]) for letter in "1#")
 BIAS = {ONE: 100, MARK: 50}

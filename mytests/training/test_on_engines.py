@@ -16,7 +16,7 @@ from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
 
 from mytests.fuzz_model import model_folder
-from mytests.tiers import full, pairs
+from mytests.tiers import full, on_the_fork, pairs
 from mytests.training.engines import (
     FAMILIES,
     FORCED,
@@ -58,7 +58,7 @@ def laid_out(outputs: list[Any], merge: Merge, moving: Moving) -> list[TreeRows]
     return rows
 
 
-@pytest.mark.parametrize(("merge", "moving", "mode"), pairs(WAYS, MODES))
+@pytest.mark.parametrize(("merge", "moving", "mode"), on_the_fork(pairs(WAYS, MODES)))
 def test_a_trained_models_own_trees(merge: Merge, moving: Moving, mode: Mode) -> None:
     """Every token that it has sampled itself, hook tokens included, in two samples of each prompt."""
     engine = open_engine(hooks_for(mode, **FIELDS[merge]), seed=1)
@@ -105,9 +105,8 @@ PARTIAL: dict[str, dict[str, Any]] = {
 """Joins that are not with all children."""
 
 
-@pytest.mark.parametrize("merge", get_args(Merge))
-@pytest.mark.parametrize("partial", PARTIAL)
-def test_joins_with_some_children(merge: Merge, partial: str) -> None:
+@pytest.mark.parametrize(("partial", "merge"), pairs([(partial,) for partial in PARTIAL], get_args(Merge)))
+def test_joins_with_some_children(partial: str, merge: Merge) -> None:
     """A cancelled child's tokens are targets like any other's, and in nobody's context."""
     outputs = outputs_of(random_history(merge, 0, **PARTIAL[partial]))
     assert num_compared(outputs, merge, "computed", model_folder()) > 50

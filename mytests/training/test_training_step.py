@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.tiers import ON_V1_IN_FULL
+from mytests.tiers import ON_V1_IN_FULL, pairs
 from mytests.training.models import FAMILIES, WAYS, Decoding, logits_of, tiny_model
 from mytests.training.trees import Simulated, random_tree
 from sequence_hooks.training import Merge, Moving, TokenTree, TreeBatch, gather_logprobs, lay_out, pack
@@ -60,9 +60,8 @@ def decoded_one_by_one(model: Any, trees: Sequence[TokenTree], merge: Merge) -> 
     return found
 
 
-@pytest.mark.parametrize(("merge", "moving"), WAYS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_packed_trees_are_as_sequences_one_by_one(family: str, merge: Merge, moving: Moving) -> None:
+@pytest.mark.parametrize(("merge", "moving", "family"), pairs(WAYS, FAMILIES))
+def test_packed_trees_are_as_sequences_one_by_one(merge: Merge, moving: Moving, family: str) -> None:
     """In the sum of all logprobs, and in its gradient by every parameter."""
     model, rows = tiny_model(family), pack([lay_out([tree], merge, moving=moving) for tree in TREES], LENGTH)
     batch = TreeBatch.of(rows, pad_token_id=0)

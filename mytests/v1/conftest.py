@@ -3,8 +3,8 @@
 
 import pytest
 
-from mytests.engine import MODES
 from mytests.engine.base import BaseEngine
+from mytests.tiers import modes
 from vllm import envs
 
 
@@ -14,7 +14,7 @@ def environment_as_it_is() -> None:
     envs.disable_envs_cache()
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=modes())
 def each_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines run with and without asynchronous scheduling, and with both of upstream's model runners."""
     monkeypatch.setattr(BaseEngine, "mode", request.param)

@@ -11,7 +11,6 @@ from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import EOS, Mode, is_correct
 
 from mytests.sure import sure_prompts
-from mytests.tiers import full, names
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import PositionRule
@@ -22,7 +21,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
-pytestmark = [pytest.mark.model, pytest.mark.floats]
+pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.full]
 
 Found = TypeVar("Found")
 
@@ -76,9 +75,7 @@ def opened(parallel: Mapping[str, int], mode: Mode, **fields: Any) -> Iterator[R
         running.close()
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(DATA, id="data"), full(TENSORS, id="tensors"), full(ALONE, id="alone")]
-)
+@pytest.fixture(scope="module", params=[DATA, TENSORS, ALONE], ids=["data", "tensors", "alone"])
 def running(request: pytest.FixtureRequest) -> Iterator[Running]:
     """An engine whose promises join at once; only a sync token waits for a caller."""
     with opened(request.param, "promise", sync_resume="manual") as found:
@@ -192,7 +189,7 @@ def test_a_request_with_bad_limits_is_refused(running: Running) -> None:
     assert is_correct(prompt, output.outputs[0].text.removesuffix(EOS))
 
 
-@pytest.mark.parametrize("rule", names(["sequential", "overlap"], ["sequential"]))
+@pytest.mark.parametrize("rule", ["sequential", "overlap"])
 def test_injected_kv_on_several_workers(rule: PositionRule, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each copies the KV of its heads, and trees come out as with one worker."""
     prompts = sure_prompts(12, 13, "sync")

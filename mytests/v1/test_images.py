@@ -118,7 +118,7 @@ def hooks(vision: Vision, block_on: BlockOn, policy: BlockedKVPolicy) -> Special
 @pytest.mark.parametrize(
     ("name", "is_scarce", "block_on"),
     [
-        pytest.param("blip-2", True, "promise", id="blip-2-scarce-promise"),
+        full("blip-2", True, "promise", id="blip-2-scarce-promise"),
         full("blip-2", False, "sync", id="blip-2-ample-sync"),
         full("blip-2", False, "promise", id="blip-2-ample-promise"),
         full("paddleocr_vl", False, "sync", id="paddleocr_vl-ample-sync"),

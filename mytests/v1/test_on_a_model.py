@@ -123,6 +123,7 @@ print(sorted(name for name in sys.modules if name.startswith("sequence_hooks")))
 """
 
 
+@pytest.mark.full
 def test_without_hooks_an_entry_point_is_loaded() -> None:
     """And nothing else of ours."""
     done = subprocess.run(

@@ -48,7 +48,7 @@ TOGETHER = [
 OPTIONS["together"] = {option: value for name in TOGETHER for option, value in OPTIONS[name].items()}
 
 
-@pytest.mark.parametrize("options", cases(OPTIONS, ["together", "prompts that may not fit"]))
+@pytest.mark.parametrize("options", cases(OPTIONS, ["together"]))
 def test_trees_come_out_right(options: dict[str, Any]) -> None:
     """All prompts are answered, and nothing is left."""
     engine: Any = open_engine(hooks_for("sync"), **options)

@@ -48,6 +48,7 @@ def test_alone_and_beside_others_under_pressure() -> None:
         engine.llm_engine.engine_core.shutdown()
 
 
+@pytest.mark.full
 def test_a_prompt_in_parts() -> None:
     """What its first parts sample is dropped, and draws no number; alone, upstream's runner ends on a CPU there."""
     prompts, seeds = held_out_prompts(4, 5, "sync"), list(range(4))

@@ -105,7 +105,7 @@ class TestCommand:
 
 
 FAULTS = [
-    pytest.param("a-wrong-block-is-shared", "_child_0, token 1 after a context of", id="a-wrong-block-is-shared"),
+    full("a-wrong-block-is-shared", "_child_0, token 1 after a context of", id="a-wrong-block-is-shared"),
     full("forks-never-released", "blocks are not free", id="forks-never-released"),
 ]
 

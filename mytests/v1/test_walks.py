@@ -10,11 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mytests.engine.surgical import CHILD, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
+from mytests.tiers import modes
 from mytests.v1.releases import IS_REFERENCE
 from sequence_hooks import SpecialKwargs
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=2, max_children=3)
-NUM_EXAMPLES = 60 if IS_REFERENCE else 15
+NUM_EXAMPLES = 40 if IS_REFERENCE else 15
 LETTERS = st.text("abc", max_size=2)
 """So short that no tree is cut to the model's length."""
 
@@ -93,7 +94,7 @@ def hooks(block_on: str, policy: str, *fields: dict[str, Any]) -> SpecialKwargs:
     return dataclasses.replace(NESTED, block_on=block_on, blocked_kv_policy=policy, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mode", ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
+@pytest.mark.parametrize("mode", modes())
 @pytest.mark.parametrize("block_on", ["promise", "sync", "never"])
 @settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(
@@ -140,7 +141,7 @@ def test_every_tree_comes_to_what_its_scripts_say(
     engine.assert_empty()
 
 
-@pytest.mark.parametrize("mode", ["synchronous-v1", "asynchronous-v1", "asynchronous-v2"])
+@pytest.mark.parametrize("mode", modes())
 @settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(
     st.lists(scripts(), min_size=1, max_size=3),
