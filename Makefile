@@ -52,6 +52,8 @@ FUZZ_SEED ?= 0
 
 export VLLM_TARGET_DEVICE ?= cpu
 export VLLM_NO_USAGE_STATS ?= 1
+# Packages are installed without it: where this is set, as in many images, each process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin language-model gemma-check agreement lint check-core lock mutate mutate-plugin check-upstream bench \
