@@ -28,7 +28,7 @@ from vllm import RequestOutput
 KV_TOLERANCE = 5e-4
 """For float32, whose precision is 1e-6 at the largest of these keys."""
 
-CACHED_OTHERWISE = frozenset({"minicpm3", "llama4_text"})
+CACHED_OTHERWISE = frozenset({"minicpm3", "deepseek_v3", "llama4_text"})
 """Architectures whose KV transformers caches in another form. Tokens and logprobs show what was injected."""
 
 Steps = tuple[int | None, ...]

@@ -2,9 +2,9 @@
 """`kv_inject` on tiny models whose layers differ in what is rotated of their keys, against the oracle.
 
 Of some keys only a part is rotated: the first elements of each head, by pairs of neighbours (GLM 4) or of halves
-(StableLM), or the last ones (MiniCPM 3). Layers with a window and those without have rotary embeddings of their own
-(Gemma 3), the same one and attention sinks (gpt-oss), or none where there is no window (EXAONE 4) or no chunk
-(Llama 4).
+(StableLM), or the last ones (MiniCPM 3), which all heads share where attention is latent (DeepSeek V3). Layers with a
+window and those without have rotary embeddings of their own (Gemma 3), the same one and attention sinks (gpt-oss), or
+none where there is no window (EXAONE 4) or no chunk (Llama 4).
 """
 
 import pytest
@@ -17,10 +17,10 @@ from sequence_hooks.config.choices import BlockOn, PositionRule
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 ARCHITECTURES = (
-    *("glm4", "stablelm", "minicpm3", "qwen3_moe"),
+    *("glm4", "stablelm", "minicpm3", "deepseek_v3", "qwen3_moe"),
     *("gemma3_text", "gpt_oss", "exaone4", "llama4_text"),
 )
-IN_FULL = ("glm4", "stablelm", "qwen3_moe", "gpt_oss", "exaone4", "llama4_text")
+IN_FULL = ("glm4", "stablelm", "deepseek_v3", "qwen3_moe", "gpt_oss", "exaone4", "llama4_text")
 """`make test` has one with windows, whose keys are rotated whole, and one of whose keys a part is."""
 
 CASES = [

@@ -15,7 +15,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
 from mytests.engine.driver import NO_HOOK, Driver, Watcher, read_kv
-from mytests.engine.v1.latent import with_prefix_cache
+from mytests.engine.v1.latent import for_latent_attention
 from mytests.engine.v1.leftovers import assert_no_request_left, assert_worker_empty
 from mytests.engine.v1.plans import PLAN, PlanProcessor
 from mytests.fuzz_architectures import MORE_BLOCKS
@@ -250,5 +250,6 @@ def _quickly() -> Iterator[None]:
         stack.enter_context(patch.object(CpuPlatform, "register_triton_kernel_overrides"))
         # Upstream's kernels for CPUs save no state within a chunk, and an engine that asks for one ends.
         stack.enter_context(patch.object(MambaMixer2, "get_kv_cache_spec", MambaBase.get_kv_cache_spec))
-        stack.enter_context(with_prefix_cache())
+        for each in for_latent_attention():
+            stack.enter_context(each)
         yield

@@ -6,28 +6,47 @@ them nothing can fork. Since 0.29 all that they need is in its reference backend
 vectors of its context, and what a token sees in them is merged with what it sees in its own chunk, as on a GPU.
 """
 
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
+from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
 
-def with_prefix_cache() -> Any:
-    """A patch: engines that are made under it keep their prefix cache, chunks and block size, whatever their model."""
-    check: Any = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
+def for_latent_attention() -> Iterator[Any]:
+    """Patches, under which engines of such models are made; those of others come out as without them."""
+    yield patch.object(CpuPlatform, "check_and_update_config", classmethod(_checked))
+    yield patch.object(RotaryEmbedding, "forward_cpu", _rotated)
 
-    def checked(platform: type, config: Any) -> None:
-        if config.model_config is None or not config.model_config.use_mla:
-            check(platform, config)
-            return
-        # Where the processor could choose another backend, that one would take bfloat16 alone.
-        config.attention_config.backend = AttentionBackendEnum.CPU_MLA
-        cache, scheduler = config.cache_config, config.scheduler_config
-        block_size, caches = cache.block_size, cache.enable_prefix_caching
-        chunks, num_tokens = scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens
-        check(platform, config)
-        cache.block_size, cache.enable_prefix_caching = block_size, caches
-        scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens = chunks, num_tokens
 
-    return patch.object(CpuPlatform, "check_and_update_config", classmethod(checked))
+_check: Any = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
+_rotate = RotaryEmbedding.forward_cpu
+
+
+def _checked(platform: type, config: Any) -> None:
+    """Keep prefix cache, chunks and block size as they were asked for."""
+    if config.model_config is None or not config.model_config.use_mla:
+        _check(platform, config)
+        return
+    # Where the processor could choose another backend, that one would take bfloat16 alone.
+    config.attention_config.backend = AttentionBackendEnum.CPU_MLA
+    cache, scheduler = config.cache_config, config.scheduler_config
+    block_size, caches = cache.block_size, cache.enable_prefix_caching
+    chunks, num_tokens = scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens
+    _check(platform, config)
+    cache.block_size, cache.enable_prefix_caching = block_size, caches
+    scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens = chunks, num_tokens
+
+
+def _rotated(
+    layer: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Upstream's kernel for CPUs computes wrongly where only the end of each head is given to it, hooks or not."""
+    if query.is_contiguous():
+        return _rotate(layer, positions, query, key)
+    rotated: tuple[torch.Tensor, torch.Tensor | None] = layer.forward_native(positions, query, key)
+    return rotated
