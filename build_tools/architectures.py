@@ -87,7 +87,7 @@ CLASSES = (
         "Latent attention, or full, and windows where configured",
         WORKS,
         _WITH_WINDOWS + not_injected("SlidingWindowMLASpec"),
-        "`mytests/v1/test_kv_layout.py`, without a model",
+        f"`mytests/test_fuzz.py`, {_INJECTED}",
     ),
     Class("Full attention", WORKS, WORKS, f"{_SHARED_TESTS}, {_INJECTED}"),
     Class("As the language model that the configuration names", "as with that one", "as with that one", ""),

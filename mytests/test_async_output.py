@@ -10,7 +10,7 @@ from forkjoin_task import Mode
 from mytests.async_output import allowed, call_back
 from mytests.engine.v0.leftovers import assert_empty
 from mytests.sure import sure_prompts
-from mytests.tiers import pairs
+from mytests.tiers import full, pairs
 from vllm import LLM
 from vllm.engine.metrics_types import Stats
 
@@ -36,7 +36,10 @@ def open_async(mode: Mode, **engine_args: Any) -> LLM:
     return llm
 
 
-@pytest.mark.parametrize(("mode", "kv"), pairs([("sync",), ("promise",)], ["tight-kv", "ample-kv"]))
+@pytest.mark.parametrize(
+    ("mode", "kv"),
+    [("promise", "tight-kv"), full("promise", "ample-kv"), full("sync", "tight-kv"), full("sync", "ample-kv")],
+)
 def test_trees_are_the_same(mode: Mode, kv: str) -> None:
     """Tokens, children and joins are the same, whether outputs are processed before or during the next step."""
     prompts = sure_prompts(24, 11, mode)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.model
 
 
 # A seed draws other histories on each engine.
-SHORT_SEED, PLANTED_SEED, SIZES = {"fork": (4, 6, (15, 50)), "plugin": (4, 4, (12, 30))}[HERE]
+SHORT_SEED, PLANTED_SEED, SIZES = {"fork": (4, 6, (8, 50)), "plugin": (2, 4, (8, 30))}[HERE]
 
 
 @pytest.mark.floats
