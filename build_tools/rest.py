@@ -83,6 +83,9 @@ _NOTATIONS = "mytests/server/test_protocols.py"
 GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 420, _OF_RELEASES) for release in RELEASES),
     *(Rest(f"path-{path}", f"make path-{path}", 300, _OF_PATHS) for path in PATHS),
+    Rest("driver-walks", _marked("fork", "mytests/core/test_driver_walks.py"), 180, ("sequence_hooks/tree/*",)),
+    Rest("fork-walks", _marked("fork", "mytests/test_state_machine.py"), 420, ("vllm/core/*",)),
+    Rest("plugin-walks", _marked("plugin", "mytests/v1/test_random_walks.py"), 330, ("sequence_hooks/v1/core/*",)),
     Rest("plugin-rules", _marked("plugin", "mytests/rules"), 180, _OF_RULES),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),

@@ -119,7 +119,7 @@ class ReplacingWalks(V0Walks):
     budgets = (None, None, 50)
 
 
-LONG = 2_000
+LONG = 1_000
 """Walks of a machine in `make test-all`, which reach all that they must; the short ones reach the most of it."""
 
 

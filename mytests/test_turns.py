@@ -132,7 +132,10 @@ def test_the_report_has_what_runs_and_the_commands_for_the_rest() -> None:
 @pytest.mark.parametrize(
     ("changed", "asked"),
     [
-        ("sequence_hooks/v1/core/scheduler.py", [*(f"release-{release}" for release in RELEASES), "plugin-rules"]),
+        (
+            "sequence_hooks/v1/core/scheduler.py",
+            [*(f"release-{release}" for release in RELEASES), *("plugin-walks", "plugin-rules")],
+        ),
         ("sequence_hooks/protocols/npr.py", ["fork-notations", "plugin-notations"]),
         ("benchmarks/forkjoin/sides.py", ["bench", "bench-plugin", "bench-upstream"]),
         ("requirements/cpu.txt", ["dist"]),

@@ -15,7 +15,7 @@ from sequence_hooks.config import SpecialKwargs
 
 pytestmark = pytest.mark.no_cover
 
-SHORT, LONG = 200, 5_000
+SHORT, LONG = 200, 1_500
 """Walks of a machine in `make test`, which reach the most of what they must, and in `make test-all`."""
 
 
