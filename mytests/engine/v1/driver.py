@@ -23,7 +23,7 @@ from mytests.fuzz_history import BLOCK_SIZE, Setup
 from mytests.fuzz_model import fill_with_noise
 from mytests.fuzz_plan import Plan
 from mytests.injection_oracle import Loss
-from mytests.v1.paths import IS_SECOND_RUNNER
+from mytests.v1.paths import IS_ASYNC, IS_SECOND_RUNNER
 from sequence_hooks.kv.caches import TokenView
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.v1.core.scheduler import HookScheduler
@@ -69,6 +69,7 @@ class V1Driver(Driver):
         core: Any = self.engine.engine_core
         scheduler, output_processor = core.engine_core.scheduler, self.engine.output_processor
         assert isinstance(scheduler, HookScheduler) and isinstance(output_processor, HookOutputProcessor)
+        assert scheduler.scheduler_config.async_scheduling or not IS_ASYNC
         self.scheduler, self._output_processor = scheduler, output_processor
         self.runner: Any = self.engine.model_executor.driver_worker.worker.model_runner
         for layer in self.runner.kv_caches:

@@ -16,30 +16,30 @@ from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-
-def for_latent_attention() -> Iterator[Any]:
-    """Patches, under which engines of such models are made; those of others come out as without them."""
-    yield patch.object(CpuPlatform, "check_and_update_config", classmethod(_checked))
-    yield patch.object(RotaryEmbedding, "forward_cpu", _rotated)
-
-
-_check: Any = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
 _rotate = RotaryEmbedding.forward_cpu
 
 
-def _checked(platform: type, config: Any) -> None:
-    """Keep prefix cache, chunks and block size as they were asked for."""
-    if config.model_config is None or not config.model_config.use_mla:
-        _check(platform, config)
-        return
-    # Where the processor could choose another backend, that one would take bfloat16 alone.
-    config.attention_config.backend = AttentionBackendEnum.CPU_MLA
-    cache, scheduler = config.cache_config, config.scheduler_config
-    block_size, caches = cache.block_size, cache.enable_prefix_caching
-    chunks, num_tokens = scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens
-    _check(platform, config)
-    cache.block_size, cache.enable_prefix_caching = block_size, caches
-    scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens = chunks, num_tokens
+def for_latent_attention() -> Iterator[Any]:
+    """Patches, under which engines of such models are made; those of others come out as without them."""
+    # As it is now: `mytests.v1.paths` may have replaced it.
+    check: Any = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
+
+    def checked(platform: type, config: Any) -> None:
+        """Keep prefix cache, chunks and block size as they were asked for."""
+        if config.model_config is None or not config.model_config.use_mla:
+            check(platform, config)
+            return
+        # Where the processor could choose another backend, that one would take bfloat16 alone.
+        config.attention_config.backend = AttentionBackendEnum.CPU_MLA
+        cache, scheduler = config.cache_config, config.scheduler_config
+        block_size, caches = cache.block_size, cache.enable_prefix_caching
+        chunks, num_tokens = scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens
+        check(platform, config)
+        cache.block_size, cache.enable_prefix_caching = block_size, caches
+        scheduler.enable_chunked_prefill, scheduler.max_num_batched_tokens = chunks, num_tokens
+
+    yield patch.object(CpuPlatform, "check_and_update_config", classmethod(checked))
+    yield patch.object(RotaryEmbedding, "forward_cpu", _rotated)
 
 
 def _rotated(
