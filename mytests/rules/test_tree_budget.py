@@ -52,9 +52,9 @@ class TestBound:
         engine.run(spawning)
         output = finished(engine)
         assert output.finish_reason == "length"
+        assert output.limits_met[-1] == "max_tree_tokens"
         if most > 1:
             assert most <= num_sampled(output) < most + SEQUENCES
-            assert output.limits_met[-1] == "max_tree_tokens"
         engine.assert_empty()
 
     @pytest.mark.parametrize("way", WAYS)
@@ -87,6 +87,7 @@ class TestBound:
         params = {"min_tokens": min_tokens}
         output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), params=params, r="a" * 20)
         assert (output.text, output.finish_reason, output.children) == ("aaaaa", "length", ())
+        assert output.limits_met == ("max_tree_tokens",)
 
     def test_without_hooks_there_is_no_tree(self) -> None:
         """A request that has switched them off has its own limits alone."""

@@ -12,6 +12,7 @@ def assert_no_request_left(scheduler: HookScheduler, output_processor: HookOutpu
     """Raise an `AssertionError` unless every queue and map of core and front end is empty, and every block is free."""
     scheduler.check_integrity()
     assert not scheduler.requests and not scheduler.branches and not scheduler.blocked
+    assert not scheduler._budgeted
     assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.waiting_with_kv)
     assert not scheduler._shares.has_trees and not list(scheduler._shares.running)
     assert not scheduler._inflight_prefills

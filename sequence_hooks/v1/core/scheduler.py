@@ -75,6 +75,9 @@ class HookScheduler(ReleaseScheduler):
         self.branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
 
+        self._budgeted: set[str] = set()
+        """Unfinished requests without a tree that may not sample all their tokens: ``max_tree_tokens`` are fewer."""
+
         self.blocked: dict[str, Request] = {}
         """In the order in which they were set aside."""
 
@@ -112,7 +115,8 @@ class HookScheduler(ReleaseScheduler):
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
             self._recorder.arrived(request)
-            limit_tokens(request, self.driver.max_tokens_alone(params_of(request)))
+            if limit_tokens(request, self.driver.max_tokens_alone(params_of(request))):
+                self._budgeted.add(request.request_id)
             self._shares.num_arrived += 1
             super().add_request(request)
             return
@@ -204,7 +208,7 @@ class HookScheduler(ReleaseScheduler):
         """Upstream's outputs, and what happened to trees meanwhile."""
         self._events.begin_step()
         sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
-        is_ours = bool(self.branches) or any(map(self.triggers.candidates.__contains__, sampled))
+        is_ours = bool(self.branches or self._budgeted) or any(map(self.triggers.candidates.__contains__, sampled))
         # Bound anew in each step: upstream calls it for each request, and in most steps nobody is in a tree.
         append = self._append_token if is_ours else self._append_upstream
         self._update_request_with_output = append  # type: ignore[method-assign]
@@ -226,7 +230,8 @@ class HookScheduler(ReleaseScheduler):
             num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
             match = self.triggers.match(token_id, request.all_token_ids, num_sampled)
         if branch is None:
-            if match is None:
+            uses_up = request.request_id in self._budgeted and request.num_output_tokens + 1 >= request.max_tokens
+            if match is None and not uses_up:
                 return self._append_upstream(request, new_token_ids, is_stale)
             branch = self._begin_tree(request)
         sequence = branch.sequence
@@ -246,6 +251,7 @@ class HookScheduler(ReleaseScheduler):
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
 
     def _begin_tree(self, request: Request) -> V1Branch:
+        self._budgeted.discard(request.request_id)
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
         self.waiting_with_kv = self._tree_queue
         if request.status == RequestStatus.RUNNING:
@@ -291,6 +297,7 @@ class HookScheduler(ReleaseScheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self.branches.pop(request.request_id, None)
+        self._budgeted.discard(request.request_id)
         if branch is not None:
             self.blocked.pop(request.request_id, None)
             self._leave(request)

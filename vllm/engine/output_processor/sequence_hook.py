@@ -75,6 +75,8 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         dropped if the token ends its sequence.
         """
         # With asynchronous processing, the token was appended before the next step was scheduled.
+        if self._uses_up_budget(sequence_group, 1 - is_async):
+            self._begin_tree(sequence_group)
         decision = self._decide(sequence_group, outputs[0].samples[0].output_token, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         if is_async:
@@ -152,13 +154,22 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         match = self._match(group, token_id, num_appended)
         if match is None:
             return None
-        driver, branch = self._driver_of(group), branch_of(group)
-        if branch is None:
-            branch = driver.add_root(V0Sequence(group))
-            attach(branch)
+        driver, branch = self._driver_of(group), branch_of(group) or self._begin_tree(group)
         seq, token_ids = group.first_seq, group.first_seq.get_token_ids()
         before = token_ids[seq.get_prompt_len() : len(token_ids) - num_appended]
         return driver.decide(branch, token_id, match, before)
+
+    def _uses_up_budget(self, group: SequenceGroup, num_new: int) -> bool:
+        """Whether the budget of a request without a tree is used up, with ``num_new`` tokens."""
+        if branch_of(group) is not None or group not in self._scheduler_of(group).budgeted:
+            return False
+        most = group.sampling_params.max_tokens
+        return most is not None and group.first_seq.get_output_len() + num_new >= most
+
+    def _begin_tree(self, group: SequenceGroup) -> V0Branch:
+        branch = self._driver_of(group).add_root(V0Sequence(group))
+        attach(branch)
+        return branch
 
     def _match(self, group: SequenceGroup, token_id: int, num_appended: int) -> TriggerMatch | None:
         if token_id not in self.triggers.candidates:
@@ -169,10 +180,13 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         return self.triggers.match(token_id, token_ids[: len(token_ids) - num_appended], num_sampled - num_appended)
 
     def _driver_of(self, group: SequenceGroup) -> ForkJoinDriver[V0Sequence]:
-        """The driver of the scheduler that runs ``group``."""
+        return self._scheduler_of(group).driver
+
+    def _scheduler_of(self, group: SequenceGroup) -> HookScheduler:
+        """The scheduler that runs ``group``."""
         if len(self.scheduler) == 1:
-            return self.scheduler[0].driver
-        return next(each.driver for each in self.scheduler if group in each.running)
+            return self.scheduler[0]
+        return next(each for each in self.scheduler if group in each.running)
 
 
 def _has_prompt_logprobs(group: SequenceGroup) -> bool:
