@@ -429,3 +429,11 @@ class TestKeptKV:
         Trees().block(child.parent, ALL)
         child.parent.sequence.num_computed_tokens = num_computed
         assert keeps_kv(child) == bool(num_computed)
+
+    @pytest.mark.parametrize("named", [0, 7])
+    def test_of_a_child_that_nobody_waits_for_now(self, named: int) -> None:
+        """At its join its parent will have its own again, whose KV is lost now."""
+        child = ended_child()
+        assert child.parent is not None
+        Trees().block(child.parent, Wait(numbers=(named,)))
+        assert keeps_kv(child) == (named != child.number)

@@ -288,7 +288,9 @@ def keeps_kv(child: Branch[Any]) -> bool:
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
     goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces and not parent.ends_at_join
-    has_lost_kv = parent.phase == "blocked" and not parent.sequence.num_computed_tokens
+    # It gets the KV of those that it does not wait for now at a later join, when it has its own again.
+    is_awaited = parent.wait.numbers is None or child.number in parent.wait.numbers
+    has_lost_kv = parent.phase == "blocked" and is_awaited and not parent.sequence.num_computed_tokens
     return has_result and goes_on and not has_lost_kv
 
 
