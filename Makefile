@@ -245,8 +245,8 @@ fuzz: setup ## random histories on a real engine, against transformers
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 fuzz-injection: setup plugin ## random histories of injected KV on both engines, against transformers
-	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.injection_fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
-	@VLLM_LOGGING_LEVEL=ERROR $(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.injection_fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -W ignore -m mytests.fuzz --injected --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	@VLLM_LOGGING_LEVEL=ERROR $(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz --injected --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 fuzz-plugin: plugin ## the same on a stock, current vLLM with the plug-in
 	@$(IN_PLUGIN) VLLM_LOGGING_LEVEL=ERROR TORCH_CPP_LOG_LEVEL=ERROR $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz \

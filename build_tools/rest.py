@@ -108,7 +108,7 @@ GROUPS = (
     Rest("dist", "make dist", 180, _OF_SET_UP),
     Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, _OF_FUZZERS),
     Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, _OF_FUZZERS),
-    Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/injection_*.py",)),
+    Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/injection_*.py", "mytests/fuzz*.py")),
 )
 
 

@@ -167,7 +167,7 @@ plugin-floats-%: plugin
 path-fuzz-%: plugin
 	@$(PLUGIN)/bin/python -m build_tools.paths $(call runner_of,$*)
 	@$(call on_path,$*) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
-	@$(call on_path,$*) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.injection_fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	@$(call on_path,$*) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz --injected --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 path-%: plugin
 	@$(PLUGIN)/bin/python -m build_tools.paths $(call runner_of,$*)

@@ -23,6 +23,7 @@ from mytests.fuzz_detached import check_assembled
 from mytests.fuzz_draw import histories
 from mytests.fuzz_grammars import Grammar
 from mytests.fuzz_history import SEPARATORS, Abort, History, Request, Setup
+from mytests.fuzz_injected import injected
 from mytests.fuzz_model import model_folder
 from mytests.fuzz_oracle import Rules
 from mytests.fuzz_params import Params
@@ -31,10 +32,13 @@ from mytests.fuzz_run import Run
 from mytests.fuzz_tally import Tally, count
 from mytests.fuzz_tokens import Model
 from mytests.fuzz_tree import Node, trees_of
+from mytests.injection_oracle import Layout
+from mytests.injection_runs import InjectedRun
 
 __all__ = ["Abort", "Failure", "Grammar", "History", "Params", "Request", "Run", "Setup", "Tally", "fuzz", "replay"]
 """A failure's script imports all that it needs from here."""
 
+ALL = histories()
 HISTORIES_PER_ROUND = 20
 """Few, because those of one round resemble each other: most are variations of earlier ones."""
 
@@ -55,22 +59,31 @@ def _model(architecture: str, adapter: int) -> Model:
 
 def replay(history: History) -> Tally:
     """Run a history, check all of it, and return what was seen."""
-    run = Run(history)
+    run = InjectedRun(history) if history.setup.position_rule else Run(history)
     run.finish()
-    roots: dict[int, list[tuple[Node, Plan]]] = defaultdict(list)
     for name, request, trees in _trees(run):
         check_child_deltas(run.streams[name], trees, request.params.stream_children)
     for request, root in _roots(run):
         check_assembled(root, history.setup.hooks(), SEPARATORS[history.setup.separator])
         # An abort may come between a last token and its processing: the sequence has then ended and is aborted.
         if not (history.setup.async_output and run.aborted):
-            _rules(history, request).check(root)
-        roots[request.adapter].append((root, history.plan(request)))
-    for adapter, those in roots.items():
-        _model(history.setup.architecture, adapter).check(those)
+            _rules(run, request, root).check(root)
+    layouts = _check_tokens(run)
     if history.is_reproducible:
         _check_again(run)
-    return count(run, [root for those in roots.values() for root, _ in those])
+    return count(run, [root for _, root in _roots(run)], layouts)
+
+
+def _check_tokens(run: Run) -> list[Layout]:
+    """Check tokens and logprobs against the model; returns what the oracle of injection has laid out, if it was."""
+    if isinstance(run, InjectedRun):
+        return [run.check(root, request) for request, root in _roots(run)]
+    roots: dict[int, list[tuple[Node, Plan]]] = defaultdict(list)
+    for request, root in _roots(run):
+        roots[request.adapter].append((root, run.history.plan(request)))
+    for adapter, those in roots.items():
+        _model(run.history.setup.architecture, adapter).check(those)
+    return []
 
 
 def _roots(run: Run) -> Iterator[tuple[Request, Node]]:
@@ -86,13 +99,24 @@ def _trees(run: Run) -> Iterator[tuple[str, Request, list[Node]]]:
             yield name, request, trees_of(output, request.params, run.history.params_of_children(request))
 
 
-def _rules(history: History, request: Request) -> Rules:
-    setup = history.setup
+def _rules(run: Run, request: Request, root: Node) -> Rules:
+    setup = run.history.setup
     separator = SEPARATORS[setup.separator]
     limits = request.max_tokens, setup.child_max_tokens
     # A sync that replaces something waits for all.
     names = "" if setup.replaces else setup.names
-    return Rules(setup.hooks(), setup.max_model_len, separator, *limits, request.params, names=names)
+    layouts = run.layout(root).walk() if isinstance(run, InjectedRun) else ()
+    return Rules(
+        setup.hooks(),
+        setup.max_model_len,
+        separator,
+        *limits,
+        request.params,
+        names=names,
+        replaces=setup.replaces,
+        merges_prefixes=setup.merges_prefixes,
+        leads={layout.node.name: layout.leads for layout in layouts},
+    )
 
 
 def _check_again(run: Run) -> None:
@@ -111,12 +135,13 @@ def fuzz(
     first_seed: int,
     max_histories: int = sys.maxsize,
     shrinks: bool = True,
-    among: st.SearchStrategy[History] | None = None,
+    among: st.SearchStrategy[History] = ALL,
     is_enough: Callable[[Tally], bool] = lambda seen: False,
 ) -> Tally:
-    """Try histories from ``among``, by default from all, until time or number runs out; returns what was seen.
+    """Try histories until time or number runs out; returns what was seen.
 
     Args:
+        among: Which ones; by default all whose joins inject no KV.
         is_enough: Whether to stop already, after what was seen so far.
 
     Raises:
@@ -141,7 +166,7 @@ def fuzz(
     number = 0
     while not is_over():
         try:
-            _round(attempt, histories() if among is None else among, first_seed * 1_000_003 + number, shrinks)
+            _round(attempt, among, first_seed * 1_000_003 + number, shrinks)
         except BaseException:
             if not failed:
                 raise
@@ -169,11 +194,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--injected", action="store_true", help="draw histories whose joins inject KV, and no others")
     options = parser.parse_args()
     # This loads what is loaded only once, so that it does not count towards the time.
     replay(History(Setup(), (Request(),)))
     try:
-        tally = fuzz(options.seconds, options.seed)
+        tally = fuzz(options.seconds, options.seed, among=injected() if options.injected else ALL)
     except Failure as failure:
         print(f"{type(failure.__cause__).__name__}: {failure.__cause__}\n\n{failure.script}")
         return 1

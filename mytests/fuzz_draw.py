@@ -89,6 +89,7 @@ _FEATURES: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "stream_children": {"stream_children": st.just(True)},
     "grammar": {"grammar": grammars()},
 }
+FEATURES = tuple(_FEATURES)
 _FOR_CHILDREN = ("sampled", "penalties", "stop_tokens", "grammar", "bias", "text")
 
 
@@ -178,7 +179,7 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
 
 @st.composite
 def histories(
-    draw: st.DrawFn, features: tuple[str, ...] = tuple(_FEATURES), architectures: Sequence[str] = ARCHITECTURES
+    draw: st.DrawFn, features: tuple[str, ...] = FEATURES, architectures: Sequence[str] = ARCHITECTURES
 ) -> History:
     """All histories, or those whose requests differ from plain ones only in ``features``."""
     setup = draw(setups(tuple(feature for feature in features if feature in _FOR_CHILDREN)))

@@ -14,9 +14,10 @@ from mytests.fuzz_compact import Compact
 from mytests.fuzz_model import PROMISE, SYNC, word
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_plan import LONGEST, Plan
+from mytests.fuzz_prefixed import with_prefixes
 from mytests.naming import handler
 from sequence_hooks import SpecialKwargs
-from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, UnjoinedAtEnd
+from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, ChildContext, PositionRule, UnjoinedAtEnd
 
 BLOCK_SIZE = DIALECT.block_size
 SEPARATORS: dict[str, tuple[int, ...]] = {"": (), word(7): (7,)}
@@ -58,6 +59,12 @@ class Setup(Compact):
 
     separator: str = ""
     merges: bool = True
+    merges_prefixes: bool = False
+    """Whether a parent gets what its children began with, too, see `mytests.fuzz_prefixed`."""
+
+    position_rule: PositionRule | None = None
+    """That of injected KV; without one, none is injected."""
+
     child_max_tokens: int | None = None
     async_output: bool = DIALECT.async_output[0]
     blocked_kv_policy: BlockedKVPolicy = "auto"
@@ -91,7 +98,7 @@ class Setup(Compact):
         elif self.names:
             sync = triggers.pop("sync_token_id", None) or triggers.pop("sync_token")
             triggers["handlers"] = {sync: handler(self.names)}
-        return SpecialKwargs(
+        hooks = SpecialKwargs(
             **triggers,
             block_on=self.block_on,
             join_when=self.join_when,
@@ -100,12 +107,19 @@ class Setup(Compact):
             children_per_promise=len(self.prefixes),
             child_prefix_token_ids=self.prefixes[0] if same else self.prefixes,
             child_sampling_params=self._child_sampling_params(),
-            child_merge_strategy="concatenate" if self.merges else "none",
+            child_merge_strategy=self._merge_strategy(),
+            position_rule=self.position_rule or "sequential",
             merge_separator=self.separator,
             max_child_depth=self.max_child_depth,
             max_children=self.max_children,
             blocked_kv_policy=self.blocked_kv_policy,
         )
+        return with_prefixes(hooks) if self.merges_prefixes else hooks
+
+    def _merge_strategy(self) -> str:
+        if self.position_rule is not None:
+            return "kv_inject"
+        return "concatenate" if self.merges else "none"
 
     def _child_sampling_params(self) -> dict[str, Any] | None:
         limit = {} if self.child_max_tokens is None else {"max_tokens": self.child_max_tokens}

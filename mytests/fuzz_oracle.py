@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expected tree of a finished request of the fuzzer, derived from its sampled tokens and the rules."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_limits import Refusals, refusing
 from mytests.fuzz_model import EOS
 from mytests.fuzz_params import PLAIN, Params
+from mytests.fuzz_prefixed import pieces_of
 from mytests.fuzz_replaced import replacement_of
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
@@ -37,6 +38,16 @@ class Rules:
 
     names: str = ""
     """Which child a sync waits for, see `mytests.fuzz_history.Setup`."""
+
+    replaces: bool = False
+    """Whether a sync also replaces, see `mytests.fuzz_replaced`."""
+
+    merges_prefixes: bool = False
+    """Whether a parent gets its children's prefixes too, see `mytests.fuzz_prefixed`."""
+
+    leads: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """How much further than its index a sequence's next position is when its output has so many tokens, by its name:
+    after overlapping results, which `mytests.injection_oracle` lays out."""
 
     def check(self, root: Node) -> None:
         """Check that all spawns, joins, segments, limits and ends are those that the sampled tokens ask for."""
@@ -81,6 +92,11 @@ class Rules:
     def cancels_at_end(self) -> bool:
         """Whether a sequence that ends does without its unjoined children."""
         return self.hooks.unjoined_at_end == "cancel"
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether results stand side by side."""
+        return self.hooks.position_rule == "overlap"
 
     def max_tokens_of(self, node: Node) -> float:
         """The number of tokens that the node may sample."""
@@ -169,7 +185,7 @@ class _Replay:
             self.refusals.add({"wait_for"}, has_ended=ending is not None)
         if ending is None and self._may_be_cut():
             return self._cut(syncs, named)
-        replaces = syncs and not self.rules.names and bool(self.rules.hooks.handlers)
+        replaces = syncs and self.rules.replaces
         waits = syncs or (spawns and self.rules.hooks.block_on == "promise")
         blocks = ending is None and waits
         if ending and self.rules.hooks.detaches and self.num_children and self.node.output.finish_reason == "abort":
@@ -247,8 +263,11 @@ class _Replay:
         if is_last:
             return "stop"
         room = self.rules.max_model_len - len(self.node.prompt)
-        is_full = len(self.context) >= room or (bool(self.replaced) and self.num_sampled >= room)
+        is_full = len(self.context) + self._lead() >= room or (bool(self.replaced) and self.num_sampled >= room)
         return "length" if is_full or self.num_sampled == self.rules.max_tokens_of(self.node) else None
+
+    def _lead(self) -> int:
+        return self.rules.leads.get(self.node.name, {}).get(self.position, 0)
 
     def _is_eos(self, token: int) -> bool:
         return token == EOS and not self.node.params.ignore_eos
@@ -268,7 +287,8 @@ class _Replay:
         num_context = len(self.node.prompt) + len(self.context)
         num_shared = {"parent": num_context, "before_trigger": num_context - num_trigger_tokens, "none": 0}
         shared = num_shared[self.rules.hooks.child_context]
-        room = self.rules.max_model_len - shared - max(map(len, prefixes))
+        lead = self._lead() if shared else 0
+        room = self.rules.max_model_len - shared - lead - max(map(len, prefixes))
         may_spawn = num_trigger_tokens > 0 and self.node.depth < self.rules.max_child_depth and room > 0
         may_spawn = may_spawn and ending is None and self._num_at_least() < self.rules.max_tree_tokens
         # How many detached ones had ended by then, the tree does not say.
@@ -308,19 +328,19 @@ class _Replay:
         self.replaced.update(self.context[kept_from:])
         del self.context[kept_from:]
         room = self.rules.max_model_len - len(self.node.prompt) - len(self.context)
-        for tokens, child in [(words, None), *pieces]:
+        # The model may have no such positions, while it has room for as many tokens.
+        room = min(room, join.num_merged) if self.rules.overlaps and join.num_cut else room
+        for tokens, origin, child in [(words, "inserted", None), *pieces]:
             kept = tokens[: room - (self.position - start)]
             num_cut += len(tokens) - len(kept)
             found = self.node.tokens[self.position : self.position + len(kept)]
             assert found == kept, f"{self.node.name}: {found} at {self.position} should be {kept} of {child}"
             self.text += "".join(piece(token, self.node.params) for token in kept)
-            self._extend(len(kept), "inserted" if child is None else "merged", child)
+            self._extend(len(kept), origin, child)
         num_merged = self.position - start
-        ends = ending is not None or num_merged == room
+        ends = ending is not None or num_merged == room or (self.rules.overlaps and not join.num_prefill)
         num_context = len(self.node.prompt) + len(self.context)
-        # Of what was kept, the last token is computed again if nothing follows it.
-        most = min(num_context - num_merged - (not replaces), num_context - 1)
-        prefills = {0} if ends else {num_context - kept for kept in (most, *range(0, most + 1, self.rules.block_size))}
+        prefills = {0} if ends else {num_context - kept for kept in self._kept(num_context, num_merged, replaces)}
         assert join.num_prefill in prefills, f"{self.node.name}: {join} should prefill {prefills}"
         expected = Join(start, num_merged, num_cut, num_context, join.num_prefill, None, num_replaced)
         assert join == expected, f"{self.node.name}: {join} should be {expected}"
@@ -328,18 +348,30 @@ class _Replay:
         self.in_a_row = self.position if num_merged or num_replaced else self.in_a_row
         self.num_joins += 1
         self.unjoined = [child for child in self.unjoined if child not in awaited]
-        return num_merged == room
+        return num_merged == room or (self.rules.overlaps and not join.num_prefill)
 
-    def _pieces(self, awaited: list[Node]) -> Iterator[tuple[tuple[int, ...], str | None]]:
+    def _kept(self, num_context: int, num_merged: int, replaces: bool) -> Iterable[int]:
+        """How many tokens of a context may have their KV after a join."""
+        if self.rules.hooks.injects_kv:
+            # The oracle of injection says what it is.
+            return range(num_context)
+        # Of what was kept, the last token is computed again if nothing follows it.
+        most = min(num_context - num_merged - (not replaces), num_context - 1)
+        return most, *range(0, most + 1, self.rules.block_size)
+
+    def _pieces(self, awaited: list[Node]) -> Iterator[tuple[tuple[int, ...], str, str | None]]:
         joined, most = [child for child in awaited if not child.is_cancelled], self.rules.hooks.join_when
         num_joined = len(awaited) if most is None else min(most, len(awaited))
         assert len(joined) == num_joined, f"{self.node.name} is joined with {len(joined)} of {len(awaited)} children"
         if self.rules.hooks.child_merge_strategy == "none":
             return
+        if self.rules.merges_prefixes:
+            yield from pieces_of(joined)
+            return
         for child in joined:
             if child is not joined[0]:
-                yield self.rules.separator, None
-            yield tuple(child.tokens[position] for position in child.result), child.name
+                yield self.rules.separator, "inserted", None
+            yield tuple(child.tokens[position] for position in child.result), "merged", child.name
 
     def _extend(self, length: int, origin: str, child: str | None = None) -> None:
         if length:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from mytests.fuzz_architectures import LLAMA
 from mytests.fuzz_run import Run
 from mytests.fuzz_tree import Node
+from mytests.injection_oracle import Layout
 
 MIN_HISTORIES, MIN_JOINS = 20, 20
 """With fewer, a result means nothing: a typical history has three joins."""
@@ -78,6 +79,12 @@ class Tally:
     of_other_models: int = 0
     """Those of another architecture than the Llama's."""
 
+    injected: int = 0
+    """Tokens whose KV came from children."""
+
+    lost_injected: int = 0
+    """Sequences that have lost such KV."""
+
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
@@ -100,9 +107,10 @@ class Tally:
         return None
 
 
-def count(run: Run, roots: Sequence[Node]) -> Tally:
-    """Count what was seen in a run and in its trees."""
+def count(run: Run, roots: Sequence[Node], injected: Sequence[Layout]) -> Tally:
+    """Count what was seen in a run, in its trees, and in their layouts if KV was injected."""
     done_by_engine, history = run.driver.counts(), run.history
+    layouts = [layout for root in injected for layout in root.walk()]
     nodes = [node for root in roots for node in root.walk()]
     joins = [join for node in nodes for join in node.output.joins]
     done = [run.requests[name] for name in run.outputs if name not in run.aborted]
@@ -129,4 +137,6 @@ def count(run: Run, roots: Sequence[Node]) -> Tally:
         replaced=sum(join.num_replaced > 0 for join in joins),
         urgent=sum(request.priority < lowest for request in done),
         of_other_models=len(done) * (history.setup.architecture != LLAMA),
+        injected=sum(layout.num_injected for layout in layouts),
+        lost_injected=sum(layout.has_lost_injected for layout in layouts),
     )

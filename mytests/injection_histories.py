@@ -3,12 +3,13 @@
 
 from dataclasses import replace
 
-from mytests.fuzz import Request
+from mytests.fuzz import Request, Setup
 from mytests.fuzz_model import EOS, PROMISE, SYNC
-from mytests.injection_runs import Injecting, Scripted, samples
+from mytests.fuzz_params import Params
+from mytests.injection_runs import Scripted, samples
 from sequence_hooks.config.choices import BlockOn, PositionRule
 
-AMPLE = Injecting(spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
+AMPLE = Setup(position_rule="sequential", spare_blocks=100, max_num_seqs=16, max_num_batched_tokens=512)
 SKEWED = {5: samples(26, EOS), 6: samples(1, EOS), 7: samples(9, EOS), 8: (EOS,)}
 NESTED = {5: samples(1, PROMISE) + samples(2, SYNC) + samples(4, EOS), 6: samples(5, PROMISE, EOS)}
 TWO_JOINS = samples(2, PROMISE) + samples(3, PROMISE, SYNC) + samples(4, PROMISE) + samples(1, SYNC) + samples(5, EOS)
@@ -19,7 +20,11 @@ MANY_CHILDREN = {
     "nested": Scripted(replace(SETUP, prefixes=((5,), (9, 6)), max_child_depth=2), REQUESTS, (), TWO_JOINS, NESTED),
     "ended by length": Scripted(replace(SETUP, child_max_tokens=7), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())),
     "ended by stop tokens": Scripted(
-        replace(SETUP, child_stop_token_ids=tuple(range(100, 200))), REQUESTS, (), TWO_JOINS, dict.fromkeys(SKEWED, ())
+        replace(SETUP, of_children=Params(stop_token_ids=tuple(range(100, 200)))),
+        REQUESTS,
+        (),
+        TWO_JOINS,
+        dict.fromkeys(SKEWED, ()),
     ),
     "outliving their parent": Scripted(SETUP, REQUESTS, (), samples(2, PROMISE, EOS), SKEWED),
 }

@@ -7,6 +7,7 @@ context, shifted until the token is at its new position, and visible to itself; 
 was injected of it.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -98,8 +99,11 @@ class Layout:
 
     def __init__(self, node: Node, rule: PositionRule, losses: Losses, parent: "Layout | None" = None) -> None:
         self.node = node
-        self.tokens: list[Token] = [] if parent is None else list(parent.tokens)
-        self.next_position: int = 0 if parent is None else parent.next_position
+        self.tokens: list[Token] = [] if parent is None else parent.tokens[: _num_shared(node)]
+        self.next_position: int = 0 if parent is None else parent.position_of(len(self.tokens))
+        self.sees_parent = parent is not None and len(self.tokens) == len(parent.tokens)
+        """Whether it has begun with all that its parent had. Others give their results as texts."""
+
         self.sampled_from: dict[int, Token] = {}
         """The token that each sampled token is sampled from, by its position in the output."""
 
@@ -110,9 +114,12 @@ class Layout:
         self.prefills: list[int] = []
         """The number of tokens to prefill after each join."""
 
+        self.leads: dict[int, int] = {}
+        """How much further than its index the next position is, by how many tokens its output has then."""
+
         self.num_injected = 0
         self.has_lost_injected = False
-        self._injected: Injected = Injected() if parent is None else parent._injected
+        self._injected: Injected = parent._injected if parent is not None and self.tokens else Injected()
         self._last = Last(0, 0)
         self._rule = rule
         self._losses = losses
@@ -128,6 +135,10 @@ class Layout:
         kept = (loss.num_kept for loss, is_so in zip(losses, is_later, strict=True) if is_so)
         return min([last.num_before, len(self.tokens), *kept])
 
+    def position_of(self, index: int) -> int:
+        """The position of the token at an index of its context, or of the next one."""
+        return self.tokens[index].position if index < len(self.tokens) else self.next_position
+
     def walk(self) -> Iterator["Layout"]:
         """This layout and its descendants, in the order of `Node.walk`."""
         yield self
@@ -135,8 +146,7 @@ class Layout:
             yield from child.walk()
 
     def _replay(self) -> None:
-        joins = {join.position: join for join in self.node.output.joins}
-        position = 0
+        joins, position = deque(self.node.output.joins), 0
         while position < len(self.node.tokens):
             self._lose()
             self.sampled_from[position] = self.tokens[-1]
@@ -144,19 +154,25 @@ class Layout:
             self.own[position] = len(self.tokens)
             self._append(self.node.tokens[position])
             position += 1
+            self._note_lead(position)
             for child in self.node.children:
                 if child.output.spawn_position == position:
                     self.children[child.name] = Layout(child, self._rule, self._losses, self)
-            if position in joins:
-                self._join(joins[position])
-                position += joins[position].num_merged
+            # One that fills the context may be followed by that of its end.
+            while joins and joins[0].position == position:
+                position += joins[0].num_merged
+                self._join(joins.popleft())
+                self._note_lead(position)
         self._lose()
+
+    def _note_lead(self, position: int) -> None:
+        self.leads[position] = max(0, self.next_position - len(self.tokens))
 
     def _join(self, join: Join) -> None:
         pieces, num_kept, is_lost = list(self._pieces(join)), self._num_kept(), self._lose()
         if join.num_replaced:
             num_kept = self._cut(join, num_kept)
-        ends = join.position + join.num_merged == len(self.node.tokens)
+        ends = not join.num_prefill
         # The next token is sampled from the last one, which is computed in any case.
         has_kv = [piece.has_kv for piece in pieces[:-1]] + [False] * bool(pieces)
         injects = any(has_kv) and not (ends or is_lost or join.num_replaced)
@@ -213,7 +229,11 @@ class Layout:
             for token_id, position in zip(token_ids, own, strict=False):
                 index = child.own[position]
                 has_kv = not child.node.output.failed and index < child.num_computed
-                yield _Piece(token_id, child.tokens[index], has_kv)
+                yield (
+                    _Piece(token_id, child.tokens[index], has_kv)
+                    if child.sees_parent
+                    else _Piece(token_id, None, False)
+                )
 
     def _append(self, token_id: int) -> None:
         """Add a token that the sequence computes itself."""
@@ -246,6 +266,11 @@ class Layout:
             self.next_position = token.position
             self._append(token.token_id)
         self.next_position, self._injected = next_position, Injected()
+
+
+def _num_shared(node: Node) -> int:
+    assert isinstance(node.output, ChildOutput)
+    return node.output.num_shared
 
 
 def _whole(segments: Sequence[Segment]) -> list[Segment]:

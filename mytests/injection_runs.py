@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Histories on an engine that injects KV, checked against `mytests.injection_oracle`."""
+"""Histories on an engine whose joins may inject KV, checked against `mytests.injection_oracle`."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -10,19 +10,14 @@ from typing import Any
 import torch
 
 import mytests.environment  # noqa: F401  Before the engine is imported.
-from mytests.fuzz import History, Request, Run, Setup
 from mytests.fuzz_architectures import LLAMA
-from mytests.fuzz_model import PROMISE, model_folder
-from mytests.fuzz_params import Params
+from mytests.fuzz_history import History, Request
+from mytests.fuzz_model import model_folder
 from mytests.fuzz_plan import Plan
-from mytests.fuzz_tree import tree_of
+from mytests.fuzz_run import Run
+from mytests.fuzz_tree import Node, tree_of
 from mytests.injection_oracle import Layout, Loss
 from mytests.injection_pass import KV, InjectionModel, Rows
-from sequence_hooks import SpecialKwargs
-from sequence_hooks.config.choices import PositionRule
-from sequence_hooks.handlers import Merged, PrefixOf
-from sequence_hooks.handlers.builtin import PromiseHandler
-from sequence_hooks.results import ChildOutput
 from vllm import RequestOutput
 
 KV_TOLERANCE = 5e-4
@@ -38,41 +33,6 @@ Steps = tuple[int | None, ...]
 def samples(count: int, *then: int) -> Steps:
     """``count`` tokens of the model's own, followed by the given ones."""
     return (None,) * count + then
-
-
-@dataclass(frozen=True)
-class Injecting(Setup):
-    """An engine whose joins inject KV."""
-
-    position_rule: PositionRule = "sequential"
-    injects: bool = True
-    child_stop_token_ids: tuple[int, ...] = ()
-    merges_prefixes: bool = False
-    """Whether a parent gets its children's prefixes too."""
-
-    def hooks(self) -> SpecialKwargs:
-        fields: dict[str, Any] = {}
-        if self.injects:
-            fields |= {"child_merge_strategy": "kv_inject", "position_rule": self.position_rule}
-        if self.child_stop_token_ids:
-            fields["child_sampling_params"] = {"stop_token_ids": list(self.child_stop_token_ids)}
-        hooks = replace(super().hooks(), **fields)
-        if not self.merges_prefixes:
-            return hooks
-        Prefixed.hooks = hooks
-        return replace(hooks, promise_token_id=None, handlers={**dict(hooks.handlers), PROMISE: f"{__name__}.Prefixed"})
-
-
-class Prefixed(PromiseHandler):
-    """A promise whose join gives what children began with, too, closes each result, and ends with a text."""
-
-    hooks: SpecialKwargs
-
-    def __init__(self, tokenizer: Any) -> None:
-        super().__init__(self.hooks)
-
-    def join(self, children: Sequence[ChildOutput]) -> Merged:
-        return [*(piece for child in children for piece in (PrefixOf(child), child, 120)), "w007"]
 
 
 Place = tuple[tuple[int, ...], int]
@@ -168,23 +128,46 @@ class InjectedRun(Run):
             told += self.driver.step()
         return told[-1]
 
-    def layouts(self) -> list[tuple[Layout, Plan]]:
-        """The oracle's layouts of the finished requests, in their order."""
+    def layout(self, root: Node) -> Layout:
+        """What the oracle lays out for a request, or for one of its samples."""
+        return Layout(root, self.history.setup.position_rule or "sequential", self.losses)
+
+    def check(self, root: Node, request: Request) -> Layout:
+        """Check that the tokens, logprobs, joins and KV of a request, or of one of its samples, are the oracle's.
+
+        Of an aborted sequence only the tokens are checked. With asynchronous outputs prefills are not: a child may
+        have computed its last token too, and then more is injected.
+
+        Returns:
+            What the oracle has laid out.
+        """
         setup = self.history.setup
-        rule = setup.position_rule if isinstance(setup, Injecting) else "sequential"
-        stops = setup.child_stop_token_ids if isinstance(setup, Injecting) else ()
-        of_children = Params(stop_token_ids=stops)
-        return [
-            (Layout(tree_of(self.outputs[name], of_children), rule, self.losses), self.history.plan(request))
-            for name, request in self.requests.items()
-            if name not in self.aborted
-        ]
+        layout = self.layout(root)
+        reference = model(setup.architecture, request.adapter)
+        rows = reference.rows(layout)
+        reference.check_request(layout, rows, self.history.plan(request))
+        for each in layout.walk():
+            if each.node.output.finish_reason in ("abort", "cancelled"):
+                continue
+            if setup.architecture not in CACHED_OTHERWISE:
+                self._check_kv(each, rows)
+            if not setup.async_output:
+                told = [join.num_prefill for join in each.node.output.joins]
+                assert told == each.prefills, f"{each.node.name} should prefill {each.prefills}, not {told}"
+        return layout
 
     def lost(self, name: str, loss: Loss) -> None:
         self.losses[name].append(loss)
 
     def ended(self, name: str, blocks: list[int], layers: list[KV]) -> None:
         self.blocks[name], self.kv[name] = blocks, layers
+
+    def _check_kv(self, layout: Layout, rows: Rows) -> None:
+        layers = self.kv.get(layout.node.name)
+        if layers is not None:
+            num_tokens = min(layout.num_computed, len(layers[0].keys))
+            computed = [KV(layer.keys[:num_tokens], layer.values[:num_tokens]) for layer in layers]
+            torch.testing.assert_close(computed, rows.kv(layout.tokens[:num_tokens]), rtol=0, atol=KV_TOLERANCE)
 
 
 @cache
@@ -194,35 +177,13 @@ def model(architecture: str = LLAMA, adapter: int = 0) -> InjectionModel:
 
 
 def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
-    """Run a history to its end; check that tokens, logprobs, joins and KV are the oracle's, and nothing is left.
-
-    Of an aborted sequence only the tokens are checked. With asynchronous outputs prefills are not: a child may
-    have computed its last token too, and then more is injected.
+    """Run a history to its end, and check all of it: `InjectedRun.check`, and that nothing is left.
 
     Returns:
         The run, and the layout of each request.
     """
     run = InjectedRun(history)
     run.finish()
-    layouts = run.layouts()
-    for layout, plan in layouts:
-        reference = model(history.setup.architecture, run.requests[layout.node.name].adapter)
-        rows = reference.rows(layout)
-        reference.check_request(layout, rows, plan)
-        for each in layout.walk():
-            if each.node.output.finish_reason == "abort":
-                continue
-            if history.setup.architecture not in CACHED_OTHERWISE:
-                _check_kv(run, each, rows)
-            if not history.setup.async_output:
-                told = [join.num_prefill for join in each.node.output.joins]
-                assert told == each.prefills, f"{each.node.name} should prefill {each.prefills}, not {told}"
-    return run, [layout for layout, _ in layouts]
-
-
-def _check_kv(run: InjectedRun, layout: Layout, rows: Rows) -> None:
-    layers = run.kv.get(layout.node.name)
-    if layers is not None:
-        num_tokens = min(layout.num_computed, len(layers[0].keys))
-        computed = [KV(layer.keys[:num_tokens], layer.values[:num_tokens]) for layer in layers]
-        torch.testing.assert_close(computed, rows.kv(layout.tokens[:num_tokens]), rtol=0, atol=KV_TOLERANCE)
+    of_children = history.setup.of_children
+    done = [(name, request) for name, request in run.requests.items() if name not in run.aborted]
+    return run, [run.check(tree_of(run.outputs[name], of_children), request) for name, request in done]

@@ -109,7 +109,7 @@ class TestTheCommand:
     ) -> None:
         """After too few histories or joins, it means nothing that no fault was found."""
         monkeypatch.setattr(fuzzer, "replay", lambda history: Tally())
-        monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed: tally)
+        monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed, among: tally)
         monkeypatch.setattr(sys, "argv", ["fuzz", "--seconds", "30"])
         assert fuzzer.main() == (complaint is not None)
         told = capsys.readouterr()

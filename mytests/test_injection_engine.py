@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from mytests.engine.driver import NO_HOOK
-from mytests.fuzz import History, Request
+from mytests.fuzz import History, Request, Setup
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import Params
 from mytests.fuzz_tree import tree_of
 from mytests.injection_histories import AMPLE, MANY_CHILDREN, RULES
-from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Injecting, Scripted, run_and_check, samples
+from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Scripted, run_and_check, samples
 from mytests.tiers import pairs
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.config.choices import BlockOn, PositionRule
@@ -25,7 +25,7 @@ from sequence_hooks.config.choices import BlockOn, PositionRule
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 
-def one_child(setup: Injecting, prompt_length: int, num_result: int) -> Scripted:
+def one_child(setup: Setup, prompt_length: int, num_result: int) -> Scripted:
     """A request with one child, whose result has ``num_result`` tokens."""
     root = samples(3, PROMISE) + (() if setup.block_on == "promise" else (SYNC,)) + samples(6, EOS)
     behind = setup.prefixes[0][-1] if setup.prefixes[0] else PROMISE
@@ -45,7 +45,7 @@ class TestOneChildThatSawAll:
 
     @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
     @pytest.mark.parametrize(("num_result", "prompt_length"), pairs([(1,), (4,), (20,), (40,)], [11, 12, 13, 27]))
-    def test_kv_is_that_of_a_prefill(self, setup: Injecting, num_result: int, prompt_length: int) -> None:
+    def test_kv_is_that_of_a_prefill(self, setup: Setup, num_result: int, prompt_length: int) -> None:
         """The KV is equal in all layers, at whatever slots of its blocks the result begins and ends."""
         run, [layout] = run_and_check(one_child(setup, prompt_length, num_result))
         run.ask(layout.node.prompt + layout.node.tokens[:-1])
@@ -53,7 +53,7 @@ class TestOneChildThatSawAll:
         torch.testing.assert_close(run.kv["r0"], run.kv[NO_HOOK], rtol=0, atol=KV_TOLERANCE)
 
     @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
-    def test_in_half_precision_too(self, setup: Injecting) -> None:
+    def test_in_half_precision_too(self, setup: Setup) -> None:
         """Injected KV is bit for bit the child's, and hardly further from a prefill's than decoded KV is."""
         injecting, plain = in_half_precision(setup)
         run = finished(injecting)
@@ -70,8 +70,9 @@ class TestOneChildThatSawAll:
     def test_tokens_are_those_of_concatenation(self) -> None:
         """Injection changes no result, only which sequence computes it."""
         outputs = []
-        for injects in (True, False):
-            history = one_child(replace(SAW_ALL["promise"], injects=injects), 12, NUM_RESULT)
+        rules: tuple[PositionRule | None, ...] = ("sequential", None)
+        for rule in rules:
+            history = one_child(replace(SAW_ALL["promise"], position_rule=rule), 12, NUM_RESULT)
             (request,) = history.requests
             asking = replace(request, params=Params(logprobs=NUM_LOGPROBS))
             outputs.append(finished(replace(history, requests=(asking,))).outputs["r0"].outputs[0])
@@ -81,7 +82,7 @@ class TestOneChildThatSawAll:
         assert [output.joins[0].num_prefill for output in outputs] == [2, NUM_RESULT + 1]
 
 
-def in_half_precision(setup: Injecting) -> tuple[History, History]:
+def in_half_precision(setup: Setup) -> tuple[History, History]:
     """One child, and a sequence of the same length that never meets a hook token."""
     half = replace(setup, dtype="bfloat16")
     plain = Scripted(half, (Request(12, max_tokens=64),), (), samples(9 + NUM_RESULT, EOS))

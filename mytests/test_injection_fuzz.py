@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first histories of `mytests.injection_fuzz`, on both engines."""
+"""The fuzzer finds injected KV to be as the oracle says, on the engine that is installed."""
 
 import pytest
 
-from mytests.injection_fuzz import Seen, history_of
+from mytests.fuzz import Tally, fuzz
+from mytests.fuzz_injected import injected
+from mytests.fuzz_trials import SECONDS
 from mytests.tiers import sizes
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
-
 
 MAX_HISTORIES = 200
 """Histories, whatever they are."""
@@ -16,7 +17,8 @@ MAX_HISTORIES = 200
 @sizes(8, 30)
 def test_random_histories_are_as_the_oracle_says(size: int) -> None:
     """Under pressure, with aborts and priorities; they go on until some have lost what was injected."""
-    seen = Seen()
-    while seen.histories < size or (seen.histories < MAX_HISTORIES and not seen.is_enough):
-        seen.add(history_of(seen.histories))
-    assert seen.is_enough, seen
+
+    def is_enough(seen: Tally) -> bool:
+        return seen.histories >= size and seen.injected > 500 and seen.lost_injected > 0 and seen.replaced > 0
+
+    assert is_enough(fuzz(SECONDS, 1, MAX_HISTORIES, among=injected(), is_enough=is_enough))

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from mytests.engine.dialect import DIALECT
-from mytests.fuzz import Request
+from mytests.fuzz import Request, Setup
 from mytests.fuzz_history import BLOCK_SIZE, POLICIES
 from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_tree import tree_of
 from mytests.injection_oracle import Layout
-from mytests.injection_runs import Injecting, Script, Scripted, model, run_and_check, samples
+from mytests.injection_runs import Script, Scripted, model, run_and_check, samples
 from mytests.shared_injection import AMPLE, TIGHT, everybody, random_requests
 from mytests.tiers import pairs
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, PositionRule
@@ -19,7 +19,7 @@ from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, PositionRule
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 
-def two_children(setup: Injecting) -> Scripted:
+def two_children(setup: Setup) -> Scripted:
     """A request with one join, whose children have long results."""
     children = {5: samples(30, EOS), 6: samples(20, EOS)}
     return Scripted(setup, (Request(37, max_tokens=64),), (), samples(2, PROMISE, SYNC) + samples(9, EOS), children)
@@ -74,9 +74,7 @@ ADAPTERS = [(1, 2), (3, 0)]
 @pytest.mark.parametrize("adapters", [each for each in ADAPTERS if min(each) >= DIALECT.least_adapter])
 def test_each_request_keeps_its_adapter(adapters: tuple[int, int]) -> None:
     """A resumed parent computes several runs of tokens, all with its own adapter."""
-    setup = Injecting(
-        max_loras=3, spare_blocks=100, max_num_batched_tokens=512, separator="w007", prefixes=((5,), (6,))
-    )
+    setup = replace(AMPLE, max_loras=3, max_num_batched_tokens=512, prefixes=((5,), (6,)))
     root = samples(3, PROMISE) + samples(2, PROMISE) + samples(5, EOS)
     children = {5: samples(4, EOS), 6: samples(3, EOS)}
     both = tuple(Request(40, max_tokens=64, topic=0, adapter=adapter) for adapter in adapters)

@@ -159,6 +159,14 @@ FORK = (
         BOTH,
     ),
     Fault(
+        "kept-of-another-context",
+        (Edit("sequence_hooks.tree.rules:keeps_kv", "not child.sees_parent or ", ""),),
+        "KV of children that have begun without all of their parent's context is injected into it.",
+        surgical("mytests/core/test_rules.py::TestKeptKV::test_not_that_of_a_child_whose_parent_could_not_use_it")
+        + by_itself("model", "mytests/test_injection_fuzz.py"),
+        BOTH,
+    ),
+    Fault(
         "kept-of-an-unjoined-sibling",
         (Edit("sequence_hooks.tree.rules:needs_kv", "child.is_unjoined and ", ""),),
         "KV of joined children is kept until their parent has ended.",

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from mytests.fuzz import History, Request, Run
+from mytests.fuzz import History, Request, Run, Setup
 from mytests.fuzz_model import EOS, PROMISE, SYNC
-from mytests.injection_runs import Injecting
 from mytests.training.models import logits_of
 from sequence_hooks.training import Merge, TreeBatch, gather_logprobs
 
@@ -31,10 +30,10 @@ def plain_model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, attn_implementation="sdpa")
 
 
-def setup_for(merge: Merge, **changes: Any) -> Injecting:
+def setup_for(merge: Merge, **changes: Any) -> Setup:
     """An engine with room for all, which gives up no KV."""
-    ample = Injecting(spare_blocks=400, max_num_seqs=16, max_num_batched_tokens=512, **changes)
-    return replace(ample, injects=False) if merge == "concatenate" else replace(ample, position_rule=merge)
+    rule = None if merge == "concatenate" else merge
+    return Setup(position_rule=rule, spare_blocks=400, max_num_seqs=16, max_num_batched_tokens=512, **changes)
 
 
 def random_history(merge: Merge, seed: int, **changes: Any) -> History:

@@ -93,7 +93,9 @@ class V0Driver(Driver):
             table = scheduler.block_manager.block_tables.get(seq.seq_id)
             if table is not None and seq.is_finished():
                 blocks = list(table.physical_block_ids)
-                watcher.ended(_name(seq), blocks, read_kv(caches, blocks, seq.get_num_computed_tokens()))
+                # What joins and is cancelled in the same step has no slots yet for what it would have got.
+                num_tokens = min(seq.get_num_computed_tokens(), len(blocks) * BLOCK_SIZE)
+                watcher.ended(_name(seq), blocks, read_kv(caches, blocks, num_tokens))
             free_seq(seq)
 
         scheduler.evictor._recompute_from, scheduler.free_seq = note_loss, note_end
