@@ -25,9 +25,10 @@ from mytests.fuzz_grammars import Grammar
 from mytests.fuzz_history import SEPARATORS, Abort, History, Request, Setup
 from mytests.fuzz_injected import injected
 from mytests.fuzz_model import model_folder
-from mytests.fuzz_oracle import Rules
+from mytests.fuzz_oracle import check_tree
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan
+from mytests.fuzz_rules import Rules
 from mytests.fuzz_run import Run
 from mytests.fuzz_tally import Tally, count
 from mytests.fuzz_tokens import Model
@@ -67,7 +68,7 @@ def replay(history: History) -> Tally:
         check_assembled(root, history.setup.hooks(), SEPARATORS[history.setup.separator])
         # An abort may come between a last token and its processing: the sequence has then ended and is aborted.
         if not (history.setup.async_output and run.aborted):
-            _rules(run, request, root).check(root)
+            check_tree(root, _rules(run, request, root))
     layouts = _check_tokens(run)
     if history.is_reproducible:
         _check_again(run)

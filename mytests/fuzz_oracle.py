@@ -1,108 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expected tree of a finished request of the fuzzer, derived from its sampled tokens and the rules."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_limits import Refusals, refusing
 from mytests.fuzz_model import EOS
-from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_prefixed import pieces_of
 from mytests.fuzz_replaced import replacement_of
+from mytests.fuzz_rules import Rules
 from mytests.fuzz_text import ends_by_token, find_stop, piece
 from mytests.fuzz_tree import Node
 from mytests.fuzz_triggers import Hook, fired_by_id, fired_by_text
 from mytests.naming import named as named_by
-from sequence_hooks import SpecialKwargs
 from sequence_hooks.results import ChildOutput, Join, Segment
 from vllm import CompletionOutput
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The rules that a tree must obey."""
-
-    hooks: SpecialKwargs
-    max_model_len: int
-    separator: tuple[int, ...]
-    max_tokens: int
-    """The limit of a root."""
-
-    child_max_tokens: int | None = None
-    params: Params = PLAIN
-    """The parameters of a root; their limits hold for its whole tree."""
-
-    block_size: int = DIALECT.block_size
-    """The unit in which KV is given up."""
-
-    names: str = ""
-    """Which child a sync waits for, see `mytests.fuzz_history.Setup`."""
-
-    replaces: bool = False
-    """Whether a sync also replaces, see `mytests.fuzz_replaced`."""
-
-    merges_prefixes: bool = False
-    """Whether a parent gets its children's prefixes too, see `mytests.fuzz_prefixed`."""
-
-    leads: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """How much further than its index a sequence's next position is when its output has so many tokens, by its name:
-    after overlapping results, which `mytests.injection_oracle` lays out."""
-
-    def check(self, root: Node) -> None:
-        """Check that all spawns, joins, segments, limits and ends are those that the sampled tokens ask for."""
-        nodes = list(root.walk())
-        num_in_tree = sum(len(node.sampled) for node in nodes)
-        assert len(nodes) <= self.max_tree_sequences, f"{root.name} has a tree of {len(nodes)} sequences"
-        # Each sequence may sample once in the step in which the budget is used up.
-        assert num_in_tree < self.max_tree_tokens + len(nodes), f"{root.name} has a tree of {num_in_tree} tokens"
-        refusals = Refusals()
-        for node in nodes:
-            _Replay(node, self, num_in_tree, len(nodes), refusals).check()
-            _check_unfinished_children(node, self.max_children)
-        assert isinstance(root.output, CompletionOutput)
-        told = root.output.limits_met
-        is_used_up = num_in_tree >= self.max_tree_tokens
-        if len(nodes) == 1 and num_in_tree == self.max_tokens:
-            # Its own limit may have ended it with the same token.
-            is_used_up = is_used_up and "max_tree_tokens" in told
-        refusals.check(root.name, told, is_used_up)
-
-    @property
-    def max_child_depth(self) -> int:
-        asked = self.params.max_child_depth
-        return self.hooks.max_child_depth if asked is None else min(asked, self.hooks.max_child_depth)
-
-    @property
-    def max_children(self) -> int:
-        asked = self.params.max_children
-        return self.hooks.max_children if asked is None else min(asked, self.hooks.max_children)
-
-    @property
-    def max_tree_sequences(self) -> int:
-        most = (self.params.max_tree_sequences, self.hooks.max_tree_sequences)
-        return min(each for each in most if each is not None)
-
-    @property
-    def max_tree_tokens(self) -> float:
-        asked = self.params.max_tree_tokens
-        return float("inf") if asked is None or not self.params.hooks else asked
-
-    @property
-    def cancels_at_end(self) -> bool:
-        """Whether a sequence that ends does without its unjoined children."""
-        return self.hooks.unjoined_at_end == "cancel"
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether results stand side by side."""
-        return self.hooks.position_rule == "overlap"
-
-    def max_tokens_of(self, node: Node) -> float:
-        """The number of tokens that the node may sample."""
-        if node.depth == 0:
-            return min(self.max_tokens, self.max_tree_tokens)
-        return self.max_tokens if self.child_max_tokens is None else self.child_max_tokens
+def check_tree(root: Node, rules: Rules) -> None:
+    """Check that all spawns, joins, segments, limits and ends are those that the sampled tokens ask for."""
+    nodes = list(root.walk())
+    num_in_tree = sum(len(node.sampled) for node in nodes)
+    assert len(nodes) <= rules.max_tree_sequences, f"{root.name} has a tree of {len(nodes)} sequences"
+    # Each sequence may sample once in the step in which the budget is used up.
+    assert num_in_tree < rules.max_tree_tokens + len(nodes), f"{root.name} has a tree of {num_in_tree} tokens"
+    refusals = Refusals()
+    for node in nodes:
+        _Replay(node, rules, num_in_tree, len(nodes), refusals).check()
+        _check_unfinished_children(node, rules.max_children)
+    assert isinstance(root.output, CompletionOutput)
+    told = root.output.limits_met
+    is_used_up = num_in_tree >= rules.max_tree_tokens
+    if len(nodes) == 1 and num_in_tree == rules.max_tokens:
+        # Its own limit may have ended it with the same token.
+        is_used_up = is_used_up and "max_tree_tokens" in told
+    refusals.check(root.name, told, is_used_up)
 
 
 @dataclass

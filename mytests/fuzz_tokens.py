@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_adapters import with_adapter
 from mytests.fuzz_grammars import Words
-from mytests.fuzz_oracle import Node
 from mytests.fuzz_params import Params
 from mytests.fuzz_plan import Plan, masked
 from mytests.fuzz_sampling import Choice, Cut, scores_of
+from mytests.fuzz_tree import Node
 from mytests.ties import MIN_GAP
 from vllm import CompletionOutput
 
