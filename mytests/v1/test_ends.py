@@ -17,6 +17,12 @@ ENDS: dict[str, dict[str, Any]] = {
     "a stop token, in the text": {"stop_token_ids": [ord("e")], "include_stop_str_in_output": True},
     "a stop string": {"stop": ["de"]},
     "a stop string, in the text": {"stop": ["de"], "include_stop_str_in_output": True},
+    "a stop string in a stop token": {"stop": ["e"], "stop_token_ids": [ord("e")]},
+    "a stop string in a stop token, in the text": {
+        "stop": ["e"],
+        "stop_token_ids": [ord("e")],
+        "include_stop_str_in_output": True,
+    },
     "its length": {"max_tokens": 7},
     "a repetition": {"repetition_detection": RepetitionDetectionParams(max_pattern_size=1, min_count=3)},
 }

@@ -90,7 +90,7 @@ class V1Sequence:
         """Take note of the token that upstream has just appended. If the sequence has ended with it, return the output
         tokens that ended it and are not part of its result; None if it goes on.
 
-        A stop string ends it like a stop token, which wins if both do.
+        A stop string ends it like a stop token. If both do, the token does, and the text is that up to the string.
 
         Args:
             has_room: Whether its context, and its tree, may have another token.
@@ -102,6 +102,9 @@ class V1Sequence:
             request.status, request.stop_reason = RequestStatus.FINISHED_STOPPED, self.stop.string
             ending = range(self.stop.num_tokens, num_output)
         elif request.status == RequestStatus.FINISHED_STOPPED:
+            if self.stop is not None and self.sampling_params.include_stop_str_in_output:
+                # As in upstream's detokenizer: where the token keeps its text, that ends at the string.
+                request.stop_reason = self.stop.string
             ending = range(num_output - 1, num_output)
         elif request.is_finished():
             ending = range(0)
