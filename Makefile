@@ -209,6 +209,13 @@ faults: setup plugin ## plant each fault of mytests/faults, and list which test 
 	($(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.faults --engine plugin --output $(CURDIR)/build/faults) && \
 	exit $$fork
 
+faults-of-fork: setup
+	@$(BIN)/python -W ignore -m mytests.faults --engine fork
+
+faults-of-plugin-%: plugin
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.faults --engine plugin --share $* 3 \
+	  --output $(CURDIR)/build/faults
+
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
 

@@ -76,6 +76,7 @@ _OF_LANGUAGE_MODEL = (
 )
 _OF_BENCHES = ("benchmarks/*",)
 _OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection.py", "*worker/*")
+_OF_FAULTS = ("mytests/faults/*",)
 _OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
 _NOTATIONS = "mytests/server/test_protocols.py"
@@ -102,7 +103,8 @@ GROUPS = (
         for kind in ("avx512", "avx2", "sse41")
         for environment in ("fork", "plugin")
     ),
-    Rest("faults", "make faults", 420, ("mytests/faults/*",)),
+    Rest("faults-of-fork", "make faults-of-fork", 370, _OF_FAULTS),
+    *(Rest(f"faults-of-plugin-{share}", f"make faults-of-plugin-{share}", 330, _OF_FAULTS) for share in (1, 2, 3)),
     Rest("language-model", "make language-model", 60, _OF_LANGUAGE_MODEL),
     Rest("demo-language", "make demo-language", 120, _OF_LANGUAGE_MODEL),
     Rest("dist", "make dist", 180, _OF_SET_UP),

@@ -16,12 +16,17 @@ def main() -> int:
     """Exit status: 1 if a net lets a fault pass, or fails without one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="ID", help="plant these alone")
+    parser.add_argument(
+        "--share", type=int, nargs=2, default=(1, 1), metavar=("I", "N"), help="plant the I-th of N shares"
+    )
     parser.add_argument("--engine", choices=("fork", "plugin"), help="fail unless this environment has it")
     parser.add_argument("--output", type=Path, default=Path("build/faults"), help="the folder of the matrix")
     arguments = parser.parse_args()
     if arguments.engine not in (None, HERE):
         parser.error(f"this environment has the {HERE}; run it with the interpreter of the {arguments.engine}'s")
     faults = [fault_named(name) for name in arguments.only] if arguments.only else list(faults_of(HERE))
+    place, num_shares = arguments.share
+    faults = faults[place - 1 :: num_shares]
     start = time.perf_counter()
     load_engine()
     try:

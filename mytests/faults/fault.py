@@ -40,7 +40,7 @@ class Net:
     @property
     def engines(self) -> tuple[Engine, ...]:
         """The engines in whose environment the tests can be imported."""
-        if self.node.startswith(("mytests/rules/", "mytests/test_fuzz.py", "mytests/test_injection_fuzz.py")):
+        if self.node.startswith(("mytests/rules/", "mytests/test_fuzz.py")):
             return "fork", "plugin"
         return ("plugin",) if self.node.startswith("mytests/v1/") else ("fork",)
 

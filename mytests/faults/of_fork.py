@@ -162,9 +162,8 @@ FORK = (
         "kept-of-another-context",
         (Edit("sequence_hooks.tree.rules:keeps_kv", "not child.sees_parent or ", ""),),
         "KV of children that have begun without all of their parent's context is injected into it.",
-        surgical("mytests/core/test_rules.py::TestKeptKV::test_not_that_of_a_child_whose_parent_could_not_use_it")
-        + model("mytests/test_injection_fuzz.py::test_random_histories_are_as_the_oracle_says[short]"),
-        BOTH,
+        surgical("mytests/core/test_rules.py::TestKeptKV::test_not_that_of_a_child_whose_parent_could_not_use_it"),
+        ("fork",),
     ),
     Fault(
         "kept-of-an-unjoined-sibling",
