@@ -97,6 +97,13 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "mamba_n_groups": 1,
         "mamba_d_ssm": 256,
     },
+    "lfm2": {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_auto_adjust_ff_dim": False,
+        # Upstream reads these two, which published models have.
+        **dict.fromkeys(("conv_dim", "block_dim"), 128),
+    },
     "granitemoehybrid": {
         "num_hidden_layers": 3,
         "layer_types": ["mamba", "attention", "mamba"],
@@ -116,7 +123,7 @@ MORE_BLOCKS: Mapping[str, int] = {
     **dict.fromkeys(("gemma3_text", "gpt_oss", "mistral"), 8),
     # Three of its layers have a window, and blocks of their own each.
     "exaone4": 16,
-    **dict.fromkeys(("granitemoehybrid", "falcon_h1", "mamba2"), 4),
+    **dict.fromkeys(("granitemoehybrid", "falcon_h1", "mamba2", "lfm2"), 4),
 }
 """Blocks that a sequence may need besides those of its context: of windows and a step's tokens, or of states."""
 
@@ -141,4 +148,5 @@ def _look_beyond_the_last_token(model: Any) -> None:
     """With wide embeddings that are also its head, a model would only say again what it has read last."""
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(0.1)
-        model.model.norm.weight.add_(9.0)
+        norm = getattr(model.model, "norm", None) or model.model.embedding_norm
+        norm.weight.add_(9.0)

@@ -11,7 +11,7 @@ from mytests.fuzz_draw import ARCHITECTURES, FEATURES, histories
 from mytests.fuzz_history import History
 from sequence_hooks.config.choices import PositionRule
 
-_REFUSED = {"mistral", "mamba2", "falcon_h1", "granitemoehybrid"}
+_REFUSED = {"mistral", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"}
 """Architectures in which all layers have a window, or one has a state."""
 
 _WITHOUT = {"prompt_logprobs"}

@@ -122,7 +122,7 @@ V1 = Dialect(
     async_output=(False,),
     architectures=(
         *("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_moe", "deepseek_v3"),
-        *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid"),
+        *("mistral", "exaone4", "mamba2", "falcon_h1", "granitemoehybrid", "lfm2"),
     ),
     # Prompts are truncated where they are rendered.
     missing=frozenset({"truncate"}),

@@ -15,7 +15,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
 from mytests.engine.driver import NO_HOOK, Driver, Watcher, read_kv
-from mytests.engine.v1.latent import for_latent_attention
+from mytests.engine.v1.cpu_platform import put_right
 from mytests.engine.v1.leftovers import assert_no_request_left, assert_worker_empty
 from mytests.engine.v1.plans import PLAN, PlanProcessor
 from mytests.fuzz_architectures import MORE_BLOCKS
@@ -34,8 +34,6 @@ from sequence_hooks.v1.worker.cached_layers import cached_layer
 from sequence_hooks.v1.worker.kv_layout import view_by_token
 from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import EngineArgs
-from vllm.model_executor.layers.mamba.abstract import MambaBase
-from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 from vllm.outputs import RequestOutput
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
@@ -249,8 +247,6 @@ def _quickly() -> Iterator[None]:
         stack.enter_context(patch("gc.collect"))
         stack.enter_context(patch("vllm.v1.engine.core.freeze_gc_heap"))
         stack.enter_context(patch.object(CpuPlatform, "register_triton_kernel_overrides"))
-        # Upstream's kernels for CPUs save no state within a chunk, and an engine that asks for one ends.
-        stack.enter_context(patch.object(MambaMixer2, "get_kv_cache_spec", MambaBase.get_kv_cache_spec))
-        for each in for_latent_attention():
+        for each in put_right():
             stack.enter_context(each)
         yield

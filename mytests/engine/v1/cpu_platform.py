@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head latent attention with a prefix cache, on the CPU.
+"""What upstream's CPU platform leaves out of its models or computes wrongly, with hooks and without, put right for tests.
 
-Upstream's CPU platform switches prefix caching and chunked prefills off for models with latent attention, and without
-them nothing can fork. Since 0.29 all that they need is in its reference backend for CPUs: a prefill gathers the latent
-vectors of its context, and what a token sees in them is merged with what it sees in its own chunk, as on a GPU.
+It switches prefix caching and chunked prefills off for models with multi-head latent attention, and without them nothing
+can fork. Since 0.29 all that they need is in its reference backend for CPUs: a prefill gathers the latent vectors of its
+context, and what a token sees in them is merged with what it sees in its own chunk, as on a GPU.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from unittest.mock import patch
 
 import torch
 
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -19,8 +21,8 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum
 _rotate = RotaryEmbedding.forward_cpu
 
 
-def for_latent_attention() -> Iterator[Any]:
-    """Patches, under which engines of such models are made; those of others come out as without them."""
+def put_right() -> Iterator[Any]:
+    """Patches, under which engines are made."""
     # As it is now: `mytests.v1.paths` may have replaced it.
     check: Any = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
 
@@ -40,13 +42,15 @@ def for_latent_attention() -> Iterator[Any]:
 
     yield patch.object(CpuPlatform, "check_and_update_config", classmethod(checked))
     yield patch.object(RotaryEmbedding, "forward_cpu", _rotated)
+    # Its kernels for Mamba-2 save no state within a chunk, and an engine that asks for one ends.
+    yield patch.object(MambaMixer2, "get_kv_cache_spec", MambaBase.get_kv_cache_spec)
 
 
 def _rotated(
     layer: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Upstream's kernel for CPUs computes wrongly where only the end of each head is given to it, hooks or not."""
-    if query.is_contiguous():
+    """Its kernel reads other elements where heads have a dimension of their own: in latent attention, and in LFM2."""
+    if query.dim() == 2:
         return _rotate(layer, positions, query, key)
     rotated: tuple[torch.Tensor, torch.Tensor | None] = layer.forward_native(positions, query, key)
     return rotated
