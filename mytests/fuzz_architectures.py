@@ -104,6 +104,21 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         # Upstream reads these two, which published models have.
         **dict.fromkeys(("conv_dim", "block_dim"), 128),
     },
+    "qwen3_next": {
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        # Upstream's gated delta nets take these dimensions alone on CPUs, and bfloat16.
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "head_dim": 64,
+        # Each token takes all experts: a choice among them would depend on rounding.
+        "num_experts": 2,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+    },
     "granitemoehybrid": {
         "num_hidden_layers": 3,
         "layer_types": ["mamba", "attention", "mamba"],

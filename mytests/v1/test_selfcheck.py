@@ -77,9 +77,10 @@ class TestCommand:
         assert [line[:2] for line in lines] == [[check.__name__, "ok"] for check in checks.CHECKS]
 
     @pytest.mark.full
-    def test_layers_with_windows_pass_them_too(self) -> None:
-        """Some prompts are longer than the windows. There is no tokenizer."""
-        done = command("--skip-tokenizer-init", model=str(model_folder("gemma3_text")))
+    @pytest.mark.parametrize(("architecture", "dtype"), [("gemma3_text", "float32"), ("qwen3_next", "bfloat16")])
+    def test_windows_and_states_pass_them_too(self, architecture: str, dtype: str) -> None:
+        """Some prompts are longer than the windows; the states are those of gated delta nets. There is no tokenizer."""
+        done = command("--skip-tokenizer-init", "--dtype", dtype, model=str(model_folder(architecture)))
         assert done.returncode == 0, done.stdout + done.stderr
 
     @pytest.mark.full
