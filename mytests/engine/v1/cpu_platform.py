@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What upstream's CPU platform leaves out of its models or computes wrongly, with hooks and without, put right for tests.
+"""What upstream's CPU platform leaves out of its models or computes wrongly, hooks or not, put right for tests.
 
-It switches prefix caching and chunked prefills off for models with multi-head latent attention, and without them nothing
-can fork. Since 0.29 all that they need is in its reference backend for CPUs: a prefill gathers the latent vectors of its
-context, and what a token sees in them is merged with what it sees in its own chunk, as on a GPU.
+It switches prefix caching and chunked prefills off for models with multi-head latent attention, and without them
+nothing can fork. Since 0.29 all that they need is in its reference backend for CPUs: a prefill gathers the latent
+vectors of its context, and what a token sees in them is merged with what it sees in its own chunk, as on a GPU.
 """
 
 from collections.abc import Iterator
