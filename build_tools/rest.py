@@ -51,9 +51,9 @@ class Rest:
         return next((name for name in changed for pattern in self.paths if fnmatch(name, pattern)), None)
 
 
-def _marked(environment: str, *files: str) -> str:
-    """The command that runs the tests of ``files`` that are marked "full"."""
-    return f"make {environment}-full TESTS={shlex.quote(' '.join(files))}"
+def _marked(environment: str, *arguments: str) -> str:
+    """The command that runs tests that are marked "full": of files, and with options of pytest's."""
+    return f"make {environment}-full TESTS={shlex.quote(' '.join(arguments))}"
 
 
 _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
@@ -80,6 +80,8 @@ _OF_FAULTS = ("mytests/faults/*",)
 _OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
 _NOTATIONS = "mytests/server/test_protocols.py"
+_SELFCHECK = "mytests/v1/test_selfcheck.py"
+_FUZZ, _ARCHITECTURES = "mytests/test_fuzz.py", "test_trees_of_each_architecture"
 
 GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 420, _OF_RELEASES) for release in RELEASES),
@@ -105,6 +107,11 @@ GROUPS = (
     ),
     Rest("faults-of-fork", "make faults-of-fork", 370, _OF_FAULTS),
     *(Rest(f"faults-of-plugin-{share}", f"make faults-of-plugin-{share}", 330, _OF_FAULTS) for share in (1, 2, 3)),
+    Rest(
+        "plugin-architectures", _marked("plugin", _FUZZ, "-k", _ARCHITECTURES), 400, ("mytests/fuzz_architectures.py",)
+    ),
+    Rest("plugin-planted", _marked("plugin", _FUZZ, "--deselect", f"{_FUZZ}::{_ARCHITECTURES}"), 300, (_FUZZ,)),
+    Rest("plugin-selfcheck", _marked("plugin", _SELFCHECK), 300, (_SELFCHECK, "sequence_hooks/v1/selfcheck/*")),
     Rest("language-model", "make language-model", 60, _OF_LANGUAGE_MODEL),
     Rest("demo-language", "make demo-language", 120, _OF_LANGUAGE_MODEL),
     Rest("dist", "make dist", 180, _OF_SET_UP),
@@ -126,7 +133,8 @@ def _files(root: Path) -> Iterator[Rest]:
         name = path.relative_to(root).as_posix()
         for environment in _environments(name):
             command = _marked(environment, name)
-            if all(group.command != command for group in GROUPS):
+            # With an option of pytest's, a group has a part of a file, and another group the rest.
+            if not any(group.command.replace("'", "").split(" -")[0] == command for group in GROUPS):
                 short = name[len("mytests/") : -len(".py")].replace("/", ".")
                 yield Rest(f"{environment}-{short}", command, SECONDS_OF_A_FILE, (name,))
 

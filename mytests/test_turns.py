@@ -147,15 +147,16 @@ def test_files_ask_for_parts(changed: str, asked: list[str]) -> None:
 
 
 def test_every_file_with_full_tests_is_in_the_rest(tmp_path: Path) -> None:
-    """In each environment that runs it, unless a group has it."""
+    """In each environment that runs it, unless a group has it, or two groups share it."""
     mark = f"pytestmark = pytest.mark.{'full'}\n"
-    for name in ("test_bench.py", "test_one.py", "rules/test_both.py", "v1/test_plugin.py"):
+    for name in ("test_bench.py", "test_fuzz.py", "test_one.py", "rules/test_both.py", "v1/test_plugin.py"):
         path = tmp_path / "mytests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(mark)
     (tmp_path / "mytests" / "test_none.py").write_text("")
     files = parts_of(tmp_path)[len(GROUPS) :]
-    assert names(files) == ["fork-rules.test_both", "plugin-rules.test_both", "fork-test_one", "plugin-v1.test_plugin"]
+    both, one_each = ["fork-rules.test_both", "plugin-rules.test_both"], ["fork-test_one", "plugin-v1.test_plugin"]
+    assert names(files) == [*both, "fork-test_fuzz", *one_each]
     assert files[0].command == "make fork-full TESTS=mytests/rules/test_both.py"
 
 
