@@ -8,7 +8,7 @@ part of its own in each environment that runs it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -53,7 +53,12 @@ class Rest:
 
 def _marked(environment: str, *arguments: str) -> str:
     """The command that runs tests that are marked "full": of files, and with options of pytest's."""
-    return f"make {environment}-full TESTS={shlex.quote(' '.join(arguments))}"
+    return f"make {environment}-full TESTS={_quoted(arguments)}"
+
+
+def _quoted(arguments: Sequence[str]) -> str:
+    """Pytest's ``arguments`` as one of a shell's."""
+    return shlex.quote(shlex.join(arguments))
 
 
 _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
@@ -82,6 +87,33 @@ _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "
 _NOTATIONS = "mytests/server/test_protocols.py"
 _SELFCHECK = "mytests/v1/test_selfcheck.py"
 _FUZZ, _ARCHITECTURES = "mytests/test_fuzz.py", "test_trees_of_each_architecture"
+_WITH_STATE = "(mamba2 or falcon_h1 or granitemoehybrid or lfm2)"
+_OF_ARCHITECTURES = {
+    "architectures-attention": ((_FUZZ, "-k", f"{_ARCHITECTURES} and not {_WITH_STATE}"), 330),
+    "architectures-states": ((_FUZZ, "-k", f"{_ARCHITECTURES} and {_WITH_STATE}"), 330),
+}
+"""Pytest's arguments for the fuzzer's tests of each, and the seconds that they take."""
+
+_BESIDE_ARCHITECTURES = (_FUZZ, "--deselect", f"{_FUZZ}::{_ARCHITECTURES}")
+_FLOATS = (
+    *("mytests/training", "mytests/v1", "mytests/test_injection_engine.py"),
+    *("mytests/test_injection_sharing.py", "mytests/test_injection_fuzz.py"),
+)
+_FULL_FLOATS: Mapping[str, Mapping[str, tuple[Sequence[str], int]]] = {
+    "fork": {"full": ((), 400)},
+    "plugin": {"full": ((*_FLOATS, *_BESIDE_ARCHITECTURES), 400), **_OF_ARCHITECTURES},
+}
+
+
+def _of_floats(kind: str) -> Iterator[Rest]:
+    """The parts of `make test-floats` with one of its instruction sets."""
+    for environment, of_full in _FULL_FLOATS.items():
+        name, command = f"{environment}-floats-{kind}", f"make {environment}-floats-{kind}"
+        yield Rest(name, f"{command} FLOATS='floats and not full'", 240, _OF_WORKERS)
+        for which, (arguments, seconds) in of_full.items():
+            full = f"{command} FLOATS='floats and full' TESTS={_quoted(arguments)}"
+            yield Rest(f"{name}-{which}", full, seconds, _OF_WORKERS)
+
 
 GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 420, _OF_RELEASES) for release in RELEASES),
@@ -100,17 +132,14 @@ GROUPS = (
     Rest("bench-upstream", _marked("fork", "mytests/test_upstream_benchmarks.py"), 270, _OF_BENCHES),
     Rest("fork-workers", _marked("fork", "mytests/test_entry_points.py"), 300, _OF_WORKERS),
     Rest("plugin-workers", _marked("plugin", "mytests/v1/test_async_engine.py"), 300, _OF_WORKERS),
-    *(
-        Rest(f"{environment}-floats-{kind}", f"make {environment}-floats-{kind}", 240, _OF_WORKERS)
-        for kind in ("avx512", "avx2", "sse41")
-        for environment in ("fork", "plugin")
-    ),
+    *(part for kind in ("avx512", "avx2", "sse41") for part in _of_floats(kind)),
     Rest("faults-of-fork", "make faults-of-fork", 370, _OF_FAULTS),
     *(Rest(f"faults-of-plugin-{share}", f"make faults-of-plugin-{share}", 330, _OF_FAULTS) for share in (1, 2, 3)),
-    Rest(
-        "plugin-architectures", _marked("plugin", _FUZZ, "-k", _ARCHITECTURES), 400, ("mytests/fuzz_architectures.py",)
+    *(
+        Rest(f"plugin-{name}", _marked("plugin", *arguments), seconds, ("mytests/fuzz_architectures.py",))
+        for name, (arguments, seconds) in _OF_ARCHITECTURES.items()
     ),
-    Rest("plugin-planted", _marked("plugin", _FUZZ, "--deselect", f"{_FUZZ}::{_ARCHITECTURES}"), 300, (_FUZZ,)),
+    Rest("plugin-planted", _marked("plugin", *_BESIDE_ARCHITECTURES), 300, (_FUZZ,)),
     Rest("plugin-selfcheck", _marked("plugin", _SELFCHECK), 300, (_SELFCHECK, "sequence_hooks/v1/selfcheck/*")),
     Rest("language-model", "make language-model", 60, _OF_LANGUAGE_MODEL),
     Rest("demo-language", "make demo-language", 120, _OF_LANGUAGE_MODEL),

@@ -26,6 +26,7 @@ leaving_failures = ($(call with_any_python,$(1))) || test -s build/durations/$(@
 OF_PARTS := test test-fork test-plugin test-releases test-paths test-floats test-browser test-device test-all checks ci turns
 # PyTorch's compiler would find code for another instruction set in its cache, and fail to compile it for this one.
 floats_in = TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/build/inductor-$(1) ONEDNN_MAX_CPU_ISA=$(2)
+FLOATS ?= floats
 FLOATS_avx512 := $(call floats_in,avx512,AVX512_CORE)
 FLOATS_avx2 := $(call floats_in,avx2,AVX2) ATEN_CPU_CAPABILITY=avx2
 FLOATS_sse41 := $(call floats_in,sse41,SSE41) ATEN_CPU_CAPABILITY=default
@@ -159,10 +160,11 @@ plugin-browser: plugin
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m browser $(ON_PLUGIN)
 
 fork-floats-%: setup
-	@$(FLOATS_$*) $(BIN)/python -m pytest -m floats $(SPREAD)
+	@$(FLOATS_$*) $(BIN)/python -m pytest -m "$(FLOATS)" $(SPREAD)
 
 plugin-floats-%: plugin
-	@$(IN_PLUGIN) $(FLOATS_$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m floats $(SPREAD) $(ON_PLUGIN)
+	@$(IN_PLUGIN) $(FLOATS_$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -m "$(FLOATS)" $(SPREAD) \
+	  $(or $(TESTS),$(ON_PLUGIN))
 
 path-fuzz-%: plugin
 	@$(PLUGIN)/bin/python -m build_tools.paths $(call runner_of,$*)
