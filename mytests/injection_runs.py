@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-import torch
-
 import mytests.environment  # noqa: F401  Before the engine is imported.
 from mytests.fuzz_architectures import LLAMA
 from mytests.fuzz_history import History, Request
@@ -18,10 +16,11 @@ from mytests.fuzz_run import Run
 from mytests.fuzz_tree import Node, tree_of
 from mytests.injection_oracle import Layout, Loss
 from mytests.injection_pass import KV, InjectionModel, Rows
+from mytests.same_kv import assert_same_kv
 from vllm import RequestOutput
 
-KV_TOLERANCE = 5e-4
-"""For float32, whose precision is 1e-6 at the largest of these keys."""
+PASSED_ON = 1024
+"""The roundings that a layer passes on to the next. With the experts of gpt-oss 980 were seen after three layers."""
 
 CACHED_OTHERWISE = frozenset({"minicpm3", "deepseek_v3", "llama4_text"})
 """Architectures whose KV transformers caches in another form. Tokens and logprobs show what was injected."""
@@ -167,7 +166,7 @@ class InjectedRun(Run):
         if layers is not None:
             num_tokens = min(layout.num_computed, len(layers[0].keys))
             computed = [KV(layer.keys[:num_tokens], layer.values[:num_tokens]) for layer in layers]
-            torch.testing.assert_close(computed, rows.kv(layout.tokens[:num_tokens]), rtol=0, atol=KV_TOLERANCE)
+            assert_same_kv(computed, rows.kv(layout.tokens[:num_tokens]), PASSED_ON)
 
 
 @cache

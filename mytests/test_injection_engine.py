@@ -17,7 +17,8 @@ from mytests.fuzz_model import EOS, PROMISE, SYNC
 from mytests.fuzz_params import Params
 from mytests.fuzz_tree import tree_of
 from mytests.injection_histories import AMPLE, MANY_CHILDREN, RULES
-from mytests.injection_runs import KV_TOLERANCE, InjectedRun, Scripted, run_and_check, samples
+from mytests.injection_runs import PASSED_ON, InjectedRun, Scripted, run_and_check, samples
+from mytests.same_kv import assert_same_kv
 from mytests.tiers import pairs
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks.config.choices import BlockOn, PositionRule
@@ -50,7 +51,7 @@ class TestOneChildThatSawAll:
         run, [layout] = run_and_check(one_child(setup, prompt_length, num_result))
         run.ask(layout.node.prompt + layout.node.tokens[:-1])
         assert layout.num_injected == num_result - 1
-        torch.testing.assert_close(run.kv["r0"], run.kv[NO_HOOK], rtol=0, atol=KV_TOLERANCE)
+        assert_same_kv(run.kv["r0"], run.kv[NO_HOOK], PASSED_ON)
 
     @pytest.mark.parametrize("setup", SAW_ALL.values(), ids=SAW_ALL)
     def test_in_half_precision_too(self, setup: Setup) -> None:

@@ -9,6 +9,7 @@ import torch
 from forkjoin_engine import MODEL_FOLDER
 
 from mytests.kv_copies import metadata
+from mytests.same_kv import assert_same_kv
 from mytests.ties import MIN_GAP, is_same, numbers
 from vllm import LLM
 from vllm.core.hooked_metadata import HookedMetadata, Run, SlotCopy
@@ -43,18 +44,6 @@ def read_slots(worker: HookCPUWorker, slots: Iterable[int]) -> list[tuple[torch.
     layers = worker.compilation_config.static_forward_context.values()
     caches = [open_cache(attention, attention.kv_cache[0]) for attention in layers]
     return [(keys.read(places), values.read(places)) for keys, values in caches]
-
-
-NUM_ROUNDINGS = 64
-"""Of the largest key or value of a layer. The model has four layers, whose products add up 128 numbers in any order."""
-
-
-def assert_same_kv(ours: Iterable[Any], expected: Iterable[Any]) -> None:
-    """Each layer's keys and values are the same but for rounding."""
-    for layer, other in zip(ours, expected, strict=True):
-        for found, exact in zip(layer, other, strict=True):
-            tolerance = NUM_ROUNDINGS * 2**-24 * exact.abs().max().item()
-            torch.testing.assert_close(found, exact, rtol=0, atol=tolerance)
 
 
 def test_injected_kv_is_what_a_prefill_at_its_new_positions_computes(worker: HookCPUWorker) -> None:
