@@ -84,9 +84,10 @@ async def _over_http(subject: Subject, plan: Plan, outcomes: Outcomes) -> None:
     name = f"{subject.name}, over HTTP"
     if not (lacking := outcomes.lacking(name, plan)):
         return
+    import httpx
     from transformers import AutoTokenizer
 
-    from benchmarks.language.over_http import OverHttp, served
+    from benchmarks.language.over_http import PATIENCE_SECONDS, OverHttp, served
 
     prompts = Prompts(AutoTokenizer.from_pretrained(subject.model), SpecialKwargs(**subject.fields))
     options = ["--dtype", "float32", "--max-model-len", str(MAX_MODEL_LEN)]
@@ -94,8 +95,9 @@ async def _over_http(subject: Subject, plan: Plan, outcomes: Outcomes) -> None:
         tempfile.TemporaryDirectory() as folder,
         served(subject.model, subject.fields, Path(folder) / "log", *options) as address,
     ):
-        async for each in measure(name, OverHttp(address), prompts, subject.ways, lacking):
-            outcomes.add(each)
+        async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_SECONDS) as client:
+            async for each in measure(name, OverHttp(client), prompts, subject.ways, lacking):
+                outcomes.add(each)
 
 
 def _subjects(arguments: argparse.Namespace) -> list[Subject]:

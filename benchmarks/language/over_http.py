@@ -20,16 +20,26 @@ PATIENCE_SECONDS = 600
 """The time after which we assume that a server hangs."""
 
 
-class OverHttp:
-    """Answers requests by a server's completions, and those that fork by its chat completions."""
+STOP_SECONDS = 30
+"""The time that a server has to end by itself."""
 
-    def __init__(self, address: str, client: httpx.AsyncClient | None = None) -> None:
-        self._address = address
-        self._client = client or httpx.AsyncClient(base_url=address, timeout=PATIENCE_SECONDS)
+MAX_STOPS = 4
+"""So many stop strings OpenAI's protocol allows a request."""
+
+
+class OverHttp:
+    """Answers requests by a server's completions, and those that fork by its chat completions.
+
+    Args:
+        client: Its base URL is the server's. Whoever opens it closes it: a server waits for its connections.
+    """
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
 
     def forget(self) -> None:
         """Empty the prefix cache."""
-        httpx.post(f"{self._address}/reset_prefix_cache").raise_for_status()
+        httpx.post(f"{self._client.base_url}/reset_prefix_cache").raise_for_status()
 
     async def call(self, wanted: Wanted) -> Answered:
         """The answer to one request; see `Caller`."""
@@ -61,7 +71,7 @@ def _body(wanted: Wanted) -> tuple[str, dict[str, Any]]:
     if wanted.forks:
         body["vllm_xargs"] = {"hooks": 1}
     tags = {"stop_token_ids": list(wanted.stop_token_ids)}
-    return "/v1/completions", {**body, "prompt": list(wanted.prompt), "stop": list(wanted.stop), **tags}
+    return "/v1/completions", {**body, "prompt": list(wanted.prompt), "stop": list(wanted.stop[:MAX_STOPS]), **tags}
 
 
 async def _chunks(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
@@ -94,6 +104,9 @@ def served(model: str, fields: Mapping[str, Any], log: Path, *options: str) -> I
             yield address
         finally:
             process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+            process.kill()
 
 
 def _wait(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

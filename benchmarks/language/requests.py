@@ -23,6 +23,8 @@ class Wanted:
     max_tokens: int = MAX_TOKENS
     regex: str | None = None
     stop: tuple[str, ...] = ()
+    """The likeliest ones first: a protocol may allow but some."""
+
     stop_token_ids: tuple[int, ...] = ()
     has_length: bool = False
     """Whether it samples exactly ``max_tokens``."""
@@ -115,8 +117,12 @@ class Prompts:
                 event = TokenEvent(sampled[end - 1], "r", outline.prompt, tuple(sampled[: end - 1]), 0, 0, 0)
                 context = (*outline.prompt, *sampled[:end])
                 return [
-                    Wanted((*context, *spawn.prefix_token_ids), params["max_tokens"], stop=tuple(params["stop"]))
-                    for spawn in handler.on_token(event).spawn
+                    Wanted(
+                        (*context, *spawn.prefix_token_ids),
+                        params["max_tokens"],
+                        stop=_likeliest_first(params["stop"], number),
+                    )
+                    for number, spawn in enumerate(handler.on_token(event).spawn, 1)
                 ]
         return []
 
@@ -159,3 +165,8 @@ class Prompts:
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
         )
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _likeliest_first(stop: Sequence[str], number: int) -> tuple[str, ...]:
+    """What ends the expansion of a point: of other points' numbers, the next one comes first."""
+    return tuple(sorted(stop, key=lambda each: each.strip("\n.").isdigit() and each != f"\n{number + 1}."))

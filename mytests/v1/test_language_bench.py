@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from benchmarks.language import over_http
 from benchmarks.language.bounds import StepTimes, bound, counts
 from benchmarks.language.measure import Group, Step, groups_of, measure, planned, sizes_for
 from benchmarks.language.outcomes import Outcomes
-from benchmarks.language.over_http import OverHttp
 from benchmarks.language.page import percentile, write_page
 from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.requests import Answered, Prompts, Wanted
@@ -41,6 +42,19 @@ TOLD: dict[str, object] = {
     "points": 2,
     "num_questions": 2,
 }
+
+STUBBORN = """#!{interpreter}
+import http.server, signal, sys
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Healthy).serve_forever()
+"""
+"""A server that takes no notice of being told to end."""
 
 
 class Fake:
@@ -107,6 +121,7 @@ class TestWays:
         assert one.prompt[: len(outline.prompt)] == two.prompt[: len(outline.prompt)] == outline.prompt
         assert SKELETON.text(two.prompt).endswith("<|im_start|>assistant\n2. bb:")
         assert one.max_tokens == 160 and "###" in one.stop
+        assert (one.stop[2], two.stop[2:4]) == ("\n2.", ("\n3.", "\n1."))
 
     def test_an_answer_in_sequence_is_as_long_as_the_first_ways(self) -> None:
         """And no way finds anything in the prefix cache."""
@@ -248,7 +263,7 @@ class TestHttp:
             return httpx.Response(200, text="\n\n".join([*lines, "data: [DONE]"]))
 
         client = httpx.AsyncClient(base_url="http://server", transport=httpx.MockTransport(answer))
-        found = asyncio.run(OverHttp("http://server", client).call(wanted))
+        found = asyncio.run(over_http.OverHttp(client).call(wanted))
         return found, asked[0].url.path, json.loads(asked[0].content)
 
     def test_who_asks_for_an_outline_chats(self) -> None:
@@ -264,6 +279,24 @@ class TestHttp:
         chunk = {"choices": [{"text": "ab", "token_ids": [8, 9]}], "usage": {"completion_tokens": 2}}
         found, path, body = self.answered(prompts().plain("why?", 2), chunk)
         assert (path, body["ignore_eos"], body["min_tokens"], found.token_ids) == ("/v1/completions", True, 2, (8, 9))
+
+    def test_a_server_allows_few_stop_strings(self) -> None:
+        """The likeliest ones are sent."""
+        expansion = prompts().expansions(prompts().outline("why?"), SKELETON.ids(OUTLINE))[1]
+        _, _, body = self.answered(expansion, {"choices": [], "usage": {"completion_tokens": 0}})
+        assert body["stop"] == ["\n\n", "###", "\n3.", "\n1."]
+
+    def test_a_server_that_does_not_end_is_killed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As one that waits for a connection."""
+        program = tmp_path / "python"
+        program.write_text(STUBBORN.format(interpreter=sys.executable))
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setattr(over_http, "STOP_SECONDS", 0.1)
+        with over_http.served("model", {}, tmp_path / "log") as address:
+            assert httpx.get(f"{address}/health").is_success
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")
 
 
 @pytest.fixture(scope="module")
