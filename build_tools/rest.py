@@ -89,7 +89,7 @@ _SELFCHECK = "mytests/v1/test_selfcheck.py"
 _FUZZ, _ARCHITECTURES = "mytests/test_fuzz.py", "test_trees_of_each_architecture"
 _WITH_STATE = "(mamba2 or falcon_h1 or granitemoehybrid or lfm2)"
 _OF_ARCHITECTURES = {
-    "architectures-attention": ((_FUZZ, "-k", f"{_ARCHITECTURES} and not {_WITH_STATE}"), 330),
+    "architectures-attention": ((_FUZZ, "-k", f"{_ARCHITECTURES} and not {_WITH_STATE}"), 360),
     "architectures-states": ((_FUZZ, "-k", f"{_ARCHITECTURES} and {_WITH_STATE}"), 330),
 }
 """Pytest's arguments for the fuzzer's tests of each, and the seconds that they take."""
