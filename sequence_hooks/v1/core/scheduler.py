@@ -145,7 +145,8 @@ class HookScheduler(ReleaseScheduler):
         else:
             self.waiting_with_kv, allocate = self._tree_queue.others, self._allocate_upstream
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
-        start = self._recorder.now()
+        is_recording = self._recorder.is_recording
+        start = self._recorder.now() if is_recording else 0.0
         # Upstream admits nobody after a request that has to wait.
         skipped = self._injection.after_parts() if self._injection.glue else ()
         if skipped:
@@ -156,7 +157,7 @@ class HookScheduler(ReleaseScheduler):
             # Glue whose owner has given up its KV meanwhile is gone.
             if request.request_id in self.requests:
                 self.waiting_with_kv.prepend_request(request)
-        if self._recorder.is_recording:
+        if is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
         step = self._injection.step if self.branches else None
         return scheduled if step is None else HookSchedulerOutput.of(scheduled, step)
