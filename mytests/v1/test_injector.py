@@ -57,28 +57,28 @@ def schedule(injected: InjectedStep | None = None, needed_by_r: int = 0) -> Sche
 
 
 class TestPositions:
-    @pytest.mark.parametrize("runner", [FirstRunner(), SecondRunner()])
-    def test_the_model_reads_what_is_shifted(self, runner: Any) -> None:
+    @pytest.mark.parametrize("make", [FirstRunner, SecondRunner])
+    def test_the_model_reads_what_is_shifted(self, make: Callable[..., Any]) -> None:
         """Each token of a request by the same, and those of others not; nothing is left of it in the next step."""
-        extended(runner)
+        runner = extended(make())
         output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
         runner.take_in(output)
         assert runner.prepare(output, STARTS).tolist() == [2, 3, 2]
         runner.take_in(schedule())
         assert runner.prepare(output, STARTS).tolist() == [5, 6, 2]
 
-    @pytest.mark.parametrize("runner", [FirstRunner(), SecondRunner()])
-    def test_what_is_computed_anew_may_be_shifted_in_parts(self, runner: Any) -> None:
+    @pytest.mark.parametrize("make", [FirstRunner, SecondRunner])
+    def test_what_is_computed_anew_may_be_shifted_in_parts(self, make: Callable[..., Any]) -> None:
         """A prompt of results that overlap has several of them."""
-        extended(runner)
+        runner = extended(make())
         output = schedule(InjectedStep(1, shifts={"r": [Shift(1, 0), Shift(1, -4)]}))
         runner.take_in(output)
         assert runner.prepare(output, STARTS).tolist() == [5, 2, 2]
 
-    @pytest.mark.parametrize("runner", [FirstRunner(num_dims=3), SecondRunner(num_dims=3)])
-    def test_all_components_of_a_position_are_shifted(self, runner: Any) -> None:
+    @pytest.mark.parametrize("make", [FirstRunner, SecondRunner])
+    def test_all_components_of_a_position_are_shifted(self, make: Callable[..., Any]) -> None:
         """Those of text are equal, and stay so; what the sampler reads is not shifted."""
-        extended(runner)
+        runner = extended(make(num_dims=3))
         output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
         runner.take_in(output)
         assert runner.prepare(output, STARTS).tolist() == [[2, 3, 2]] * 3
