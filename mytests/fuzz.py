@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import mytests.drawing
 import mytests.environment  # noqa: F401  Before the engine is imported.
+from mytests.fuzz_architectures import STATES
 from mytests.fuzz_deltas import check_child_deltas
 from mytests.fuzz_detached import check_assembled
 from mytests.fuzz_draw import histories
@@ -113,6 +114,7 @@ def _rules(run: Run, request: Request, root: Node) -> Rules:
         separator,
         *limits,
         request.params,
+        state_is_ahead=run.driver.schedules_ahead and setup.architecture in STATES,
         names=names,
         replaces=setup.replaces,
         merges_prefixes=setup.merges_prefixes,

@@ -134,11 +134,14 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
 }
 """The fields of each architecture, by its name in transformers."""
 
+STATES = ("granitemoehybrid", "falcon_h1", "mamba2", "lfm2", "qwen3_next")
+"""Those with layers whose state each token overwrites."""
+
 MORE_BLOCKS: Mapping[str, int] = {
     **dict.fromkeys(("gemma3_text", "gpt_oss", "mistral"), 8),
     # Three of its layers have a window, and blocks of their own each.
     "exaone4": 16,
-    **dict.fromkeys(("granitemoehybrid", "falcon_h1", "mamba2", "lfm2"), 4),
+    **dict.fromkeys(STATES, 4),
 }
 """Blocks that a sequence may need besides those of its context: of windows and a step's tokens, or of states."""
 

@@ -288,9 +288,11 @@ class _Replay:
         if self.rules.hooks.injects_kv:
             # The oracle of injection says what it is.
             return range(num_context)
+        before = num_context - num_merged
         # Of what was kept, the last token is computed again if nothing follows it.
-        most = min(num_context - num_merged - (not replaces), num_context - 1)
-        return most, *range(0, most + 1, self.rules.block_size)
+        most = min(before - (not replaces), num_context - 1)
+        ahead = {before} if self.rules.state_is_ahead and num_merged and not replaces else ()
+        return most, *ahead, *range(0, most + 1, self.rules.block_size)
 
     def _pieces(self, awaited: list[Node]) -> Iterator[tuple[tuple[int, ...], str, str | None]]:
         joined, most = [child for child in awaited if not child.is_cancelled], self.rules.hooks.join_when

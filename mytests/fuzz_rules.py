@@ -27,6 +27,9 @@ class Rules:
     block_size: int = DIALECT.block_size
     """The unit in which KV is given up."""
 
+    state_is_ahead: bool = False
+    """Whether a sequence may have a state that includes the token at which it was BLOCKED."""
+
     names: str = ""
     """Which child a sync waits for, see `mytests.fuzz_history.Setup`."""
 

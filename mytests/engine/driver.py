@@ -53,6 +53,9 @@ class Driver(ABC):
     scheduler: Any
     """Ours."""
 
+    schedules_ahead = False
+    """Whether a step is scheduled before the tokens of the last one are known."""
+
     def arguments(self, setup: Setup) -> dict[str, Any]:
         """The arguments of an engine that both vLLMs have."""
         return {

@@ -47,6 +47,8 @@ WHILE_COMPILING = 0.002
 class V1Driver(Driver):
     """An engine of V1."""
 
+    schedules_ahead = IS_ASYNC
+
     def __init__(self, setup: Setup) -> None:
         args = EngineArgs(
             **self.arguments(setup),
