@@ -86,7 +86,7 @@ def test_a_request_without_a_tree_costs_no_call(is_async: bool) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_step_without_a_tree_costs_few_calls(is_async: bool) -> None:
-    """Everybody's steps pay for one more. Nine of these are of the surgical engine, which aborts nobody after each step."""
+    """Everybody's steps pay for one more; nine are the surgical engine's, which aborts nobody after each step."""
     engine = decoding(1, is_async)
     assert calls_of_ours(engine) <= 40
     engine.abort("r0")
