@@ -88,6 +88,34 @@ class TestStates:
         assert finished(engine).text == "abccccccccBBBBBB\nCCCd"
         engine.assert_empty()
 
+    def test_siblings_share_one_copy(self, layers: tuple[str, ...]) -> None:
+        """Which is made once, and is free when all of them are admitted."""
+        hooks = replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,), children_per_promise=3)
+        engine = SurgicalEngine(hooks, layers=layers, max_num_seqs=1)
+        engine.add(prompt="p" * 9)
+        script = plan(r="a!cccccccc.d", r_child_0="B", r_child_1="C", r_child_2="D")
+        forks = engine.scheduler._forks
+        engine.run_until(lambda: bool(forks.children), script)
+        before = forks.held
+        engine.step(script)
+        held = forks.held
+        engine.step(script)
+        assert len(held) == 3 and held == forks.held != before
+        assert len({tuple(blocks) for blocks in held.values()}) == 1
+        engine.run(script)
+        assert finished(engine).text == "accccccccB\nC\nDd"
+        engine.assert_empty()
+
+    def test_each_parents_children_have_its_state(self, layers: tuple[str, ...]) -> None:
+        """Two of them are overwritten in the same step."""
+        engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=2)
+        for name in "rs":
+            engine.add(name, prompt=name * 9)
+        script = plan(r="a!cccccc.d", s="a!cccccc.d", r_child_0="BB", s_child_0="CC")
+        engine.run(script)
+        assert [finished(engine, name).text for name in "rs"] == ["accccccBBd", "accccccCCd"]
+        engine.assert_empty()
+
     def test_a_parent_goes_on_from_its_state(self, layers: tuple[str, ...]) -> None:
         """It computes what was merged, and its last token, if no step in flight has."""
         engine = SurgicalEngine(HOOKS, layers=layers)
@@ -119,17 +147,20 @@ class TestStates:
         assert not engine.scheduler.evictor.evictions
         engine.assert_empty()
 
-    def test_without_a_block_for_a_copy_children_compute_their_context(self, layers: tuple[str, ...]) -> None:
-        """Rather than go on from a state that is not theirs."""
+    @pytest.mark.parametrize("num_left", [0, 1])
+    def test_without_a_block_for_a_copy_children_compute_their_context(
+        self, layers: tuple[str, ...], num_left: int
+    ) -> None:
+        """Rather than go on from a state that is not theirs; the last free block is enough."""
         engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=1)
         engine.add(prompt="p" * 9)
         script = plan(r="a!cccccccc.d", r_child_0="BBBBBB")
         engine.run_until(lambda: bool(engine.scheduler._forks.children), script)
         pool = engine.scheduler.kv_cache_manager.block_pool
-        others = pool.get_new_blocks(pool.get_num_free_blocks())
+        others = pool.get_new_blocks(pool.get_num_free_blocks() - num_left)
         engine.scheduler._forks.keep_states()
         pool.free_blocks(others)
-        assert not engine.scheduler._forks.children
+        assert len(engine.scheduler._forks.children) == num_left
         engine.run(script)
         assert finished(engine).text == "accccccccBBBBBBd"
         engine.assert_empty()

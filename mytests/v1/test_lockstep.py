@@ -109,3 +109,10 @@ def test_a_resumption_with_a_step_needs_no_other(monkeypatch: pytest.MonkeyPatch
         loop.run_busy_loop()
     assert loop.num_dummy_batches == 0
     engine.assert_empty()
+
+
+def test_an_engine_alone_owes_no_step() -> None:
+    """Nobody waits for it."""
+    owed = OwedStep(is_in_lockstep=False)
+    owed.begin()
+    assert not owed

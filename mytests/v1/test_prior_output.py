@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sequence sampled before its join counts for penalties and bad words, in both of upstream's model runners."""
 
+from copy import copy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.engine.v1.configuration import base_config
 from sequence_hooks.v1.core.sequence import params_of
-from sequence_hooks.v1.prior_output import prior_output_of, with_earlier
+from sequence_hooks.v1.prior_output import has_penalties, prior_output_of, with_earlier
+from sequence_hooks.v1.settings import engine_args
+from sequence_hooks.v1.worker import cpu_seeds, injection
 from sequence_hooks.v1.worker.attach import attach
 from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
 from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
@@ -54,7 +58,14 @@ penalties = st.tuples(st.sampled_from([1.0, 0.5, 1.7]), st.sampled_from([0.0, 1.
 
 
 @given(
-    penalties, words, tokens, some_tokens, tokens, st.lists(st.floats(-5, 5), min_size=8, max_size=8), st.integers(0, 6)
+    penalties,
+    words,
+    tokens,
+    some_tokens,
+    tokens,
+    st.lists(st.floats(-5, 5), min_size=8, max_size=8),
+    st.integers(0, 6),
+    st.integers(0, 3),
 )
 def test_a_join_changes_no_penalty_and_no_bad_word(
     penalties: tuple[float, float, float],
@@ -64,16 +75,17 @@ def test_a_join_changes_no_penalty_and_no_bad_word(
     later: list[int],
     values: list[float],
     num_replaced: int,
+    num_begun: int,
 ) -> None:
     """The first runner's logits are those of a sequence that sampled all of it after its prompt, in every step.
 
-    Also if the join has replaced the last of what it sampled.
+    Also if the join has replaced the last of what it sampled, and if it was preempted since the join.
     """
     params = parameters(penalties, bad_words, earlier, num_replaced)
     context = [*prompt, *earlier[: max(0, len(earlier) - num_replaced)]]
-    processor, output = PriorOutputTokens(CPU), list[int]()
+    processor, output = PriorOutputTokens(CPU), later[:num_begun]
     processor.update_state(BatchUpdate(1, [], [(0, params, context, output)], []))
-    for token_id in [*later, 0]:
+    for token_id in [*later[num_begun:], 0]:
         logits, expected = torch.tensor([values]), torch.tensor([values])
         apply_bad_words(logits, {0: bad_words}, [output])
         logits = upstreams(processor.apply(logits), params, context, output)
@@ -99,20 +111,63 @@ def test_the_second_runner_counts_and_forbids_the_same(
         total_len=SimpleNamespace(gpu=lengths),
     )
     counts = torch.zeros(2, VOCABULARY, dtype=torch.int32)
+    counts[slot, later] = 1
     processor = PriorOutputCounts(requests, counts)
     assert processor.add_request(slot, params)
     processor.apply_staged_writes()
     processor.apply_staged_writes()
-    assert counts[slot].tolist() == [earlier.count(token_id) for token_id in range(VOCABULARY)]
-    batch = SimpleNamespace(idx_mapping_np=np.array([slot]))
-    logits, expected = torch.zeros(1, VOCABULARY), torch.zeros(1, VOCABULARY)
-    apply_bad_words(logits, {0: bad_words}, [later])
-    apply_bad_words(expected, {0: bad_words}, [[*earlier, *later]])
+    assert counts[slot].tolist() == [earlier.count(each) + (each in later) for each in range(VOCABULARY)]
+    # Another one's slot is in the first row.
+    batch = SimpleNamespace(idx_mapping_np=np.array([0, slot]))
+    logits, expected = torch.zeros(2, VOCABULARY), torch.zeros(2, VOCABULARY)
+    apply_bad_words(logits, {1: bad_words}, [[], later])
+    apply_bad_words(expected, {1: bad_words}, [[], [*earlier, *later]])
     assert torch.equal(processor.apply(logits, batch), expected)
     assert not processor.add_request(slot, SamplingParams(presence_penalty=1.0))
     processor.apply_staged_writes()
-    assert torch.equal(processor.apply(torch.zeros(1, VOCABULARY), batch), torch.zeros(1, VOCABULARY))
-    assert counts[slot].sum() == len(earlier)
+    assert torch.equal(processor.apply(torch.zeros(2, VOCABULARY), batch), torch.zeros(2, VOCABULARY))
+    assert counts[slot].sum() == len(earlier) + len({*later})
+
+
+@pytest.mark.parametrize("num_begun", [1, 2, 3])
+def test_the_second_runner_forbids_a_long_word_wherever_its_join_is(num_begun: int) -> None:
+    """What was sampled since fills all that the runner has room for."""
+    word, prompt = [1, 2, 3, 4], [5]
+    sampled = word[num_begun:-1]
+    requests = SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=torch.tensor([prompt + sampled])),
+        prompt_len=SimpleNamespace(gpu=torch.tensor([1])),
+        total_len=SimpleNamespace(gpu=torch.tensor([1 + len(sampled)])),
+    )
+    processor = PriorOutputCounts(requests, torch.zeros(1, VOCABULARY))
+    processor.add_request(0, parameters((1.0, 0.0, 0.0), [word], word[:num_begun]))
+    logits = processor.apply(torch.zeros(1, VOCABULARY), SimpleNamespace(idx_mapping_np=np.array([0])))
+    assert (logits[0] == float("-inf")).nonzero().tolist() == [[4]]
+
+
+def test_a_slot_that_is_used_anew_before_a_step_counts_nothing_of_before() -> None:
+    """Its request was aborted in between."""
+    counts = torch.zeros(1, VOCABULARY)
+    processor = PriorOutputCounts(None, counts)
+    processor.add_request(0, parameters((1.0, 1.5, 0.0), [], [1]))
+    processor.add_request(0, SamplingParams())
+    processor.apply_staged_writes()
+    assert not counts.any()
+
+
+@pytest.mark.parametrize(
+    ("penalties", "has_some"),
+    [
+        ({}, False),
+        ({"presence_penalty": 1.0}, True),
+        ({"frequency_penalty": 1.0}, True),
+        ({"repetition_penalty": 2.0}, True),
+        ({"min_tokens": 2}, False),
+    ],
+)
+def test_penalties_are_known_by_their_values(penalties: dict[str, Any], has_some: bool) -> None:
+    """Where there are none, a join's sequence has nothing to remember."""
+    assert has_penalties(SamplingParams(**penalties)) == has_some
 
 
 def test_the_worker_learns_what_a_joined_sequence_has_sampled() -> None:
@@ -130,24 +185,48 @@ def test_the_worker_learns_what_a_joined_sequence_has_sampled() -> None:
     engine.assert_empty()
 
 
-@pytest.mark.parametrize("runner", ["first", "second", "second, without a sampler"])
-def test_either_runner_is_extended(runner: str) -> None:
-    """Each in its own way; a rank that does not sample is left alone."""
-    made: Any = SimpleNamespace(device=CPU, sampler=None, vllm_config=base_config())
-    if runner == "first":
+class TestAttach:
+    """Either of upstream's runners is extended, each in its own way."""
+
+    @pytest.mark.parametrize(("device", "rewinds"), [("cpu", True), ("cuda", False)])
+    def test_the_first_runner(self, device: str, rewinds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Generators of devices can be rewound by themselves."""
+        extended: list[Any] = []
+        monkeypatch.setattr(cpu_seeds, "attach", extended.append)
+        made: Any = SimpleNamespace(device=torch.device(device), vllm_config=base_config())
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
         made._update_streaming_request = upstreams_own = lambda request_id, new: None
-        made._update_states = made._sample = lambda given: None
         attach(made)
         assert made._update_streaming_request is not upstreams_own
-        assert [type(each) for each in made.input_batch.logitsprocs.non_argmax_invariant] == [PriorOutputTokens]
-    elif runner == "second":
-        made.sampler = SimpleNamespace(
-            logits_processors=["upstream's"], penalties_state=SimpleNamespace(output_bin_counts=torch.zeros(1, 1))
-        )
-        made.req_states = None
+        (ours,) = made.input_batch.logitsprocs.non_argmax_invariant
+        assert isinstance(ours, PriorOutputTokens) and not ours.is_argmax_invariant()
+        assert extended == [made] * rewinds
+
+    def test_the_second_runner(self) -> None:
+        """Ours comes after upstream's own, and adds to its counts."""
+        counts = torch.zeros(1, VOCABULARY)
+        penalties = SimpleNamespace(output_bin_counts=counts)
+        made: Any = SimpleNamespace(device=CPU, vllm_config=base_config(), req_states=None)
+        made.sampler = SimpleNamespace(logits_processors=["upstream's"], penalties_state=penalties)
         attach(made)
-        assert [type(each) for each in made.sampler.logits_processors] == [str, PriorOutputCounts]
-    else:
+        _, ours = made.sampler.logits_processors
+        assert ours.add_request(0, parameters((1.0, 1.5, 0.0), [], [3]))
+        ours.apply_staged_writes()
+        assert counts.nonzero().tolist() == [[0, 3]]
+
+    def test_a_rank_that_does_not_sample_is_left_alone(self) -> None:
+        """Other ranks of a pipeline have no sampler."""
+        made: Any = SimpleNamespace(device=CPU, vllm_config=base_config(), sampler=None)
         attach(made)
         assert made.sampler is None
+
+    @pytest.mark.parametrize(("merge", "injects"), [("concatenate", False), ("kv_inject", True)])
+    def test_what_injects(self, merge: Any, injects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Hooks that merge texts need nothing of the caches."""
+        extended: list[Any] = []
+        monkeypatch.setattr(injection, "attach", extended.append)
+        config = copy(base_config())
+        config.additional_config = engine_args(replace(SYNC_HOOKS, child_merge_strategy=merge))["additional_config"]
+        made: Any = SimpleNamespace(device=CPU, vllm_config=config, sampler=None)
+        attach(made)
+        assert extended == [made] * injects

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mytests.engine.surgical import SYNC, SYNC_HOOKS, plan
-from mytests.rules.recorded import engine_recorded_to, only, told_by, under_pressure
+from mytests.rules.injecting import SYNC_INJECT
+from mytests.rules.recorded import engine_recorded_to, only, recorded, told_by, under_pressure
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
 from sequence_hooks.tree.events import Blocked
@@ -44,3 +45,16 @@ def test_who_gives_up_kv(policy: Any, kind: type, tmp_path: Path) -> None:
     found = [event for event in recorded.events if isinstance(event, events.Evicted | events.Preempted)]
     assert found and all(isinstance(event, kind) and event.means == "discard" for event in found)
     assert all(event.num_recomputed > 0 for event in found)
+
+
+@pytest.mark.usefixtures("each_mode")
+def test_glue_is_a_part_of_its_sequence(tmp_path: Path) -> None:
+    """What is computed between injected results counts as its owner's, and as nobody who waits."""
+    recording = recorded(tmp_path / "run.jsonl", SYNC_INJECT, r="!!.zz", r_child_0="ABCDE", r_child_1="VWX")
+    steps = only(recording, events.Step)
+    prefills = [dict(map(tuple, step.prefill)) for step in steps]
+    assert [each["r"] for each in prefills if "r" in each][1:] == [3]
+    assert {name for each in prefills for name in each} == {"r", "r_child_0", "r_child_1"}
+    assert {step.num_waiting for step in steps} == {0}
+    times = [step.time for step in steps]
+    assert times == sorted(times)

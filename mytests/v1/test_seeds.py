@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequence_hooks.v1.worker import seeds
+from sequence_hooks.v1.worker import cpu_seeds, seeds
 from sequence_hooks.v1.worker.cpu_seeds import RewindableGenerator
 from vllm.sampling_params import SamplingParams
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner
@@ -80,3 +80,18 @@ def test_a_cpus_generator_goes_back_by_one_step() -> None:
     own.set_offset(own.get_offset() - 4)
     assert drawn_from(own) == second
     assert [*first, *second] == torch.rand(8, generator=generator(3)).tolist()
+
+
+def test_a_seeded_requests_generator_is_replaced_where_it_arrives() -> None:
+    """It goes on where upstream's was; each step takes note of where it begins. Others have none."""
+    requests = {"r": SimpleNamespace(generator=generator(3)), "s": SimpleNamespace(generator=None)}
+    batch = SimpleNamespace(generators={1: requests["r"].generator}, req_id_to_index={"r": 1, "s": 0})
+    runner: Any = SimpleNamespace(input_batch=batch, requests=requests)
+    runner._update_states = runner._sample = lambda *given: None
+    cpu_seeds.attach(runner)
+    runner._update_states(SimpleNamespace(scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in "rs"]))
+    own = requests["r"].generator
+    assert isinstance(own, RewindableGenerator) and batch.generators == {1: own}
+    drawn_from(own)
+    runner._sample(None, None)
+    assert drawn_from(own) == drawn_from(own.set_offset(0)) == torch.rand(8, generator=generator(3))[4:].tolist()

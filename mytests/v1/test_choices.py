@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who gives up its row or its KV on V1, and who waits for a state, each on plain values.
+
+`mytests/core/test_fairness.py` has how slots are shared, `mytests/v1/test_random_walks.py` what all of it comes to.
+"""
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from mytests.engine.surgical import SurgicalEngine, finished, plan
+from mytests.rules.injecting import SYNC_INJECT
+from sequence_hooks.kv.eviction import EvictionCandidate
+from sequence_hooks.v1.core.eviction import KVEvictor
+from sequence_hooks.v1.core.kv_groups import waits_for_state
+from sequence_hooks.v1.core.slots import SlotSharing
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+
+
+class Trees:
+    """Of `TreeQueue`, what one step finds: trees by their running sequences."""
+
+    def __init__(self, **trees: str) -> None:
+        self._trees = {name: SimpleNamespace(num_running=len(running)) for name, running in trees.items()}
+        self._runs_in = {each: self._trees[name] for name, running in trees.items() for each in running}
+
+    def share_of(self, sequence: str) -> Any:
+        return self._runs_in.get(sequence)
+
+    def most_crowded(self, priority: int, beyond: int) -> Any:
+        most = max(self._trees.values(), key=lambda tree: tree.num_running)
+        return most if most.num_running > beyond else None
+
+
+class TestBetterVictim:
+    """The last of those that run is a letter's; capitals are sequences of trees."""
+
+    @pytest.mark.parametrize(
+        ("running", "victim"),
+        [
+            ("ABCx", "C"),  # x has no tree.
+            ("ABxDE", "B"),  # D and E are a tree of as few as A and B.
+            ("ABCxDE", "C"),  # But A, B and C are more.
+        ],
+    )
+    def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str) -> None:
+        """Instead of the last one, which has fewer beside it."""
+        first = running[: running.index("x")]
+        trees: Any = Trees(r=first, s=running[len(first) + 1 :])
+        found: Any = SlotSharing(trees).better_victim(list(running), running[0])  # type: ignore[arg-type]
+        assert found == (victim if len(first) > len(running) - len(first) - 1 else None)
+
+    def test_what_is_scheduled_stays(self) -> None:
+        """Only what comes after the one in need is not scheduled yet."""
+        trees: Any = Trees(r="ABC")
+        found: Any = SlotSharing(trees).better_victim(["A", "B", "C", "x"], "x")  # type: ignore[arg-type, list-item]
+        assert found is None
+
+
+def held_by(num_tokens: int) -> EvictionCandidate[Any]:
+    """A sequence with so many tokens."""
+    fields: dict[str, Any] = {"priority": 0, "num_all": 2, "num_owned": 2, "block_size": 4}
+    return EvictionCandidate(holder=MagicMock(), num_computed_tokens=num_tokens, **fields)
+
+
+class TestEvictor:
+    def test_it_counts_all(self) -> None:
+        """Evictions, and the tokens whose KV is gone."""
+        evictor = KVEvictor(MagicMock(), "discard", MagicMock())
+        for num_tokens in (5, 3):
+            evictor.note(held_by(num_tokens))
+        assert (evictor.evictions, evictor.num_recomputed) == ({"discard": 2}, 8)
+
+    def test_a_group_of_layers_may_hold_nothing_of_a_sequence(self) -> None:
+        """Null blocks are nobody's; the others may be shared."""
+        null, shared, own = ((True, 1), (False, 2), (False, 1))
+        blocks = [SimpleNamespace(is_null=is_null, ref_cnt=count) for is_null, count in (null, shared, own)]
+        tables: Iterable[dict[str, Any]] = ({"r": blocks}, {})
+        managers = [SimpleNamespace(req_to_blocks=each, block_size=4) for each in tables]
+        manager: Any = SimpleNamespace(coordinator=SimpleNamespace(single_type_managers=managers))
+        request: Any = SimpleNamespace(request_id="r", priority=1, num_computed_tokens=9)
+        candidate = KVEvictor(manager, "discard", MagicMock()).candidate(request)
+        assert candidate == EvictionCandidate(request, 1, 2, 1, 4, 9)
+
+
+@pytest.mark.usefixtures("each_mode")
+def test_of_kept_kv_all_but_a_busy_parents_may_be_evicted() -> None:
+    """Whoever copies it is busy."""
+    engine = SurgicalEngine(SYNC_INJECT)
+    for name in "rs":
+        engine.add(name, prompt="p" * 3)
+    children = {"r_child_0": "AB", "s_child_0": "CDE", "r_child_1": "W" * 9, "s_child_1": "W" * 9}
+    script = plan(r="!!.y", s="!!.z", **children)
+    engine.run_until(lambda: sorted(engine.statuses()) == ["r", "r_child_1", "s", "s_child_1"], script)
+    kept = engine.scheduler._kept
+    everybody = [(each.holder.request_id, each.num_computed_tokens) for each in kept.candidates(())]
+    assert dict(everybody) == {"r_child_0": 2, "s_child_0": 3}
+    busy = [engine.request_of("r")]
+    assert [each.holder.request_id for each in kept.candidates(busy)] == ["s_child_0"]
+    engine.run(script)
+    assert finished(engine, "s").text == "CDE\n" + "W" * 9 + "z"
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("tables", "waits"),
+    [
+        (None, False),
+        ([()], False),
+        ([("old",)], False),
+        ([("old", "new")], True),
+        ([("new", "old")], False),
+        ([(), ("new",)], True),
+    ],
+)
+def test_a_state_that_is_written_in_this_step_is_waited_for(tables: list[tuple[str, ...]] | None, waits: bool) -> None:
+    """Of what the prefix cache has found, the last block of each group has it."""
+    groups = [MagicMock(spec=MambaManager) for _ in tables or "a"]
+    for number, group in enumerate(groups):
+        group.kv_cache_group_id, group.cached_blocks_this_step = number, {"new"}
+    manager: Any = SimpleNamespace(coordinator=SimpleNamespace(single_type_managers=groups))
+    found: Any = None
+    if tables is not None:
+        found = SimpleNamespace(blocks=[[SimpleNamespace(block_hash=each) for each in table] for table in tables])
+    assert waits_for_state(manager, found) == waits
