@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gives up its row or its KV on V1, and who waits for a state, each on plain values.
+"""Who gives up its row or its KV on V1, on plain values.
 
 `mytests/core/test_fairness.py` has how slots are shared, `mytests/v1/test_random_walks.py` what all of it comes to.
 """
@@ -15,9 +15,7 @@ from mytests.engine.surgical import SurgicalEngine, finished, plan
 from mytests.rules.injecting import SYNC_INJECT
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.v1.core.eviction import KVEvictor
-from sequence_hooks.v1.core.kv_groups import waits_for_state
 from sequence_hooks.v1.core.slots import SlotSharing
-from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 
 
 class Trees:
@@ -103,26 +101,3 @@ def test_of_kept_kv_all_but_a_busy_parents_may_be_evicted() -> None:
     engine.run(script)
     assert finished(engine, "s").text == "CDE\n" + "W" * 9 + "z"
     engine.assert_empty()
-
-
-@pytest.mark.parametrize(
-    ("tables", "waits"),
-    [
-        (None, False),
-        ([()], False),
-        ([("old",)], False),
-        ([("old", "new")], True),
-        ([("new", "old")], False),
-        ([(), ("new",)], True),
-    ],
-)
-def test_a_state_that_is_written_in_this_step_is_waited_for(tables: list[tuple[str, ...]] | None, waits: bool) -> None:
-    """Of what the prefix cache has found, the last block of each group has it."""
-    groups = [MagicMock(spec=MambaManager) for _ in tables or "a"]
-    for number, group in enumerate(groups):
-        group.kv_cache_group_id, group.cached_blocks_this_step = number, {"new"}
-    manager: Any = SimpleNamespace(coordinator=SimpleNamespace(single_type_managers=groups))
-    found: Any = None
-    if tables is not None:
-        found = SimpleNamespace(blocks=[[SimpleNamespace(block_hash=each) for each in table] for table in tables])
-    assert waits_for_state(manager, found) == waits

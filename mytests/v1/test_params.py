@@ -2,13 +2,16 @@
 """Sampling parameters as V1 has them in the core; `mytests/rules/test_params.py` has what both engines do."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mytests.engine.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from sequence_hooks.v1.core.params import inherit
+from mytests.engine.v1.characters import Detokenizable
+from sequence_hooks.v1.core.params import ParamsCompleter, copied, inherit, params_after_join
 from sequence_hooks.v1.core.requests import make_like
+from sequence_hooks.v1.prior_output import prior_output_of
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.request import Request
 
@@ -57,3 +60,46 @@ def test_after_a_join_limits_are_what_is_left_of_them() -> None:
     _, joined = spawned(max_tokens=10, min_tokens=6, seed=3, prompt_logprobs=1)
     assert (joined.max_tokens, joined.min_tokens, joined.prompt_logprobs) == (6, 2, None)
     assert joined.seed not in (None, 3)
+
+
+def test_after_a_join_enough_may_have_been_sampled() -> None:
+    """Then no more is asked for."""
+    _, joined = spawned(min_tokens=3)
+    assert joined.min_tokens == 0
+
+
+def test_what_a_caller_gives_is_not_copied() -> None:
+    """Its size may be any; only the arguments' names and values are the child's own."""
+    script = ["of any size"]
+    params = SamplingParams(extra_args={"script": script}, stop=["x"])
+    copy = copied(params)
+    assert copy.extra_args == params.extra_args and copy.extra_args is not params.extra_args
+    assert (copy.extra_args or {})["script"] is script
+    assert copy.stop == ["x"] and copy.stop is not params.stop
+
+
+def test_a_child_may_find_its_context_in_the_prefix_cache() -> None:
+    """Also if its parent's prompt was computed whole, for its logprobs."""
+    child, _ = spawned(prompt_logprobs=1)
+    assert (child.prompt_logprobs, child.skip_reading_prefix_cache) == (None, False)
+
+
+@pytest.mark.parametrize(("tokenizer", "bad_words"), [(Detokenizable(), [[ord("a"), ord("b")]]), (None, None)])
+def test_parameters_are_completed_as_upstreams_front_end_does(tokenizer: Any, bad_words: Any) -> None:
+    """Bad words are looked up, if there is a tokenizer; the model's end is added; and all of it is verified."""
+    verified: list[SamplingParams] = []
+    given = SamplingParams(bad_words=["ab"], ignore_eos=False)
+    params = ParamsCompleter(tokenizer, EOS, {"eos_token_id": [EOS, 9]}, verified.append).complete(given)
+    assert (params.eos_token_id, params.stop_token_ids) == (EOS, [9])
+    words = params.bad_words_token_ids
+    assert (words if words is None else words[:1]) == bad_words
+    assert verified == [params]
+
+
+@pytest.mark.parametrize(("num_replaced", "is_told"), [(0, False), (2, True)])
+def test_a_repetition_penalty_has_to_know_what_was_replaced(num_replaced: int, is_told: bool) -> None:
+    """It knows the rest of what was sampled from the context."""
+    params = SamplingParams(max_tokens=9, repetition_penalty=1.5)
+    sequence = SimpleNamespace(sampling_params=params, request=Request("r", [1], params, None))
+    branch: Any = SimpleNamespace(sequence=sequence, num_sampled=2, sampled_token_ids=[7, 8], num_replaced=num_replaced)
+    assert prior_output_of(params_after_join(branch)) == [7, 8] * is_told

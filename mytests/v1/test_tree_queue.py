@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue from which upstream admits sequences of trees; `mytests/core/test_fairness.py` has the order of trees."""
+
+from typing import Any
+
+import pytest
+
+from mytests.core.plain import LIMITS, PlainSequence, Trees
+from sequence_hooks.tree.fairness import TreeQueue
+from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+
+
+class Queue(TreeRequestQueue):
+    """Requests are their own names, those of trees in capitals; a letter with a stroke is glue of the letter's."""
+
+    def __init__(self, names: str) -> None:
+        self.trees: TreeQueue[Any] = TreeQueue(lambda name: 0)
+        plain, branches = Trees(), dict[str, Any]()
+        for name in "ABC":
+            branches[name] = branches[name + "'"] = plain.add_root(PlainSequence(name), LIMITS)
+            branches[name].sequence.request = name
+        super().__init__(FCFSRequestQueue(), self.trees, branches.get, lambda name: True, lambda: None)  # type: ignore[arg-type]
+        for name in names:
+            self.add_request(name)  # type: ignore[arg-type]
+
+
+def names(queue: Queue) -> str:
+    """Those who wait, in order."""
+    return "".join(map(str, queue))
+
+
+def test_what_has_no_tree_goes_first() -> None:
+    """Upstream keeps it in its place."""
+    queue: Any = Queue("AxBy")
+    assert (names(queue), len(queue), queue.peek_request()) == ("xyAB", 4, "x")
+    queue.prepend_request("z")
+    assert [queue.pop_request() for _ in range(5)] == ["z", "x", "y", "A", "B"]
+    assert not queue and not len(queue)
+
+
+def test_who_leaves_is_told_from_others() -> None:
+    """One by one, or several at once."""
+    queue: Any = Queue("AxByCz")
+    queue.remove_request("x")
+    queue.remove_request("A")
+    assert names(queue) == "yzBC"
+    queue.remove_requests(["z", "C"])
+    assert names(queue) == "yB"
+    queue.remove_requests(["B"])
+    queue.remove_requests(["y"])
+    assert names(queue) == ""
+
+
+def test_an_empty_queue_says_so() -> None:
+    """Upstream asks before it admits anybody."""
+    queue: Any = Queue("")
+    with pytest.raises(IndexError, match=r"^no sequence of a tree may be admitted$"):
+        queue.peek_request()
+
+
+def test_who_has_been_admitted_runs_and_glue_does_not() -> None:
+    """It runs for its owner, which counts."""
+    queue: Any = Queue("A")
+    assert (queue.pop_request(), queue.trees.share_of("A").num_running) == ("A", 1)
+    queue.add_request("A'")
+    assert (queue.pop_request(), queue.trees.share_of("A'")) == ("A'", None)
