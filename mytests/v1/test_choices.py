@@ -34,22 +34,21 @@ class Trees:
 
 
 class TestBetterVictim:
-    """The last of those that run is a letter's; capitals are sequences of trees."""
+    """Capitals are sequences of trees, of which there is one on each side of x, which has none."""
 
     @pytest.mark.parametrize(
         ("running", "victim"),
         [
-            ("ABCx", "C"),  # x has no tree.
-            ("ABxDE", "B"),  # D and E are a tree of as few as A and B.
-            ("ABCxDE", "C"),  # But A, B and C are more.
+            ("ABx", "B"),
+            ("ABxDE", None),  # The last one's tree has as many.
+            ("ABCxDE", "C"),
         ],
     )
-    def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str) -> None:
-        """Instead of the last one, which has fewer beside it."""
-        first = running[: running.index("x")]
-        trees: Any = Trees(r=first, s=running[len(first) + 1 :])
+    def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str | None) -> None:
+        """Instead of the last one, if fewer run beside that."""
+        trees: Any = Trees(**dict(zip("rs", running.split("x"), strict=True)))
         found: Any = SlotSharing(trees).better_victim(list(running), running[0])  # type: ignore[arg-type]
-        assert found == (victim if len(first) > len(running) - len(first) - 1 else None)
+        assert found == victim
 
     def test_what_is_scheduled_stays(self) -> None:
         """Only what comes after the one in need is not scheduled yet."""
