@@ -156,7 +156,7 @@ def test_keys_that_no_longer_count_are_dropped() -> None:
     for _ in range(100):
         waiting.queue.stop("r")
         waiting.queue.start(root, "r")
-    assert len(waiting.queue._heap) < 30
+    assert len(waiting.queue._contest._heap) < 30
 
 
 def test_patience_ends_after_some_steps_with_the_same_head() -> None:
@@ -207,3 +207,33 @@ def test_what_lost_its_kv_waits_for_what_has_some() -> None:
     assert first is not None and (first.head, first.key) == ("r", (0, 0, 1, 0))
     waiting.tree("s", 1)
     assert list(waiting.queue.heads()) == ["s_child_0", "r"]
+
+
+def test_where_kv_is_short_what_goes_on_goes_first() -> None:
+    """Before what has yet to begin: a tree that ends frees what it holds."""
+    waiting = Waiting(num_slots_each=2)
+    roots = {name: waiting.tree(name, 3) for name in "rs"}
+    waiting.queue.num_arrived = 2
+    assert waiting.admit(2) == ["r_child_0", "s_child_0"]
+    for name in ("r", "s"):
+        waiting.queue.stop(name)
+        waiting.queue.appendleft(roots[name].children[0], f"{name}_child_0")
+    assert waiting.admit(1) == ["s_child_0"]
+    waiting.queue.suspend_shares()
+    assert waiting.admit(3) == ["r_child_0", "r_child_1", "r_child_2"]
+
+
+def test_shares_that_are_suspended_are_noticed_by_all_trees() -> None:
+    """Also by those that were far from being the first."""
+    waiting = Waiting()
+    roots = {name: waiting.tree(name, 2) for name in "rst"}
+    waiting.queue.start(roots["t"].children[1], "t_child_1")
+    waiting.queue.appendleft(roots["t"].children[0], "t_child_0")
+    first = waiting.queue.first()
+    assert first is not None and first.root is roots["r"]
+    waiting.queue.suspend_shares()
+    first = waiting.queue.first()
+    assert first is not None and first.root is roots["t"]
+    waiting.queue.divide(3, 0)
+    first = waiting.queue.first()
+    assert first is not None and first.root is roots["r"]

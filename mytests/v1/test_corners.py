@@ -17,6 +17,9 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+CHILDREN = {"a": "A", "r": "RRRR", "s": "SS"}
+"""What each child of a request samples."""
+
 
 def test_a_promise_of_a_sequence_that_was_preempted_meanwhile() -> None:
     """Its token was in flight when it lost its KV, so its child shares nothing, and computes all of it."""
@@ -32,11 +35,11 @@ def test_a_promise_of_a_sequence_that_was_preempted_meanwhile() -> None:
 
 
 def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing runs, and both are joined and need blocks: one in the queue computes its context anew."""
-    hooks = dataclasses.replace(HOOKS, blocked_kv_policy="preserve")
-    engine = SurgicalEngine(hooks, num_blocks=6, max_num_seqs=4, max_model_len=40)
-    engine.add("a", prompt="pppppp")
-    engine.add("r", prompt="q" * 15)
+    """Nothing runs, and all are joined and need blocks: one in the queue computes its context anew."""
+    hooks = dataclasses.replace(SYNC_HOOKS, blocked_kv_policy="preserve")
+    engine = SurgicalEngine(hooks, num_blocks=10, max_num_seqs=2, max_model_len=40)
+    for name, length in {"a": 9, "r": 7, "s": 9}.items():
+        engine.add(name, prompt=name * length)
     evict, victims = engine.scheduler._evict, []
 
     def note(victim: EvictionCandidate[Request]) -> None:
@@ -44,9 +47,11 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
         evict(victim)
 
     monkeypatch.setattr(engine.scheduler, "_evict", note)
-    engine.run(plan(a="!abc", r="x!.z", r_child_0="B", a_child_0="CC"))
-    assert victims == ["BLOCKED", "WAITING"]
-    assert (finished(engine, "r").text, finished(engine, "a").text) == ("xBz", "CCabc")
+    children = {f"{name}_child_{number}": text for name, text in CHILDREN.items() for number in range(3)}
+    engine.run(plan(a="x!!!.yz", r="!!!.yz", s="xx!!.yz", **children))
+    assert victims == ["WAITING"]
+    joined = {name: finished(engine, name).text for name in CHILDREN}
+    assert joined == {"a": "xA\nA\nAyz", "r": "RRRR\nRRRR\nRRRRyz", "s": "xxSS\nSSyz"}
     engine.assert_empty()
 
 

@@ -7,6 +7,9 @@ Each request has a *share* of the slots: all of them, divided by the number of r
     of one at its share        (priority, how many of its sequences run, 0, its turn)
     of a new request           (priority, 0, 0, how many arrived before it)
 
+Of trees with the same key, the one goes first whose sequence has waited for longer, after those that have begun and go
+on: what they hold is free again when they end.
+
 So trees that have begun go first within their shares, and beyond these only if no new request waits; then whoever has
 least. A turn lasts for as many children as the share has slots; then it is the turn of the requests that have arrived
 meanwhile. Nobody waits forever: turns come in order, and who runs ends, or is BLOCKED and counts no longer.
@@ -19,14 +22,13 @@ newest child of the tree of which most run is preempted for it (`Patience`, `Tre
 short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from sys import maxsize
 from typing import Any, Generic
 
 from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.contest import Contest
 from sequence_hooks.tree.share import Key, Share, T
 
 LEAST_CHILDREN_PER_TURN = 2
@@ -58,10 +60,8 @@ class TreeQueue(Generic[T]):
         self._crowded: dict[Share[T], None] = {}
         """Those of which more than one sequence runs."""
 
-        self._heap: list[tuple[Key, int, Share[T]]] = []
-        """With an entry for each key that a share has had lately; only that with its present key counts."""
-
-        self._numbers = count()
+        self._contest = Contest(self._next_key)
+        self._numbers = count(1)
 
     def __len__(self) -> int:
         return len(self._waits_in)
@@ -72,7 +72,7 @@ class TreeQueue(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """All that waits, tree by tree, in the order in which trees are to be admitted."""
         last = (0, 0, 0, 0)
-        shares = sorted(self._shares.values(), key=lambda share: (share.key is None, share.key or last))
+        shares = sorted(self._shares.values(), key=lambda share: (share.key is None, share.key or last, share.place))
         return chain.from_iterable(share.waiting() for share in shares)
 
     @property
@@ -87,11 +87,11 @@ class TreeQueue(Generic[T]):
 
     def divide(self, num_slots: int, num_others: int) -> None:
         """Divide the slots among trees and ``num_others`` requests."""
-        self.num_slots_each = max(1, num_slots // max(1, len(self._shares) + num_others))
+        self._give_each(max(1, num_slots // max(1, len(self._shares) + num_others)))
 
     def suspend_shares(self) -> None:
-        """Let trees go first whatever they have, until slots are divided anew."""
-        self.num_slots_each = maxsize
+        """Let trees go first whatever they have, and without turns, until slots are divided anew."""
+        self._give_each(maxsize)
 
     def begin(self, branch: Branch[Any], item: T) -> None:
         """Let the tree of ``branch``, of which ``item`` is a sequence, be known from now on."""
@@ -99,21 +99,25 @@ class TreeQueue(Generic[T]):
 
     def append(self, branch: Branch[Any] | None, item: T) -> None:
         """Let ``item``, which is of ``branch``, wait after what waits of its tree."""
-        self._put(branch, item)
+        share = self._begin_again(branch, item)
+        (share.own if _is_own(branch) else share.children)[item] = next(self._numbers)
+        self._note_waiting(share, item)
 
     def appendleft(self, branch: Branch[Any] | None, item: T) -> None:
         """Let ``item`` wait before the others of its tree: it has begun."""
-        self._put(branch, item).move_to_end(item, last=False)
+        share = self._begin_again(branch, item)
+        queue = share.own if _is_own(branch) else share.children
+        queue[item] = -next(self._numbers)
+        queue.move_to_end(item, last=False)
+        self._note_waiting(share, item)
 
     def put_back(self, branch: Branch[Any], item: T) -> None:
         """Let ``item``, which was preempted, wait after what has KV, but before others that were preempted."""
-        share = self._share_of(branch, item)
-        self._stop_again(share, item)
-        queue = share.own_without_kv if branch.parent is None else share.children_without_kv
-        queue[item] = None
+        share = self._begin_again(branch, item)
+        queue = share.own_without_kv if _is_own(branch) else share.children_without_kv
+        queue[item] = next(self._numbers)
         queue.move_to_end(item, last=False)
-        self._waits_in[item] = share
-        self._offer(share)
+        self._note_waiting(share, item)
 
     def remove(self, item: T) -> None:
         """Take ``item`` out, if it waits."""
@@ -121,7 +125,7 @@ class TreeQueue(Generic[T]):
         if share is not None:
             for queue in share.queues:
                 queue.pop(item, None)
-            self._offer(share)
+            self._contest.enter(share)
             self._forget(share)
 
     def start(self, branch: Branch[Any], item: T) -> None:
@@ -154,23 +158,12 @@ class TreeQueue(Generic[T]):
 
     def first(self) -> Share[T] | None:
         """The tree whose `Share.head` goes before those of all others; None if nothing may be admitted."""
-        while self._heap:
-            key, _, share = self._heap[0]
-            if share.key is not key:
-                heappop(self._heap)
-            elif key == self._next_key(share):
-                return share
-            else:
-                # The number of requests has changed since.
-                self._offer(share)
-        return None
+        return self._contest.first()
 
     def heads(self) -> Iterator[T]:
         """Of each tree what may be admitted next, in the order of trees."""
-        for share in self._shares.values():
-            self._offer(share)
-        offered = sorted((entry for entry in self._heap if entry[2].key is entry[0]), key=lambda entry: entry[:2])
-        return (head for _, _, share in offered if (head := share.head) is not None)
+        self._enter_all()
+        return (head for share in self._contest.in_order() if (head := share.head) is not None)
 
     def goes_before(self, request: Key | None) -> bool:
         """Whether a tree goes before a new ``request``, or before none at all.
@@ -214,14 +207,27 @@ class TreeQueue(Generic[T]):
         most = max(shares, key=lambda share: share.num_running, default=None)
         return None if most is None or most.num_running <= num_slots else most
 
-    def _put(self, branch: Branch[Any] | None, item: T) -> OrderedDict[T, None]:
+    def _give_each(self, num_slots: int) -> None:
+        has_turns, self.num_slots_each = self._has_turns, num_slots
+        if self._has_turns != has_turns:
+            self._enter_all()
+
+    def _enter_all(self) -> None:
+        for share in self._shares.values():
+            self._contest.enter(share)
+
+    @property
+    def _has_turns(self) -> bool:
+        return self.num_slots_each < maxsize
+
+    def _begin_again(self, branch: Branch[Any] | None, item: T) -> Share[T]:
         share = self._share_of(branch, item)
         self._stop_again(share, item)
-        queue = share.own if branch is None or branch.parent is None else share.children
-        queue[item] = None
+        return share
+
+    def _note_waiting(self, share: Share[T], item: T) -> None:
         self._waits_in[item] = share
-        self._offer(share)
-        return queue
+        self._contest.enter(share)
 
     def _stop_again(self, share: Share[T], item: T) -> None:
         """Note that a sequence no longer runs, and has to begin again."""
@@ -248,19 +254,7 @@ class TreeQueue(Generic[T]):
             self._crowded[share] = None
         else:
             self._crowded.pop(share, None)
-        self._offer(share)
-
-    def _offer(self, share: Share[T]) -> None:
-        """Let a tree compete with what it has now."""
-        if share.next_queue is None:
-            share.key = None
-            return
-        key = self._next_key(share)
-        if key == share.key:
-            return
-        share.key = key
-        heappush(self._heap, (share.key, next(self._numbers), share))
-        self._drop_stale()
+        self._contest.enter(share)
 
     def _next_key(self, share: Share[T]) -> Key:
         queue = share.next_queue
@@ -270,11 +264,12 @@ class TreeQueue(Generic[T]):
         return priority, num_running, int(not has_kv), turn
 
     def _key_of(self, share: Share[T], is_own: bool) -> Key:
-        # What a tree's own sequence does next ends the tree, and does not begin more of it.
         num_running = share.num_running if share.num_running >= self.num_slots_each else 0
-        return share.priority, num_running, 0, 0 if is_own else share.turn
+        # What a tree's own sequence does next ends the tree, and does not begin more of it.
+        turn = share.turn if self._has_turns and not is_own else 0
+        return share.priority, num_running, 0, turn
 
-    def _drop_stale(self) -> None:
-        if len(self._heap) > 2 * len(self._shares) + 16:
-            self._heap = [entry for entry in self._heap if entry[2].key is entry[0]]
-            heapify(self._heap)
+
+def _is_own(branch: Branch[Any] | None) -> bool:
+    """Whether it is the branch of a root, or of a request without one."""
+    return branch is None or branch.parent is None

@@ -8,6 +8,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
+Line = OrderedDict[T, int]
+"""What waits, in order, with the place of each among what waits of all trees: a lower one goes first."""
+
 Key = tuple[int, int, int, int]
 """The key of a tree or of a new request; `sequence_hooks.tree.fairness` says what it consists of."""
 
@@ -79,14 +82,14 @@ class Share(Generic[T]):
         """How many of its children may be admitted at once; None for no limit."""
 
         self.priority = priority
-        self.own: OrderedDict[T, None] = OrderedDict()
+        self.own: Line[T] = OrderedDict()
         """What waits of the root's sequence."""
 
-        self.children: OrderedDict[T, None] = OrderedDict()
+        self.children: Line[T] = OrderedDict()
         """What waits of all other sequences."""
 
-        self.own_without_kv: OrderedDict[T, None] = OrderedDict()
-        self.children_without_kv: OrderedDict[T, None] = OrderedDict()
+        self.own_without_kv: Line[T] = OrderedDict()
+        self.children_without_kv: Line[T] = OrderedDict()
         """The same, of those that were preempted: they need more room than others, which would wait behind them."""
 
         self.running: dict[T, bool] = {}
@@ -97,8 +100,18 @@ class Share(Generic[T]):
         self.num_running_children = 0
         self.turn = 0
         self.num_in_turn = 0
-        self.key: Key | None = None
-        """None if nothing waits that may be admitted."""
+        self.entry: Entry[T] | None = None
+        """What it competes with; None if nothing waits that may be admitted."""
+
+    @property
+    def key(self) -> Key | None:
+        """The key of its entry."""
+        return None if self.entry is None else self.entry[0]
+
+    @property
+    def place(self) -> int:
+        """That of what is admitted next; 0 if nothing may be."""
+        return 0 if self.entry is None else self.entry[1]
 
     @property
     def has_child_room(self) -> bool:
@@ -112,7 +125,7 @@ class Share(Generic[T]):
         return None if queue is None else next(iter(queue))
 
     @property
-    def next_queue(self) -> OrderedDict[T, None] | None:
+    def next_queue(self) -> "Line[T] | None":
         """The queue from which something is admitted next."""
         children, children_without_kv = (
             (self.children, self.children_without_kv) if self.has_child_room else (_NONE, _NONE)
@@ -120,7 +133,7 @@ class Share(Generic[T]):
         return self.own or children or self.own_without_kv or children_without_kv or None
 
     @property
-    def queues(self) -> tuple[OrderedDict[T, None], ...]:
+    def queues(self) -> "tuple[Line[T], ...]":
         """All that waits, in order."""
         return self.own, self.children, self.own_without_kv, self.children_without_kv
 
@@ -134,4 +147,7 @@ class Share(Generic[T]):
         return chain(*self.queues)
 
 
-_NONE: OrderedDict[Any, None] = OrderedDict()
+_NONE: "Line[Any]" = OrderedDict()
+
+Entry = tuple[Key, int, int, Share[T]]
+"""A key, the place of what is admitted next, a number that no other entry has, and the tree."""
