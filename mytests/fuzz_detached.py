@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The output that results of detached children make up, derived from the tree as it was sampled."""
 
-from mytests.fuzz_text import piece
+from mytests.fuzz_text import pieces
 from mytests.fuzz_tree import Node
 from mytests.fuzz_triggers import fired_by_text
 from sequence_hooks import SpecialKwargs
@@ -28,7 +28,7 @@ def check_assembled(root: Node, hooks: SpecialKwargs, separator: tuple[int, ...]
     found = [owner for owner, length in zip(owners, lengths, strict=True) for _ in range(length)]
     assert found == [owner for _, owner in expected], f"{root.name}: its segments are {told.segments}"
     assert told.logprobs is None or len(told.logprobs) == len(expected), f"{root.name}: {len(told.logprobs)} logprobs"
-    text = "".join(piece(token_id, root.params) for token_id, _ in expected)
+    text = "".join(pieces([token_id for token_id, _ in expected], root.params, root.prompt))
     # What ended it may be left out of its text.
     assert text.startswith(told.text), f"{root.name}: its text is {told.text!r}, and its tokens are {text!r}"
 

@@ -148,7 +148,9 @@ def setups(draw: st.DrawFn, features: tuple[str, ...] = _FOR_CHILDREN) -> Setup:
     child_context: ChildContext = draw(st.sampled_from(["parent", *get_args(ChildContext)]))
     least = int(child_context != "parent")
     block_on: BlockOn = draw(st.sampled_from(["promise", "promise", "sync", "sync", "never"]))
-    prefix = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MAX_PREFIX).map(tuple)
+    words = st.lists(st.integers(0, VOCABULARY - 1), min_size=least, max_size=MAX_PREFIX)
+    # What begins with special tokens alone may have nothing before its text.
+    prefix = (words | words | st.just([0])).map(tuple)
     return Setup(
         promise_text=draw(st.sampled_from(["", "", "", "", *TEXTS])),
         block_on=block_on,

@@ -10,7 +10,7 @@ from mytests.fuzz_model import EOS
 from mytests.fuzz_prefixed import pieces_of
 from mytests.fuzz_replaced import replacement_of
 from mytests.fuzz_rules import Rules
-from mytests.fuzz_text import ends_by_token, find_stop, piece
+from mytests.fuzz_text import ends_by_token, find_stop
 from mytests.fuzz_tree import Node
 from mytests.fuzz_triggers import Hook, fired_by_id, fired_by_text
 from mytests.naming import named as named_by
@@ -108,7 +108,7 @@ class _Replay:
         token = self.node.tokens[self.position]
         self._extend(1, "sampled")
         self.num_sampled += 1
-        self.text += piece(token, self.node.params)
+        self.text += self.node.texts[self.position - 1]
         ending = self._ending(token)
         hook, num_tokens = self._fired()
         spawns = self._spawn(num_tokens if hook == "promise" else 0, ending)
@@ -180,7 +180,7 @@ class _Replay:
 
     def _ending(self, token: int) -> str | None:
         params = self.node.params
-        new = piece(token, params)
+        new = self.node.texts[self.position - 1]
         is_last = ends_by_token(token, self.num_sampled, params)
         if is_last:
             self.stop_reason = token if token in params.stop_token_ids and not self._is_eos(token) else None
@@ -268,7 +268,7 @@ class _Replay:
             num_cut += len(tokens) - len(kept)
             found = self.node.tokens[self.position : self.position + len(kept)]
             assert found == kept, f"{self.node.name}: {found} at {self.position} should be {kept} of {child}"
-            self.text += "".join(piece(token, self.node.params) for token in kept)
+            self.text += "".join(self.node.texts[self.position : self.position + len(kept)])
             self._extend(len(kept), origin, child)
         num_merged = self.position - start
         ends = ending is not None or num_merged == room or (self.rules.overlaps and not join.num_prefill)

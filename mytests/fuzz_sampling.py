@@ -87,17 +87,22 @@ def _kept(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
 
 
 def _among_top_k(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
-    num_kept = min(params.top_k, len(scores)) if params.top_k > 0 else len(scores)
-    return scores >= scores.topk(num_kept).values[-1] - slack
+    if not 0 < params.top_k < len(scores):
+        return torch.ones_like(scores, dtype=torch.bool)
+    return scores >= scores.topk(params.top_k).values[-1] - slack
 
 
 def _among_top_p(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:
     if params.top_p == 1.0:
         return torch.ones_like(scores, dtype=torch.bool)
     probabilities = scores.softmax(-1)
-    ordered, order = probabilities.sort(descending=True)
-    before = torch.empty_like(ordered).scatter_(0, order, ordered.cumsum(0) - ordered)
-    return (before < params.top_p + slack) | (probabilities == ordered[0])
+    ordered = probabilities.sort(descending=True).values
+    num_kept = max(1, int((ordered.cumsum(0) - ordered < params.top_p + slack).sum()))
+    if slack > 0:
+        return probabilities >= ordered[num_kept - 1] * (1 - slack)
+    # Of tokens that are as likely, each may be the one that is left out.
+    most_left_out = ordered[num_kept] if num_kept < len(ordered) else torch.tensor(-1.0)
+    return probabilities > most_left_out * (1 - slack)
 
 
 def _likely_enough(scores: torch.Tensor, params: Params, slack: float) -> torch.Tensor:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of the fuzzer's tokens, and where a stop string ends it."""
 
+from collections.abc import Sequence
+
 from mytests.engine.dialect import DIALECT
-from mytests.fuzz_grammars import Words
 from mytests.fuzz_model import EOS, word
 from mytests.fuzz_params import Params
 
@@ -11,6 +12,17 @@ def piece(token: int, params: Params) -> str:
     """What a token adds to the text of its sequence."""
     is_hidden = not params.detokenize or (params.skip_special_tokens and token in (EOS, 0))
     return "" if is_hidden else f" {word(token)}"
+
+
+def pieces(tokens: Sequence[int], params: Params, prompt: Sequence[int]) -> list[str]:
+    """What each of ``tokens`` adds to the text of a sequence with this prompt."""
+    added = [piece(token, params) for token in tokens]
+    if not any(piece(token, params) for token in prompt):
+        # A text does not begin with what separates its words.
+        first = next((index for index, text in enumerate(added) if text), None)
+        if first is not None:
+            added[first] = added[first].lstrip()
+    return added
 
 
 def find_stop(text: str, num_new: int, params: Params) -> tuple[str, int] | None:
@@ -33,10 +45,10 @@ def ends_by_token(token: int, num_sampled: int, params: Params) -> bool:
     return is_ending and num_sampled >= params.min_tokens
 
 
-def num_tokens_before(cut: int, tokens: Words, params: Params) -> int:
-    """How many of ``tokens`` begin in the first ``cut`` characters of their text."""
+def num_tokens_before(cut: int, texts: Sequence[str]) -> int:
+    """How many of the tokens with these ``texts`` begin in the first ``cut`` characters of all of them."""
     starts, length = [], 0
-    for token in tokens:
+    for text in texts:
         starts.append(length)
-        length += len(piece(token, params))
+        length += len(text)
     return sum(start < cut for start in starts)

@@ -3,12 +3,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_params import PLAIN, Params
 from mytests.fuzz_replaced import Stretch, context_before, stretches_of
-from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, piece
+from mytests.fuzz_text import ends_by_token, find_stop, num_tokens_before, pieces
 from sequence_hooks.results import ChildOutput, Segment
 from vllm import CompletionOutput, RequestOutput
 
@@ -29,6 +30,11 @@ class Node:
     @property
     def tokens(self) -> tuple[int, ...]:
         return tuple(self.output.token_ids)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What each of its tokens adds to its text."""
+        return pieces(self.tokens, self.params, self.prompt)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -76,11 +82,10 @@ class Node:
         others = [segment for segment in self.segments if segment.origin != "sampled" or segment.is_replaced]
         merged = [segment.end for segment in others if segment.end <= last]
         start = max(merged, default=0)
-        behind = self.tokens[start : last + 1]
-        text = "".join(piece(token, self.params) for token in behind)
-        found = find_stop(text, len(piece(behind[-1], self.params)), self.params)
-        assert found is not None, f"{self.name} stopped, and nothing at its end says so: {behind}"
-        return range(start + num_tokens_before(found[1], behind, self.params), last + 1)
+        texts = self.texts[start : last + 1]
+        found = find_stop("".join(texts), len(texts[-1]), self.params)
+        assert found is not None, f"{self.name} stopped, and nothing at its end says so: {texts}"
+        return range(start + num_tokens_before(found[1], texts), last + 1)
 
 
 def trees_of(output: RequestOutput, params: Params, of_children: Params) -> list[Node]:

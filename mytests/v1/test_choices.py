@@ -14,23 +14,98 @@ import pytest
 from mytests.engine.surgical import SurgicalEngine, finished, plan
 from mytests.rules.injecting import SYNC_INJECT
 from sequence_hooks.kv.eviction import EvictionCandidate
+from sequence_hooks.tree.share import STEPS_OF_PATIENCE
 from sequence_hooks.v1.core.eviction import KVEvictor
 from sequence_hooks.v1.core.slots import SlotSharing
 
 
 class Trees:
-    """Of `TreeQueue`, what one step finds: trees by their running sequences."""
+    """Of `TreeQueue`, what one step finds: trees by their running sequences, of which the first is the root's."""
 
-    def __init__(self, **trees: str) -> None:
-        self._trees = {name: SimpleNamespace(num_running=len(running)) for name, running in trees.items()}
-        self._runs_in = {each: self._trees[name] for name, running in trees.items() for each in running}
+    num_slots_each = 2
+
+    def __init__(self, *trees: str, starving: tuple[int, ...] | None = None, priority: int = 0) -> None:
+        self.trees = [SimpleNamespace(running=list(running)) for running in trees]
+        self._starving = starving
+        self._priority = priority
+
+    def starving(self) -> tuple[int, ...] | None:
+        return self._starving
 
     def share_of(self, sequence: str) -> Any:
-        return self._runs_in.get(sequence)
+        return next((told(tree) for tree in self.trees if sequence in tree.running), None)
 
     def most_crowded(self, priority: int, beyond: int) -> Any:
-        most = max(self._trees.values(), key=lambda tree: tree.num_running)
-        return most if most.num_running > beyond else None
+        most = told(max(self.trees, key=lambda tree: len(tree.running)))
+        return most if self._priority >= priority and most.num_running > max(beyond, 1) else None
+
+
+def told(tree: SimpleNamespace) -> SimpleNamespace:
+    """The tree, with what is derived from its running sequences."""
+    tree.num_running = len(tree.running)
+    tree.newest_child = tree.running[-1] if tree.num_running > 1 else None
+    return tree
+
+
+def preempted(slots: SlotSharing, trees: Any, new: Any, num_new: int, num_free: int) -> str:
+    """The victims of a step, each preempted before the next is chosen."""
+    found = ""
+    for victim in slots.victims(new, 0, num_new, num_free):
+        found += str(victim)
+        next(tree for tree in trees.trees if victim in tree.running).running.remove(victim)
+    return found
+
+
+class TestVictims:
+    """Capitals are sequences; each tree may have two slots, unless KV is short."""
+
+    @pytest.mark.parametrize(
+        ("num_new", "num_free", "victims"),
+        [
+            (1, 0, "E"),
+            (2, 0, "ED"),
+            (2, 1, "E"),
+            (9, 0, "EDC"),  # The tree has its share left.
+            (2, 2, ""),
+        ],
+    )
+    def test_new_requests_take_slots_that_they_waited_for(self, num_new: int, num_free: int, victims: str) -> None:
+        """As many as are missing, of the largest tree, down to its share, and not before some steps have passed."""
+        trees: Any = Trees("ABCDE", "XY")
+        slots = SlotSharing(trees)
+        steps = [preempted(slots, trees, "new", num_new, num_free) for _ in range(STEPS_OF_PATIENCE + 1)]
+        assert steps == [""] * STEPS_OF_PATIENCE + [victims]
+
+    def test_only_steps_without_enough_slots_count(self) -> None:
+        """As long as there are slots for all, nobody has waited."""
+        trees: Any = Trees("ABCDE")
+        slots = SlotSharing(trees)
+        for _ in range(STEPS_OF_PATIENCE + 1):
+            preempted(slots, trees, "new", 1, 1)
+        assert not preempted(slots, trees, "new", 1, 0)
+
+    @pytest.mark.parametrize(("priority", "victims"), [(0, ""), (1, "E")])
+    def test_a_tree_of_which_nothing_runs_takes_one_slot(self, priority: int, victims: str) -> None:
+        """Where no new request waits, from a tree that is not more urgent."""
+        trees: Any = Trees("ABCDE", starving=(1, 0, 0, 0), priority=priority)
+        slots = SlotSharing(trees)
+        steps = [preempted(slots, trees, None, 0, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
+        assert steps[-1] == victims
+
+    def test_new_requests_go_first(self) -> None:
+        """Then it matters what they lack, and not that a tree has no slot."""
+        trees: Any = Trees("ABCDE", starving=(1, 0, 0, 0))
+        slots = SlotSharing(trees)
+        steps = [preempted(slots, trees, "new", 2, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
+        assert steps[-1] == "ED"
+
+    @pytest.mark.parametrize(("running", "victims"), [("ABCD", "D"), ("AB", "B"), ("A", "")])
+    def test_a_request_that_waited_too_long_for_kv_takes_one(self, running: str, victims: str) -> None:
+        """Whatever the tree's share is, if it has a child that runs."""
+        trees: Any = Trees(running)
+        slots = SlotSharing(trees)
+        slots.shortage.is_too_long = True
+        assert preempted(slots, trees, "new", 3, 0) == victims
 
 
 class TestBetterVictim:
@@ -46,13 +121,13 @@ class TestBetterVictim:
     )
     def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str | None) -> None:
         """Instead of the last one, if fewer run beside that."""
-        trees: Any = Trees(**dict(zip("rs", running.split("x"), strict=True)))
+        trees: Any = Trees(*running.split("x"))
         found: Any = SlotSharing(trees).better_victim(list(running), running[0])  # type: ignore[arg-type]
         assert found == victim
 
     def test_what_is_scheduled_stays(self) -> None:
         """Only what comes after the one in need is not scheduled yet."""
-        trees: Any = Trees(r="ABC")
+        trees: Any = Trees("ABC")
         found: Any = SlotSharing(trees).better_victim(["A", "B", "C", "x"], "x")  # type: ignore[arg-type, list-item]
         assert found is None
 

@@ -4,8 +4,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from sequence_hooks.v1.core.event_log import EventLog
-from sequence_hooks.v1.wire import EVENT_LOG_ID
+from sequence_hooks.v1.wire import EVENT_LOG_ID, STATS, CoreHookStats
 from vllm.v1.engine import EngineCoreOutputs, FinishReason
 
 
@@ -35,3 +37,21 @@ def test_a_request_that_finishes_between_steps_has_all_that_others_have() -> Non
     assert (output.new_token_ids, output.finish_reason, output.stop_reason) == ([], FinishReason.STOP, "stop")
     assert (output.events, output.trace_headers) == (["queued"], {"traceparent": "r"})
     assert not log
+
+
+@pytest.mark.parametrize(
+    ("finished_at", "in_step", "told"),
+    [
+        ([2], [1], {1: [], 2: [STATS]}),
+        ([], [1], {1: [STATS]}),
+        ([], [], {0: [STATS]}),
+    ],
+)
+def test_statistics_are_for_one_client(finished_at: list[int], in_step: list[int], told: dict[int, list[str]]) -> None:
+    """For one that is told of something else anyway, or has outputs; for the first if there is none."""
+    log, outputs = EventLog(), {client: EngineCoreOutputs(outputs=[]) for client in in_step}
+    for client in finished_at:
+        log.finish(finished("r", client))
+    log.write(outputs, CoreHookStats(1, 0.5, 2))
+    pages = {client: [each.kv_transfer_params or {} for each in of.outputs] for client, of in outputs.items()}
+    assert {client: [STATS for page in of if STATS in page] for client, of in pages.items()} == told

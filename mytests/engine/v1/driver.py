@@ -135,7 +135,7 @@ class V1Driver(Driver):
         scheduler.branches = scheduler._injection._branches = branches = _Branches()
         caches = _caches(self.runner)
         evict, find, free = scheduler._evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
-        allocate = scheduler.allocate_injected
+        allocate, block = scheduler.allocate_injected, scheduler.block_sequence
 
         def note_loss(request: Request) -> None:
             branch = branches.seen.get(request.request_id)
@@ -159,7 +159,17 @@ class V1Driver(Driver):
                 note_loss(child.sequence.request)
             return has_slots
 
+        def note_preempted(request: Request) -> None:
+            # It was while the token was in flight that has ended it, or at which it waits.
+            if not request.num_computed_tokens:
+                note_loss(request)
+
+        def note_blocked(branch: V1Branch) -> None:
+            note_preempted(branch.sequence.request)
+            block(branch)
+
         def note_end(request: Request, *args: Any, **kwargs: Any) -> Any:
+            note_preempted(request)
             (table,) = scheduler.kv_cache_manager.get_block_ids(request.request_id)
             name = _told(request.request_id) if request.request_id in branches.seen else NO_HOOK
             num_tokens = min(num_written(request), len(table) * scheduler.block_size)
@@ -168,6 +178,7 @@ class V1Driver(Driver):
 
         scheduler._get_local_prefix_cache_hit, scheduler._free_request = note_start, note_end
         scheduler.allocate_injected, scheduler._evict = note_room, note_evicted
+        scheduler.block_sequence = note_blocked
 
     def cached_blocks(self) -> set[int]:
         blocks = self.scheduler.kv_cache_manager.block_pool.blocks
