@@ -136,6 +136,10 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
         drawn = replace(drawn, prompt_logprobs=None)
     if setup.of_children.grammar is not None:
         drawn = replace(drawn, min_tokens=0, ignore_eos=False)
+    if setup.of_children.ignore_eos:
+        drawn = replace(drawn, spaces_between_special_tokens=True)
+    if not setup.of_children.spaces_between_special_tokens:
+        drawn = replace(drawn, ignore_eos=False)
     if not DIALECT.become_processors:
         drawn = _without_rivals(drawn, setup.of_children)
     return replace(request, params=drawn, priority=request.priority * (setup.scheduling_policy == "priority"))

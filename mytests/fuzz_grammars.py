@@ -75,5 +75,7 @@ def grammars() -> st.SearchStrategy[Grammar]:
     regex = st.tuples(parts, st.lists(st.booleans(), min_size=3, max_size=3), backend).map(
         lambda drawn: Grammar("regex", tuple(drawn[0]), tuple(drawn[1][: len(drawn[0])]), drawn[2])
     )
-    texts = st.lists(words, min_size=1, max_size=3, unique=True).map(tuple)
+    # Outlines never gets to a text that begins with one before it: in its expressions the first one that fits counts.
+    longest_first = st.lists(words, min_size=1, max_size=3, unique=True).map(lambda drawn: sorted(drawn, key=len)[::-1])
+    texts = longest_first.map(tuple)
     return regex | st.builds(Grammar, st.sampled_from(["choice", "json"]), texts, st.just(()), backend)

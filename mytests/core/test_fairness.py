@@ -213,7 +213,6 @@ def test_where_kv_is_short_what_goes_on_goes_first() -> None:
     """Before what has yet to begin: a tree that ends frees what it holds."""
     waiting = Waiting(num_slots_each=2)
     roots = {name: waiting.tree(name, 3) for name in "rs"}
-    waiting.queue.num_arrived = 2
     assert waiting.admit(2) == ["r_child_0", "s_child_0"]
     for name in ("r", "s"):
         waiting.queue.stop(name)
