@@ -104,7 +104,7 @@ class TreeQueue(Generic[T]):
         self._note_waiting(share, item)
 
     def appendleft(self, branch: Branch[Any] | None, item: T) -> None:
-        """Let ``item`` wait before the others of its tree: it has begun."""
+        """Let ``item``, which has begun, wait before others of its tree, and its tree before those with its key."""
         share = self._begin_again(branch, item)
         queue = share.own if _is_own(branch) else share.children
         queue[item] = -next(self._numbers)

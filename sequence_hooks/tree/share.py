@@ -125,7 +125,7 @@ class Share(Generic[T]):
         return None if queue is None else next(iter(queue))
 
     @property
-    def next_queue(self) -> "Line[T] | None":
+    def next_queue(self) -> Line[T] | None:
         """The queue from which something is admitted next."""
         children, children_without_kv = (
             (self.children, self.children_without_kv) if self.has_child_room else (_NONE, _NONE)
@@ -133,7 +133,7 @@ class Share(Generic[T]):
         return self.own or children or self.own_without_kv or children_without_kv or None
 
     @property
-    def queues(self) -> "tuple[Line[T], ...]":
+    def queues(self) -> tuple[Line[T], ...]:
         """All that waits, in order."""
         return self.own, self.children, self.own_without_kv, self.children_without_kv
 
@@ -147,7 +147,7 @@ class Share(Generic[T]):
         return chain(*self.queues)
 
 
-_NONE: "Line[Any]" = OrderedDict()
+_NONE: Line[Any] = OrderedDict()
 
 Entry = tuple[Key, int, int, Share[T]]
 """A key, the place of what is admitted next, a number that no other entry has, and the tree."""
