@@ -56,6 +56,20 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("each_mode")
+def test_one_that_runs_alone_is_not_preempted_for_itself() -> None:
+    """It would begin again and come as far, for ever; what waits gives up KV for it, under "preserve" too."""
+    prefix = tuple(map(ord, "##"))
+    hooks = dataclasses.replace(SYNC_HOOKS, blocked_kv_policy="preserve", child_prefix_token_ids=prefix)
+    layers = ("full", "state")
+    engine = SurgicalEngine(hooks, layers=layers, num_blocks=17, max_model_len=32, max_num_batched_tokens=2)
+    for name, length in {"r": 9, "s": 12}.items():
+        engine.add(name, prompt=name * length)
+    children = {f"{name}_child_{number}": name.upper() * 16 for name in "rs" for number in range(2)}
+    engine.run(plan(r="!!.yz", s="!!.yz", **children))
+    engine.assert_empty()
+
+
+@pytest.mark.usefixtures("each_mode")
 def test_no_kv_survives_a_reset_of_upstreams_cache() -> None:
     """With new weights, say: whoever runs, is BLOCKED or has a fork computes its context anew, and nothing is lost."""
     engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=2)

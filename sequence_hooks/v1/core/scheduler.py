@@ -476,7 +476,8 @@ class HookScheduler(ReleaseScheduler):
 
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
-        is_last_resort = not self.running
+        # One that runs alone would be preempted for itself, and come as far again.
+        is_last_resort = all(each is request for each in self.running)
         # New requests wait for long before they take KV that others would recompute.
         is_of_a_tree, has_waited = self._is_of_a_tree(request), self._slots.shortage.is_too_long
         may_evict = request.status == RequestStatus.RUNNING or is_of_a_tree or has_waited
