@@ -12,19 +12,6 @@ from mytests.rules.injecting import SYNC_INJECT, prefilled
 from vllm.core.hooked_sequence import injected_into
 
 
-def test_a_parent_without_kv_is_recomputed() -> None:
-    """The KV kept from its children is freed too, and nothing is injected."""
-    engine = engine_with_kv(SYNC_INJECT)
-    group = engine.add(prompt="prompt")
-    script = plan(r="!.z", r_child_0="ABCDE")
-    engine.run_until(lambda: bool(engine.scheduler._kept), script)
-    engine.scheduler.evictor.evict_all(group)
-    engine.run(script)
-    assert (finished(engine).text, prefilled(engine)) == ("ABCDEz", [6 + 2 + 5])
-    assert engine.num_injected() == 0
-    engine.assert_empty()
-
-
 def test_kept_kv_is_given_up_before_a_running_group_is_preempted() -> None:
     """The tokens of one child are then prefilled, and those of its sibling are still copied."""
     engine = engine_with_kv(num_blocks=10, max_model_len=64)

@@ -81,6 +81,10 @@ class BaseEngine(SteppedEngine[Output]):
         """The physical blocks of a sequence."""
 
     @abstractmethod
+    def evict(self, request_id: str) -> None:
+        """Let a BLOCKED sequence give up all its KV."""
+
+    @abstractmethod
     def num_sampled(self, request_id: str) -> int:
         """The number of output tokens that a sequence has sampled itself, as the scheduler knows."""
 

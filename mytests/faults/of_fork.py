@@ -176,6 +176,19 @@ FORK = (
         BOTH,
     ),
     Fault(
+        "kept-by-nobody-else",
+        (
+            Edit(
+                "sequence_hooks.tree.rules:is_awaited",
+                "parent.wait.numbers is None or child.number in parent.wait.numbers",
+                "True",
+            ),
+        ),
+        "A parent that has given up its KV prefills the results of those, too, that it has not waited for.",
+        surgical("mytests/rules/test_named_waits.py::TestKV::test_a_parent_that_loses_its_kv_prefills_what_is_named"),
+        BOTH,
+    ),
+    Fault(
         "joined-with-siblings",
         (
             Edit(
@@ -215,7 +228,7 @@ FORK = (
         surgical(
             "mytests/core/test_rules.py::TestKeptKV",
             "mytests/rules/test_injection.py::TestEnds::test_nothing_is_kept_of_an_aborted_child",
-            "mytests/v1/test_injection.py::TestKept::test_nothing_is_kept_of_a_child_that_ends_with_an_error",
+            "mytests/v1/test_kept_kv.py::test_nothing_is_kept_of_a_child_that_ends_with_an_error",
         ),
         BOTH,
     ),

@@ -11,13 +11,20 @@ CHECKS = "mytests/v1/test_checks.py"
 IMAGES = "mytests/v1/test_images.py"
 
 KV_TRAPS = (
-    # An engine with a model would spin without an end.
+    # In these two an engine with a model would spin without an end.
     undoing(
         "KV of a request that does not run",
         "nobody-gives-up-kv",
         "Where BLOCKED sequences hold all KV, no sequence goes on.",
         (Edit(f"{SCHEDULER}._allocate_slots", "while blocks is None and", "while False and"),),
         surgical(f"{CORNERS}::test_a_joined_sequence_gives_up_kv_for_another_one"),
+    ),
+    undoing(
+        "what lacks room is preempted last of all for itself",
+        "preempted-for-itself",
+        "A sequence that runs alone begins again and comes as far, for ever, while others wait with KV.",
+        (Edit(f"{SCHEDULER}._evict_for", "all(each is request for each in self.running)", "not self.running"),),
+        surgical(f"{CORNERS}::test_one_that_runs_alone_is_not_preempted_for_itself"),
     ),
     undoing(
         "with asynchronous scheduling a token may arrive",

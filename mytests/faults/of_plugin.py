@@ -6,7 +6,7 @@ from mytests.faults.of_fork import fuzzed
 
 CORE = "sequence_hooks.v1.core"
 SELFCHECK = "mytests/v1/test_selfcheck.py::test_a_planted_fault_is_reported"
-KEPT = "mytests/v1/test_injection.py::TestKept"
+KEPT = "mytests/v1/test_kept_kv.py"
 
 FUZZED = (
     Fault(

@@ -193,6 +193,18 @@ class TestEnds:
         output = completed(SurgicalEngine(SYNC_INJECT, max_model_len=16), r="!!.z", r_child_0="ABC", r_child_1="DEFGH")
         assert (output.text, output.finish_reason) == ("ABC\nDEF", "length")
 
+    def test_a_parent_without_kv_is_recomputed(self) -> None:
+        """Nothing is injected."""
+        engine = SurgicalEngine(SYNC_INJECT)
+        engine.add(prompt="prompt")
+        script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9)
+        engine.run_until(lambda: bool(engine.scheduler._kept) and engine.statuses()["r"] == "BLOCKED", script)
+        engine.evict("r")
+        engine.run(script)
+        assert (finished(engine).text, prefilled(engine)) == ("ABCDE\n" + "V" * 9 + "z", [6 + 3 + 15])
+        assert not moves(engine)
+        engine.assert_empty()
+
 
 class TestPrefixCache:
     @pytest.mark.parametrize(("end", "is_finished"), ENDS.values(), ids=ENDS)

@@ -165,6 +165,21 @@ class TestKV:
         assert len(finished(engine).children) == 2
         engine.assert_empty()
 
+    @pytest.mark.parametrize("others", [{"r_child_0", "r_child_1"}, {"r_child_1"}], ids=["before", "afterwards"])
+    def test_a_parent_that_loses_its_kv_prefills_what_is_named(self, others: set[str]) -> None:
+        """What is kept of the sibling is injected at its own join, whenever it has ended."""
+        engine = SurgicalEngine(naming(child_merge_strategy="kv_inject"))
+        engine.add()
+        tokens = plan(r="!!1*bcdefg0*z", r_child_0="ABCD", r_child_1="VWXYZ" * 2)
+        engine.run_until(
+            lambda: engine.queues()["blocked"] == ["r"] and engine.statuses().keys() == {"r"} | others, tokens
+        )
+        engine.evict("r")
+        engine.run(tokens)
+        assert finished(engine).text == "1*" + "VWXYZ" * 2 + "bcdefg0*ABCDz"
+        assert (prefilled(engine), len(moves(engine))) == ([6 + 4 + 10, 2], 3)
+        engine.assert_empty()
+
     @pytest.mark.parametrize("num_blocks", [9, 10, 11, 12, 14, 20])
     @pytest.mark.parametrize("merge", ["kv_inject", "concatenate"])
     def test_under_pressure_it_is_the_same(self, merge: str, num_blocks: int) -> None:

@@ -288,10 +288,20 @@ def keeps_kv(child: Branch[Any]) -> bool:
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
     goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces and not parent.ends_at_join
-    # It gets the KV of those that it does not wait for now at a later join, when it has its own again.
-    is_awaited = parent.wait.numbers is None or child.number in parent.wait.numbers
-    has_lost_kv = parent.phase == "blocked" and is_awaited and not parent.sequence.num_computed_tokens
+    has_lost_kv = is_awaited(child) and not parent.sequence.num_computed_tokens
     return has_result and goes_on and not has_lost_kv
+
+
+def is_awaited(child: Branch[Any]) -> bool:
+    """Whether the parent of a child is BLOCKED until its result is there.
+
+    A parent that has given up its KV prefills such results. It gets the KV of its other children at a later join, when
+    it has its own again.
+    """
+    parent = child.parent
+    if parent is None or parent.phase != "blocked":
+        return False
+    return parent.wait.numbers is None or child.number in parent.wait.numbers
 
 
 def needs_kv(child: Branch[Any]) -> bool:

@@ -203,6 +203,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     def blocks_of(self, request_id: str) -> list[int]:
         return self.block_table(self.request_of(request_id))
 
+    def evict(self, request_id: str) -> None:
+        self.scheduler.evictor.evict_all(self.request_of(request_id))
+
     def num_sampled(self, request_id: str) -> int:
         return sampling_of(self.request_of(request_id)).num_sampled
 

@@ -171,7 +171,6 @@ class Injection:
     def stop(self, request: Request) -> list[Request]:
         """Drop what is still to be copied and computed for a request that loses its KV; return its glue."""
         self.copies.pop(request, None)
-        self._kept.release_children(request)
         return self._forget([glue.request_id for glue in self._glue_of.get(request, ())])
 
     def without_glue(self, requests: Iterable[Request]) -> list[Request]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.injection import Source
-from sequence_hooks.tree.rules import needs_kv
+from sequence_hooks.tree.rules import is_awaited, needs_kv
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -78,6 +78,13 @@ class KeptKV:
         """Give back what is kept of those children of ``parent`` which are to be joined at no later join."""
         for child in list(self._children.get(parent, ())):
             if not needs_kv(self._by_child[child].branch):
+                self.release(child)
+
+    def release_lost(self, parent: Request) -> None:
+        """Give back what a ``parent`` that gives up its own KV cannot use: of those it waits for, or has been given."""
+        for child in list(self._children.get(parent, ())):
+            branch = self._by_child[child].branch
+            if is_awaited(branch) or not needs_kv(branch):
                 self.release(child)
 
     def release(self, child: str) -> bool:

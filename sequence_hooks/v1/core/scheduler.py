@@ -304,6 +304,7 @@ class HookScheduler(ReleaseScheduler):
             self._leave(request)
             self._forks.release(request.request_id)
             self._remove(self._injection.stop(request))
+            self._kept.release_children(request)
             if branch.phase != "finished":
                 self.driver.abort(branch)
             if self.driver.keeps_kv(branch):
@@ -497,6 +498,7 @@ class HookScheduler(ReleaseScheduler):
         request = candidate.holder
         if not self._kept.release(request.request_id):
             self._remove(self._injection.stop(request))
+            self._kept.release_lost(request)
             # Upstream's, which waits until no step in flight writes to the blocks.
             self._free_request_blocks(request)
             request.num_computed_tokens = 0
