@@ -52,7 +52,7 @@ def model_folder(architecture: str = LLAMA) -> Path:
 def fill_with_noise(values: torch.Tensor) -> None:
     """Fill with the same numbers each time, larger than any that the model computes."""
     if values.is_floating_point():
-        values.normal_(0, 10, generator=torch.Generator().manual_seed(0))
+        values.normal_(0, 10, generator=torch.Generator(values.device).manual_seed(0))
     else:
         # Bytes of states: read as a number of any type, 12 or so.
         values.fill_(0x41)

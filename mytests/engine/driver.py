@@ -137,4 +137,4 @@ def read_kv(caches: Sequence[tuple[TokenView, TokenView]], table: Sequence[int],
     """The KV of the first ``num_tokens`` of a block table, layer by layer; ``caches`` are their keys and values."""
     places = [slot_of(table, BLOCK_SIZE, index) for index in range(num_tokens)]
     slots = torch.tensor(places, dtype=torch.int64)
-    return [KV(keys.read(slots), values.read(slots)) for keys, values in caches]
+    return [KV(keys.read(slots).cpu(), values.read(slots).cpu()) for keys, values in caches]
