@@ -2,21 +2,28 @@
 """The text of the fuzzer's tokens, and where a stop string ends it."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from mytests.engine.dialect import DIALECT
 from mytests.fuzz_model import EOS, word
 from mytests.fuzz_params import Params
 
+_SPECIAL = frozenset({EOS, 0})
+
 
 def piece(token: int, params: Params) -> str:
     """What a token adds to the text of its sequence."""
-    is_hidden = not params.detokenize or (params.skip_special_tokens and token in (EOS, 0))
+    is_hidden = not params.detokenize or (params.skip_special_tokens and token in _SPECIAL)
     return "" if is_hidden else f" {word(token)}"
 
 
 def pieces(tokens: Sequence[int], params: Params, prompt: Sequence[int]) -> list[str]:
     """What each of ``tokens`` adds to the text of a sequence with this prompt."""
     added = [piece(token, params) for token in tokens]
+    if DIALECT.joins_special_tokens and not params.spaces_between_special_tokens:
+        for index, pair in enumerate(pairwise(tokens), 1):
+            if _SPECIAL.issuperset(pair):
+                added[index] = added[index].lstrip()
     if not any(piece(token, params) for token in prompt):
         # A text does not begin with what separates its words.
         first = next((index for index, text in enumerate(added) if text), None)

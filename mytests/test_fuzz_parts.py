@@ -4,7 +4,8 @@
 import pytest
 import torch
 
-from mytests.fuzz_model import EOS
+from mytests.engine.dialect import DIALECT
+from mytests.fuzz_model import EOS, word
 from mytests.fuzz_params import Params
 from mytests.fuzz_sampling import Cut
 from mytests.fuzz_text import num_tokens_before, pieces
@@ -37,6 +38,12 @@ class TestText:
     def test_only_what_follows_a_text_begins_with_a_space(self, prompt: tuple[int, ...], texts: list[str]) -> None:
         """Special tokens that are left out are no text."""
         assert pieces((7, EOS, 8), self.HIDING, prompt) == texts
+
+    def test_special_tokens_in_a_row_may_have_no_spaces(self) -> None:
+        """Where one follows another; an engine of V0 writes them all the same."""
+        joined = "w000" if DIALECT.joins_special_tokens else " w000"
+        params = Params(spaces_between_special_tokens=False)
+        assert pieces((7, EOS, 0, 8, 0), params, (9,)) == [" w007", f" {word(EOS)}", joined, " w008", " w000"]
 
     @pytest.mark.parametrize(("cut", "num_tokens"), [(0, 0), (1, 1), (4, 1), (5, 3), (9, 3)])
     def test_tokens_that_begin_before_a_cut(self, cut: int, num_tokens: int) -> None:

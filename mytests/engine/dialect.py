@@ -44,6 +44,9 @@ class Dialect:
     stop_strings_within_stop_tokens: bool
     """Whether a stop string is looked for in the text of a token that has ended its sequence, where that is kept."""
 
+    joins_special_tokens: bool
+    """Whether special tokens in a row can be written without spaces."""
+
     has_cached_prompt_logprobs: bool
     """Whether a request may ask for prompt logprobs on an engine with prefix caching."""
 
@@ -99,6 +102,7 @@ V0 = Dialect(
     least_adapter=0,
     stops_within_grammars=True,
     stop_strings_within_stop_tokens=False,
+    joins_special_tokens=False,
     has_cached_prompt_logprobs=False,
     has_adapted_prompt_logprobs=True,
     least_chunk=(8, 16),
@@ -133,6 +137,7 @@ V1 = Dialect(
     least_adapter=1,
     stops_within_grammars=False,
     stop_strings_within_stop_tokens=True,
+    joins_special_tokens=True,
     has_cached_prompt_logprobs=True,
     # Upstream applies an adapter of the head to as many rows as are sampled.
     has_adapted_prompt_logprobs=False,
