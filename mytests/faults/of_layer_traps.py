@@ -32,6 +32,13 @@ LAYER_TRAPS = (
         surgical(f"{STATES}::test_a_parent_goes_on_from_its_state"),
     ),
     undoing(
+        "the first model runner remembers which block has a request's state",
+        "a-state-is-looked-for-where-it-was",
+        "A parent whose KV was evicted goes on from another one's state, or from a block that it does not have.",
+        (Edit("sequence_hooks.v1.worker.states:forget", "", "return"),),
+        surgical(f"{STATES}::test_an_evicted_parent_goes_on_from_the_state_that_is_found"),
+    ),
+    undoing(
         "full blocks that a request begins with",
         "a-forks-blocks-are-not-in-the-cache",
         "The engine ends where a parent fills a block that its child has entered in the prefix cache.",

@@ -134,6 +134,19 @@ class TestStates:
         assert (join.num_prefill, finished(engine).text) == (12 if engine.is_async else 1, "abc")
         engine.assert_empty()
 
+    def test_an_evicted_parent_goes_on_from_the_state_that_is_found(self, layers: tuple[str, ...]) -> None:
+        """Where its KV ends now, and not where its state was, though no step that computed anything has said so."""
+        engine = SurgicalEngine(replace(SYNC_HOOKS, sync_resume="manual"), layers=layers)
+        engine.add(prompt="p" * 10)
+        script = plan(r="abcdefg.z")
+        engine.run_until(engine.is_waiting_for_callers, script)
+        engine.step(script)
+        engine.evict("r")
+        engine.resume("r", "tool")
+        engine.run(script)
+        assert finished(engine).text == "abcdefgtoolz"
+        engine.assert_empty()
+
     def test_nobody_gives_up_kv_for_a_state_that_is_not_written_yet(self, layers: tuple[str, ...]) -> None:
         """Two children begin alike, and the second one waits for a step. Their BLOCKED parent keeps its KV."""
         alone: dict[str, Any] = {

@@ -54,15 +54,18 @@ class PretendedStates:
         read = [self._blocks.get(source, 0) for source, _ in pairs]
         self._blocks.update(zip((destination for _, destination in pairs), read, strict=True))
 
-    def compute(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
+    def compute(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, found_at: int) -> None:
         """Go on with a context from ``start`` on.
 
+        Args:
+            found_at: The index of the block whose state the model reads, if there are tokens before.
+
         Raises:
-            AssertionError: the block of the token before does not have the state after it, or is another one's.
+            AssertionError: that block does not have the state after the token before.
         """
         state = hash(())
         if start:
-            before = table[(start - 1) // self._block_size]
+            before = table[found_at] if found_at < len(table) else 0
             state = self._blocks.get(before, 0)
             expected = _state_after(tokens[:start])
             assert before and state == expected, f"{name} goes on after {start} tokens, and block {before} has others"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of upstream's two model runners, the methods that the plug-in extends: they prepare the positions of a step."""
+"""Of upstream's two model runners, what the plug-in extends: positions of a step, and where states are."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from vllm.v1.core.sched.output import SchedulerOutput
+from sequence_hooks.v1.worker import states
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 
 
 class FirstRunner:
@@ -24,6 +25,9 @@ class FirstRunner:
         self.positions = torch.zeros(0, dtype=torch.int64)
         self.mrope_positions = SimpleNamespace(gpu=self.positions)
         self.input_batch = SimpleNamespace(req_ids=[])
+        self.mamba_state_idx: dict[str, int] = {}
+        self._requests: set[str] = set()
+        states.attach(self)
 
     def take_in(self, output: SchedulerOutput) -> None:
         """Learn of a step."""
@@ -37,11 +41,31 @@ class FirstRunner:
         self._prepare_inputs(output, num_scheduled_tokens=_counts(output))
         return self.mrope_positions.gpu if self._num_dims else self.positions
 
+    def find_state(self, request_id: str, start: int, end: int, block_size: int) -> int:
+        """The index of the block with a request's state before a step that computes its tokens from start to end.
+
+        It is looked for where the step before has left it.
+        """
+        before = self.mamba_state_idx.get(request_id, (start - 1) // block_size)
+        self.mamba_state_idx[request_id] = (end - 1) // block_size
+        return before
+
     def sample(self) -> torch.Tensor | None:
         """The positions that the sampler reads, of all tokens of the step; None if it reads none."""
         return None
 
-    def _update_states(self, scheduler_output: SchedulerOutput) -> None: ...
+    def _update_states(self, scheduler_output: SchedulerOutput) -> None:
+        self._requests -= scheduler_output.finished_req_ids
+        for new in scheduler_output.scheduled_new_reqs:
+            if new.req_id in self._requests:
+                self._update_streaming_request(new.req_id, new)
+            self._requests.add(new.req_id)
+        if scheduler_output.total_num_scheduled_tokens:
+            resumed = scheduler_output.scheduled_cached_reqs.resumed_req_ids
+            for name in resumed.union(scheduler_output.finished_req_ids, scheduler_output.preempted_req_ids or ()):
+                self.mamba_state_idx.pop(name, None)
+
+    def _update_streaming_request(self, req_id: str, new_req_data: NewRequestData) -> None: ...
 
     def _prepare_inputs(self, scheduler_output: SchedulerOutput, num_scheduled_tokens: np.ndarray) -> None: ...
 
@@ -69,6 +93,10 @@ class SecondRunner:
         self.prepare_attn(self._batch)
         of_model: torch.Tensor | None = self.model_state.prepare_inputs(self._batch, None).get("positions")
         return positions if of_model is None else of_model
+
+    def find_state(self, request_id: str, start: int, end: int, block_size: int) -> int:
+        """See `FirstRunner`; it is looked for where the computed tokens end."""
+        return (start - 1) // block_size
 
     def sample(self) -> torch.Tensor | None:
         """See `FirstRunner`."""

@@ -162,9 +162,10 @@ class SimulatedWorker:
         tables = self.tables[request_id]
         for group, layer, kv in self._attention:
             kv.check(request_id, tokens[:end], tables[group], start, first_seen(layer, start))
+        state_at = self.runner.find_state(request_id, start, end, self.block_size)
         for table, cache in zip(tables, self.caches, strict=True):
             if isinstance(cache, PretendedStates):
-                cache.compute(request_id, tokens[:end], table, start)
+                cache.compute(request_id, tokens[:end], table, start, state_at)
         if end < len(tokens):
             return []
         tokens.append(choose(request_id, tokens))

@@ -4,7 +4,7 @@
 from typing import Any
 
 from sequence_hooks.v1.settings import special_kwargs_of
-from sequence_hooks.v1.worker import cpu_seeds, injection, seeds
+from sequence_hooks.v1.worker import cpu_seeds, injection, seeds, states
 from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
 from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 
@@ -21,6 +21,7 @@ def attach(model_runner: Any) -> None:
     batch = getattr(model_runner, "input_batch", None)
     if batch is not None:
         seeds.attach(model_runner)
+        states.attach(model_runner)
         if model_runner.device.type == "cpu":
             cpu_seeds.attach(model_runner)
         batch.logitsprocs.non_argmax_invariant.append(PriorOutputTokens(model_runner.device))
