@@ -8,9 +8,10 @@ import pytest
 from hypothesis.stateful import invariant
 
 from mytests.engine.surgical import SurgicalEngine
+from mytests.kv_walks import KVWalks
 from mytests.reference import REPLACING
 from mytests.tiers import sizes
-from mytests.walks import Draw, Walks, walk
+from mytests.walks import Draw, walk
 from vllm.config import SpecialKwargs
 from vllm.core.hooked_sequence import num_alike
 from vllm.sequence import SequenceGroup
@@ -18,7 +19,7 @@ from vllm.sequence import SequenceGroup
 pytestmark = pytest.mark.no_cover
 
 
-class V0Walks(Walks):
+class V0Walks(KVWalks):
     """With swap space and adapters."""
 
     seen: ClassVar[Counter[str]] = Counter()

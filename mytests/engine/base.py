@@ -81,6 +81,10 @@ class BaseEngine(SteppedEngine[Output]):
         """The physical blocks of a sequence."""
 
     @abstractmethod
+    def blocked_with_kv(self) -> list[str]:
+        """The BLOCKED sequences that have KV on the device."""
+
+    @abstractmethod
     def evict(self, request_id: str) -> None:
         """Let a BLOCKED sequence give up all its KV."""
 

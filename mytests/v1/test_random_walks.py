@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import pytest
 
 from mytests.engine.surgical import CHILD, SurgicalEngine
+from mytests.kv_walks import KVWalks
 from mytests.reference import REPLACING
 from mytests.tiers import sizes
 from mytests.v1.releases import IS_REFERENCE
-from mytests.walks import Draw, Walks, walk
+from mytests.walks import Draw, walk
 from sequence_hooks import SpecialKwargs
 
 MUST_ARISE = {
@@ -24,7 +25,7 @@ SHORT, LONG = 45 if IS_REFERENCE else 25, 400
 """Walks of a machine in `make test`, which reach the most of what they must, and in `make test-all`."""
 
 
-class V1Walks(Walks):
+class V1Walks(KVWalks):
     """With any number of blocks that fits one context, of slots, and of tokens a step, and steps in flight."""
 
     seen: ClassVar[Counter[str]] = Counter()

@@ -203,6 +203,10 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     def blocks_of(self, request_id: str) -> list[int]:
         return self.block_table(self.request_of(request_id))
 
+    def blocked_with_kv(self) -> list[str]:
+        is_on_device = self.scheduler._blocks.is_on_device
+        return [group.request_id for group in self.scheduler.blocked if is_on_device(group.first_seq)]
+
     def evict(self, request_id: str) -> None:
         self.scheduler.evictor.evict_all(self.request_of(request_id))
 

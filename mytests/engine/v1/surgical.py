@@ -176,6 +176,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         tables = self.scheduler.kv_cache_manager.get_block_ids(request_id)
         return [block for table in tables for block in table if block]
 
+    def blocked_with_kv(self) -> list[str]:
+        return [name for name, request in self.scheduler.blocked.items() if request.num_computed_tokens]
+
     def evict(self, request_id: str) -> None:
         self.scheduler._evict(self.scheduler.evictor.candidate(self.scheduler.blocked[request_id]))
 
