@@ -8,6 +8,7 @@ rules (`mytests.fuzz_oracle`), all tokens and logprobs against the model (`mytes
 import argparse
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 
 import mytests.drawing
 import mytests.environment  # noqa: F401  Before the engine is imported.
@@ -160,6 +162,9 @@ def fuzz(
         try:
             total += replay(history)
         except Exception as error:
+            if failed and _place_of(error) != _place_of(failed[0][1]):
+                # Made smaller, it fails in another way, and that is not what was found.
+                return
             failed.append((history, error))
             raise
 
@@ -170,14 +175,20 @@ def fuzz(
     while not is_over():
         try:
             _round(attempt, among, first_seed * 1_000_003 + number, shrinks)
-        except BaseException:
+        except BaseException as told:
             if not failed:
                 raise
-            # Hypothesis tells only that a history is flaky where it did not fail again.
-            history, error = failed[-1]
+            # Of what does not fail again, only the first one came to a process in which nothing had failed.
+            history, error = failed[0 if isinstance(told, Flaky) else -1]
             raise Failure(history) from error
         number += 1
     return total
+
+
+def _place_of(error: Exception) -> tuple[str, int | None]:
+    """The line that has raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return frame.filename, frame.lineno
 
 
 def _round(attempt: Any, among: st.SearchStrategy[History], number: int, shrinks: bool) -> None:

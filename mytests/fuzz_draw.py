@@ -111,8 +111,8 @@ def _consistent(drawn: Params) -> Params:
         drawn = replace(drawn, temperature=1.0, seed=5)
     if not drawn.detokenize:
         drawn = replace(drawn, stop=())
-    if drawn.ignore_eos:
-        # There may be several in a row, and `mytests.fuzz_text.piece` does not know what is before a token.
+    if drawn.ignore_eos and not DIALECT.joins_special_tokens:
+        # There may be several in a row, whose texts depend on what is before them.
         drawn = replace(drawn, spaces_between_special_tokens=True)
     return _without_rivals(drawn, drawn)
 
@@ -136,10 +136,11 @@ def _together(request: Request, setup: Setup, stream: str) -> Request:
         drawn = replace(drawn, prompt_logprobs=None)
     if setup.of_children.grammar is not None:
         drawn = replace(drawn, min_tokens=0, ignore_eos=False)
-    if setup.of_children.ignore_eos:
-        drawn = replace(drawn, spaces_between_special_tokens=True)
-    if not setup.of_children.spaces_between_special_tokens:
-        drawn = replace(drawn, ignore_eos=False)
+    if not DIALECT.joins_special_tokens:
+        if setup.of_children.ignore_eos:
+            drawn = replace(drawn, spaces_between_special_tokens=True)
+        if not setup.of_children.spaces_between_special_tokens:
+            drawn = replace(drawn, ignore_eos=False)
     if not DIALECT.become_processors:
         drawn = _without_rivals(drawn, setup.of_children)
     return replace(request, params=drawn, priority=request.priority * (setup.scheduling_policy == "priority"))

@@ -12,7 +12,7 @@ from mytests.engine.dialect import DIALECT
 from mytests.faults import fault_named
 from mytests.faults.fault import HERE
 from mytests.faults.planting import planted
-from mytests.fuzz import History, Tally, fuzz
+from mytests.fuzz import Failure, History, Request, Setup, Tally, fuzz, replay
 from mytests.fuzz_draw import histories
 from mytests.fuzz_tally import MIN_HISTORIES, MIN_JOINS
 from mytests.fuzz_trials import SECONDS, first_failure, short_run
@@ -91,6 +91,50 @@ def test_a_planted_fault_is_found(name: str, among: st.SearchStrategy[Any], mess
         if name not in FAILS_ONCE:
             with pytest.raises(type(cause)):
                 exec(failure.script)
+
+
+def test_an_engine_that_cannot_be_opened_leaves_nothing_to_the_next() -> None:
+    """Such as process groups without that of the experts."""
+    architecture = "qwen3_moe" if "qwen3_moe" in DIALECT.architectures else "qwen3"
+    with pytest.raises(ValueError, match="KV cache"):
+        replay(History(Setup(spare_blocks=-3), (Request(),)))
+    assert replay(History(Setup(architecture=architecture), (Request(),))).histories == 1
+
+
+class TestWhatIsTold:
+    """Of a failing history, once it has been made smaller."""
+
+    def test_it_fails_in_the_way_that_was_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Although smaller ones fail in others."""
+        failed: list[History] = []
+
+        def fail(history: History) -> Tally:
+            if len(history.requests) > 1:
+                failed.append(history)
+                raise LookupError
+            if failed:
+                raise OSError
+            return Tally(histories=1)
+
+        monkeypatch.setattr(fuzzer, "replay", fail)
+        with pytest.raises(Failure) as told:
+            fuzz(SECONDS, PLANTED_SEED)
+        assert isinstance(told.value.__cause__, LookupError)
+
+    def test_of_what_does_not_fail_again_the_first_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Later ones ran in a process in which something had failed."""
+        tried: list[History] = []
+
+        def fail(history: History) -> Tally:
+            tried.append(history)
+            if len(tried) < 4:
+                raise LookupError
+            return Tally(histories=1)
+
+        monkeypatch.setattr(fuzzer, "replay", fail)
+        with pytest.raises(Failure) as told:
+            fuzz(SECONDS, PLANTED_SEED)
+        assert told.value.args[0] == tried[0]
 
 
 class TestTheCommand:

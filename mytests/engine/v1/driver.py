@@ -33,6 +33,7 @@ from sequence_hooks.v1.settings import engine_args
 from sequence_hooks.v1.worker.cached_layers import cached_layer
 from sequence_hooks.v1.worker.kv_layout import view_by_token
 from vllm.config import StructuredOutputsConfig
+from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import RequestOutput
 from vllm.platforms.cpu import CpuPlatform
@@ -64,7 +65,12 @@ class V1Driver(Driver):
         )
         with _quickly():
             _close_last()
-            self.engine = LLMEngine.from_engine_args(args)
+            try:
+                self.engine = LLMEngine.from_engine_args(args)
+            except BaseException:
+                # What cannot be opened would leave its process groups to the next one.
+                cleanup_dist_env_and_memory()
+                raise
         _opened.append(self.engine)
         core: Any = self.engine.engine_core
         scheduler, output_processor = core.engine_core.scheduler, self.engine.output_processor
