@@ -156,7 +156,9 @@ class FairScheduler(PriorityScheduler):
         if num_given_up > self._num_given_up or (first is not None and self._num_missing(first) > 0):
             self._num_given_up = num_given_up
             self._shortage.note()
-        self._shortage.begin_step(first)
+        manager = self.block_manager
+        self._shortage.begin_step(first, manager.get_num_free_gpu_blocks(), manager.num_total_gpu_blocks)
+        self.forked.set_order(is_oldest_first=self._shortage.is_tight)
         if self._shortage.is_lasting:
             self.forked.suspend_shares()
         else:
