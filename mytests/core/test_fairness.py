@@ -170,55 +170,18 @@ def test_patience_ends_after_some_steps_with_the_same_head() -> None:
 def test_where_kv_is_short_new_requests_have_more_patience() -> None:
     """It counts as short for some steps after it was; who is at the head for so long waits no longer."""
     shortage = Shortage()
-    shortage.begin_step("a", 4, 8)
+    shortage.begin_step("a")
     assert not shortage.is_lasting
     waits = []
     for _ in range(STEPS_OF_PATIENCE_FOR_KV + 2):
         shortage.note()
-        shortage.begin_step("a", 4, 8)
+        shortage.begin_step("a")
         waits.append(shortage.is_lasting and not shortage.is_too_long)
     assert waits.index(False) == STEPS_OF_PATIENCE_FOR_KV
     for _ in range(STEPS_OF_PATIENCE_FOR_KV):
-        shortage.begin_step("b", 4, 8)
-    shortage.begin_step("b", 4, 8)
+        shortage.begin_step("b")
+    shortage.begin_step("b")
     assert not shortage.is_lasting and not shortage.is_too_long
-
-
-@pytest.mark.parametrize(("num_free", "is_tight"), [(8, False), (4, False), (3, True), (0, True)])
-def test_kv_is_tight_if_less_than_half_of_it_is_free(num_free: int, is_tight: bool) -> None:
-    """Though nobody lacks any yet."""
-    shortage = Shortage()
-    shortage.begin_step(None, num_free, 8)
-    assert (shortage.is_tight, shortage.is_lasting) == (is_tight, False)
-
-
-def test_where_kv_was_short_it_is_tight() -> None:
-    """However much is free now."""
-    shortage = Shortage()
-    shortage.note()
-    shortage.begin_step(None, 8, 8)
-    assert shortage.is_tight
-
-
-def test_the_oldest_tree_goes_first_where_kv_is_tight() -> None:
-    """Whatever it has, and however long others have waited; otherwise the one with less."""
-    waiting = Waiting()
-    for name in "rs":
-        waiting.tree(name, 3)
-    waiting.queue.set_order(is_oldest_first=True)
-    assert waiting.admit(2) == ["r_child_0", "r_child_1"]
-    waiting.queue.set_order(is_oldest_first=False)
-    assert waiting.admit(2) == ["s_child_0", "s_child_1"]
-
-
-def test_the_oldest_tree_goes_before_new_requests_within_its_share_alone() -> None:
-    """As any other tree does."""
-    waiting = Waiting(num_slots_each=2)
-    waiting.tree("r", 3)
-    waiting.queue.set_order(is_oldest_first=True)
-    assert waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)
-    waiting.admit(1)
-    assert not waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)
 
 
 def test_without_shares_the_first_tree_goes_first() -> None:

@@ -32,13 +32,6 @@ WAITS = (
         BOTH,
     ),
     Fault(
-        "all-trees-go-on-where-kv-is-tight",
-        (Edit("sequence_hooks.tree.fairness:TreeQueue.set_order", "", "return"),),
-        "Trees that begin together hold what the others lack, and compute again what they give up.",
-        surgical("mytests/rules/test_fairness.py::TestTrees::test_where_kv_is_tight_they_take_hardly_more_steps"),
-        BOTH,
-    ),
-    Fault(
         "guard-cuts-what-stands-before",
         (Edit("sequence_hooks.protocols.guard:Guard.on_token", "start.text_before + self._right", "self._right"),),
         "Text that shares a token with what a guard puts right is lost.",

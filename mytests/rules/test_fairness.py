@@ -214,21 +214,6 @@ class TestTrees:
         assert all(engine.outputs[name].finished for name in "rstu")
         engine.assert_empty()
 
-    def test_where_kv_is_tight_they_take_hardly_more_steps(self) -> None:
-        """The oldest goes first: if all of them went on at once, each would hold what the others lack."""
-        hooks = dataclasses.replace(BOMB, max_child_depth=2, children_per_promise=2)
-        num_steps = []
-        for num_blocks in (200, 36):
-            engine = SurgicalEngine(hooks, max_num_seqs=6, num_blocks=num_blocks, max_model_len=128)
-            for name in "rstu":
-                engine.add(name)
-            num_steps.append(0)
-            while engine.has_unfinished():
-                engine.step(exploding(*"rstu", length=3))
-                num_steps[-1] += 1
-            engine.assert_empty()
-        assert num_steps[1] < 1.05 * num_steps[0]
-
 
 class TestPriority:
     def test_an_urgent_tree_keeps_its_rows(self) -> None:

@@ -20,9 +20,6 @@ its context, waits after these; among trees, too, so the third number of a tree'
 Children may run for long, so a request that has waited for some steps at the head does not wait for their end: the
 newest child of the tree of which most run is preempted for it (`Patience`, `TreeQueue.most_crowded`). Where KV is
 short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
-
-Where KV is tight, the oldest tree goes before others: what it holds is free again when it ends. If all went on at once,
-each would hold what the others lack. Between trees and new requests nothing changes.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -63,7 +60,6 @@ class TreeQueue(Generic[T]):
         self._crowded: dict[Share[T], None] = {}
         """Those of which more than one sequence runs."""
 
-        self._is_oldest_first = False
         self._contest = Contest(self._next_key)
         self._numbers = count(1)
 
@@ -96,12 +92,6 @@ class TreeQueue(Generic[T]):
     def suspend_shares(self) -> None:
         """Let trees go first whatever they have, and without turns, until slots are divided anew."""
         self._give_each(maxsize)
-
-    def set_order(self, *, is_oldest_first: bool) -> None:
-        """Let the oldest tree go before others, or the one that the shares tell."""
-        if self._is_oldest_first != is_oldest_first:
-            self._is_oldest_first = is_oldest_first
-            self._enter_all()
 
     def begin(self, branch: Branch[Any], item: T) -> None:
         """Let the tree of ``branch``, of which ``item`` is a sequence, be known from now on."""
@@ -181,10 +171,12 @@ class TreeQueue(Generic[T]):
         Of one of which nothing runs, priority does not matter: it may hold KV that the request waits for.
         """
         first = self.first()
-        if first is None or request is None:
-            return first is not None
-        key = self._key_of(first, _has_own_next(first))
-        return key <= request if first.num_running else key[3] <= request[3]
+        if first is None or first.key is None:
+            return False
+        if request is None:
+            return True
+        priority, num_running, _, turn = first.key
+        return (priority, num_running, 0, turn) <= request if first.num_running else turn <= request[3]
 
     def key_of(self, branch: Branch[Any], item: T) -> Key:
         """The key with which ``item``, which is of ``branch``, competes."""
@@ -248,7 +240,7 @@ class TreeQueue(Generic[T]):
         share = self._shares.get(root)
         if share is None:
             limit = None if branch is None else branch.limits.max_running_children
-            share = self._shares[root] = Share(root, limit, self._priority(item), next(self._numbers))
+            share = self._shares[root] = Share(root, limit, self._priority(item))
             share.has_ended = branch is None
         return share
 
@@ -266,10 +258,9 @@ class TreeQueue(Generic[T]):
 
     def _next_key(self, share: Share[T]) -> Key:
         queue = share.next_queue
+        is_own = queue is share.own or queue is share.own_without_kv
+        priority, num_running, _, turn = self._key_of(share, is_own)
         has_kv = queue is share.own or queue is share.children
-        if self._is_oldest_first:
-            return share.priority, 0, int(not has_kv), share.number
-        priority, num_running, _, turn = self._key_of(share, _has_own_next(share))
         return priority, num_running, int(not has_kv), turn
 
     def _key_of(self, share: Share[T], is_own: bool) -> Key:
@@ -277,12 +268,6 @@ class TreeQueue(Generic[T]):
         # What a tree's own sequence does next ends the tree, and does not begin more of it.
         turn = share.turn if self._has_turns and not is_own else 0
         return share.priority, num_running, 0, turn
-
-
-def _has_own_next(share: Share[T]) -> bool:
-    """Whether a tree's own sequence is what is admitted next of it."""
-    queue = share.next_queue
-    return queue is share.own or queue is share.own_without_kv
 
 
 def _is_own(branch: Branch[Any] | None) -> bool:

@@ -48,13 +48,9 @@ class Patience:
 
 class Shortage:
     """Whether KV has been short lately: then trees that have begun come first, as they would compute again what they
-    give up, and new requests have more patience. Before that, it is tight."""
+    give up, and new requests have more patience."""
 
     def __init__(self) -> None:
-        self.is_tight = False
-        """Whether less than half of it is free, or it has been short lately: the oldest tree goes first then, so that
-        few have begun at once, and each finds what it needs to end."""
-
         self.is_lasting = False
         self.is_too_long = False
         """Whether a new request has waited for long enough, and takes what it lacks."""
@@ -66,15 +62,13 @@ class Shortage:
         """Note that there were too few blocks for somebody."""
         self._num_steps_left = STEPS_OF_PATIENCE_FOR_KV
 
-    def begin_step(self, new: Hashable, num_free: int, num_blocks: int) -> None:
+    def begin_step(self, new: Hashable) -> None:
         """Begin a step.
 
         Args:
             new: The new request at the head; None if there is none.
-            num_free: How many of the ``num_blocks`` of KV nobody holds.
         """
         self.is_lasting = self._num_steps_left > 0
-        self.is_tight = self.is_lasting or 2 * num_free < num_blocks
         self._num_steps_left -= self.is_lasting
         self.is_too_long = self._patience.is_over(new if self.is_lasting else None)
 
@@ -82,15 +76,12 @@ class Shortage:
 class Share(Generic[T]):
     """What one tree has waiting and running. Only its `TreeQueue` writes it."""
 
-    def __init__(self, root: Hashable, limit: int | None, priority: int, number: int) -> None:
+    def __init__(self, root: Hashable, limit: int | None, priority: int) -> None:
         self.root = root
         self.limit = limit
         """How many of its children may be admitted at once; None for no limit."""
 
         self.priority = priority
-        self.number = number
-        """A lower one has begun before."""
-
         self.own: Line[T] = OrderedDict()
         """What waits of the root's sequence."""
 

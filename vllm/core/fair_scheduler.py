@@ -156,9 +156,7 @@ class FairScheduler(PriorityScheduler):
         if num_given_up > self._num_given_up or (first is not None and self._num_missing(first) > 0):
             self._num_given_up = num_given_up
             self._shortage.note()
-        manager = self.block_manager
-        self._shortage.begin_step(first, manager.get_num_free_gpu_blocks(), manager.num_total_gpu_blocks)
-        self.forked.set_order(is_oldest_first=self._shortage.is_tight)
+        self._shortage.begin_step(first)
         if self._shortage.is_lasting:
             self.forked.suspend_shares()
         else:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.share import STEPS_OF_PATIENCE, Patience, Shortage
-from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.request import Request
 
 
@@ -17,16 +16,14 @@ class SlotSharing:
         self._trees = trees
         self._patience = Patience(STEPS_OF_PATIENCE)
 
-    def begin_step(self, new: Request | None, num_slots: int, num_others: int, pool: BlockPool) -> None:
+    def begin_step(self, new: Request | None, num_slots: int, num_others: int) -> None:
         """Divide the slots for a step.
 
         Args:
             new: The new request that would be admitted next; None if none would be.
             num_others: How many requests have no tree.
-            pool: The blocks of KV.
         """
-        self.shortage.begin_step(new, pool.get_num_free_blocks(), pool.num_gpu_blocks)
-        self._trees.set_order(is_oldest_first=self.shortage.is_tight)
+        self.shortage.begin_step(new)
         if self.shortage.is_lasting:
             self._trees.suspend_shares()
         else:
