@@ -32,6 +32,18 @@ WAITS = (
         BOTH,
     ),
     Fault(
+        "all-trees-go-on-where-kv-is-tight",
+        (Edit("sequence_hooks.tree.fairness:TreeQueue.go_by_age", "", "return"),),
+        "Trees that begin together hold what the others lack, and compute again what they give up.",
+        surgical("mytests/v1/test_tight_kv.py::test_trees_alone_take_hardly_more_steps"),
+    ),
+    Fault(
+        "no-tree-is-overdue",
+        (Edit("sequence_hooks.tree.age:OrderOfAge.begin_step", "self._patience.is_over(first)", "False"),),
+        "A small tree waits until older ones have ended.",
+        surgical("mytests/v1/test_tight_kv.py::test_a_small_tree_is_served_beside_one_that_explodes"),
+    ),
+    Fault(
         "guard-cuts-what-stands-before",
         (Edit("sequence_hooks.protocols.guard:Guard.on_token", "start.text_before + self._right", "self._right"),),
         "Text that shares a token with what a guard puts right is lost.",

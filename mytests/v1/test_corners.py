@@ -17,7 +17,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-CHILDREN = {"a": "A", "r": "RRRR", "s": "SS"}
+CHILDREN = {"a": "AAA", "r": "R", "s": "S"}
 """What each child of a request samples."""
 
 
@@ -38,7 +38,7 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
     """Nothing runs, and all are joined and need blocks: one in the queue computes its context anew."""
     hooks = dataclasses.replace(SYNC_HOOKS, blocked_kv_policy="preserve")
     engine = SurgicalEngine(hooks, num_blocks=10, max_num_seqs=2, max_model_len=40)
-    for name, length in {"a": 9, "r": 7, "s": 9}.items():
+    for name, length in {"a": 14, "r": 6, "s": 12}.items():
         engine.add(name, prompt=name * length)
     evict, victims = engine.scheduler._evict, []
 
@@ -48,10 +48,10 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(engine.scheduler, "_evict", note)
     children = {f"{name}_child_{number}": text for name, text in CHILDREN.items() for number in range(3)}
-    engine.run(plan(a="x!!!.yz", r="!!!.yz", s="xx!!.yz", **children))
+    engine.run(plan(a="x!!!.yz", r="xx!!!.yz", s="!!!.yz", **children))
     assert victims == ["WAITING"]
     joined = {name: finished(engine, name).text for name in CHILDREN}
-    assert joined == {"a": "xA\nA\nAyz", "r": "RRRR\nRRRR\nRRRRyz", "s": "xxSS\nSSyz"}
+    assert joined == {"a": "xAAA\nAAA\nAAAyz", "r": "xxR\nR\nRyz", "s": "S\nS\nSyz"}
     engine.assert_empty()
 
 

@@ -20,6 +20,9 @@ its context, waits after these; among trees, too, so the third number of a tree'
 Children may run for long, so a request that has waited for some steps at the head does not wait for their end: the
 newest child of the tree of which most run is preempted for it (`Patience`, `TreeQueue.most_crowded`). Where KV is
 short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
+
+Where KV is tight, the plug-in lets the oldest trees go before others (`sequence_hooks.tree.age`). Between trees and new
+requests nothing changes.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -27,6 +30,7 @@ from itertools import chain, count
 from sys import maxsize
 from typing import Any, Generic
 
+from sequence_hooks.tree.age import OrderOfAge
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.contest import Contest
 from sequence_hooks.tree.share import Key, Share, T
@@ -60,6 +64,7 @@ class TreeQueue(Generic[T]):
         self._crowded: dict[Share[T], None] = {}
         """Those of which more than one sequence runs."""
 
+        self._ages = OrderOfAge[T]()
         self._contest = Contest(self._next_key)
         self._numbers = count(1)
 
@@ -93,6 +98,16 @@ class TreeQueue(Generic[T]):
         """Let trees go first whatever they have, and without turns, until slots are divided anew."""
         self._give_each(maxsize)
 
+    def go_by_age(self, num_slots: int) -> None:
+        """Begin a step in which KV is tight: the oldest trees go first."""
+        if self._ages.begin_step(num_slots, len(self._shares)):
+            self._enter_all()
+
+    def go_by_share(self) -> None:
+        """Begin any other step."""
+        if self._ages.end():
+            self._enter_all()
+
     def begin(self, branch: Branch[Any], item: T) -> None:
         """Let the tree of ``branch``, of which ``item`` is a sequence, be known from now on."""
         self._share_of(branch, item)
@@ -125,7 +140,7 @@ class TreeQueue(Generic[T]):
         if share is not None:
             for queue in share.queues:
                 queue.pop(item, None)
-            self._contest.enter(share)
+            self._enter(share)
             self._forget(share)
 
     def start(self, branch: Branch[Any], item: T) -> None:
@@ -171,12 +186,10 @@ class TreeQueue(Generic[T]):
         Of one of which nothing runs, priority does not matter: it may hold KV that the request waits for.
         """
         first = self.first()
-        if first is None or first.key is None:
-            return False
-        if request is None:
-            return True
-        priority, num_running, _, turn = first.key
-        return (priority, num_running, 0, turn) <= request if first.num_running else turn <= request[3]
+        if first is None or request is None:
+            return first is not None
+        key = self._key_of(first, _has_own_next(first))
+        return key <= request if first.num_running else key[3] <= request[3]
 
     def key_of(self, branch: Branch[Any], item: T) -> Key:
         """The key with which ``item``, which is of ``branch``, competes."""
@@ -188,10 +201,12 @@ class TreeQueue(Generic[T]):
         limit = branch.limits.max_running_children
         return None if share is None or limit is None else limit - share.num_running_children
 
-    def starving(self) -> Key | None:
-        """The key of the first tree, if none of its sequences runs."""
+    def starving(self) -> Share[T] | None:
+        """The first tree, if none of its sequences runs; where KV is tight, if none has run for long."""
+        if self._ages.num_slots_each is not None:
+            return self._ages.overdue
         first = self.first()
-        return None if first is None or first.num_running else first.key
+        return None if first is None or first.num_running else first
 
     def share_of(self, item: T) -> Share[T] | None:
         """The tree of a sequence that runs."""
@@ -214,7 +229,11 @@ class TreeQueue(Generic[T]):
 
     def _enter_all(self) -> None:
         for share in self._shares.values():
-            self._contest.enter(share)
+            self._enter(share)
+
+    def _enter(self, share: Share[T]) -> None:
+        self._contest.enter(share)
+        self._ages.note(share)
 
     @property
     def _has_turns(self) -> bool:
@@ -227,7 +246,7 @@ class TreeQueue(Generic[T]):
 
     def _note_waiting(self, share: Share[T], item: T) -> None:
         self._waits_in[item] = share
-        self._contest.enter(share)
+        self._enter(share)
 
     def _stop_again(self, share: Share[T], item: T) -> None:
         """Note that a sequence no longer runs, and has to begin again."""
@@ -240,7 +259,7 @@ class TreeQueue(Generic[T]):
         share = self._shares.get(root)
         if share is None:
             limit = None if branch is None else branch.limits.max_running_children
-            share = self._shares[root] = Share(root, limit, self._priority(item))
+            share = self._shares[root] = Share(root, limit, self._priority(item), next(self._numbers))
             share.has_ended = branch is None
         return share
 
@@ -254,13 +273,14 @@ class TreeQueue(Generic[T]):
             self._crowded[share] = None
         else:
             self._crowded.pop(share, None)
-        self._contest.enter(share)
+        self._enter(share)
 
     def _next_key(self, share: Share[T]) -> Key:
         queue = share.next_queue
-        is_own = queue is share.own or queue is share.own_without_kv
-        priority, num_running, _, turn = self._key_of(share, is_own)
         has_kv = queue is share.own or queue is share.children
+        if self._ages.num_slots_each is not None:
+            return self._ages.key_of(share, has_kv=has_kv)
+        priority, num_running, _, turn = self._key_of(share, _has_own_next(share))
         return priority, num_running, int(not has_kv), turn
 
     def _key_of(self, share: Share[T], is_own: bool) -> Key:
@@ -268,6 +288,12 @@ class TreeQueue(Generic[T]):
         # What a tree's own sequence does next ends the tree, and does not begin more of it.
         turn = share.turn if self._has_turns and not is_own else 0
         return share.priority, num_running, 0, turn
+
+
+def _has_own_next(share: Share[T]) -> bool:
+    """Whether a tree's own sequence is what is admitted next of it."""
+    queue = share.next_queue
+    return queue is share.own or queue is share.own_without_kv
 
 
 def _is_own(branch: Branch[Any] | None) -> bool:

@@ -76,12 +76,15 @@ class Shortage:
 class Share(Generic[T]):
     """What one tree has waiting and running. Only its `TreeQueue` writes it."""
 
-    def __init__(self, root: Hashable, limit: int | None, priority: int) -> None:
+    def __init__(self, root: Hashable, limit: int | None, priority: int, number: int) -> None:
         self.root = root
         self.limit = limit
         """How many of its children may be admitted at once; None for no limit."""
 
         self.priority = priority
+        self.number = number
+        """A lower one has begun before."""
+
         self.own: Line[T] = OrderedDict()
         """What waits of the root's sequence."""
 

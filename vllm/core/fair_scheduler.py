@@ -142,14 +142,15 @@ class FairScheduler(PriorityScheduler):
         first = min(new, key=lambda group: (self._order.priority(group), group.first_seq.seq_id), default=None)
         self._divide(first)
         num_free = self.scheduler_config.max_num_seqs - len(self.running)
-        starving = self.forked.starving() if first is None else self._key(first)
+        starving = self.forked.starving() if first is None else None
         num_missing = max(len(new), int(starving is not None)) - num_free
         if not self._patience.is_over((first or starving) if num_missing > 0 else None):
             num_missing = 0
         if first is not None and self._shortage.is_too_long:
             self._take_kv(first)
-        elif starving is not None:
-            self._preempt_children(num_missing, starving[0], self.forked.num_slots_each)
+        elif first is not None or starving is not None:
+            priority = self._order.priority(first) if starving is None else starving.priority
+            self._preempt_children(num_missing, priority, self.forked.num_slots_each)
 
     def _divide(self, first: SequenceGroup | None) -> None:
         num_given_up = self.num_cumulative_preemption + self.evictor.evictions.total()

@@ -434,7 +434,8 @@ class HookScheduler(ReleaseScheduler):
         """Preempt children of the trees that have most of the slots, for those that have waited and have none."""
         new = self.waiting.peek_request() if self.waiting and self.pause_state == PauseState.UNPAUSED else None
         num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
-        self._slots.begin_step(new, self.max_num_running_reqs, num_without_tree)
+        pool = self.kv_cache_manager.block_pool
+        self._slots.begin_step(new, self.max_num_running_reqs, num_without_tree, pool)
         num_new = max(len(self.waiting) - len(self.deferred), 0)
         num_free = self.max_num_running_reqs - len(self.running)
         for victim in self._slots.victims(new, 0 if new is None else self._priority(new), num_new, num_free):

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.share import STEPS_OF_PATIENCE, Patience, Shortage
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.request import Request
 
 
@@ -16,14 +17,19 @@ class SlotSharing:
         self._trees = trees
         self._patience = Patience(STEPS_OF_PATIENCE)
 
-    def begin_step(self, new: Request | None, num_slots: int, num_others: int) -> None:
+    def begin_step(self, new: Request | None, num_slots: int, num_others: int, pool: BlockPool) -> None:
         """Divide the slots for a step.
 
         Args:
             new: The new request that would be admitted next; None if none would be.
             num_others: How many requests have no tree.
+            pool: The blocks of KV.
         """
         self.shortage.begin_step(new)
+        if self.shortage.is_lasting or 2 * pool.get_num_free_blocks() < pool.num_gpu_blocks:
+            self._trees.go_by_age(num_slots)
+        else:
+            self._trees.go_by_share()
         if self.shortage.is_lasting:
             self._trees.suspend_shares()
         else:
@@ -40,7 +46,7 @@ class SlotSharing:
         """
         starving = None if new is not None else self._trees.starving()
         if starving is not None:
-            priority, num_new = starving[0], 1
+            priority, num_new = starving.priority, 1
         num_missing = num_new - num_free
         if not self._patience.is_over((new or starving) if num_missing > 0 else None):
             num_missing = 0
