@@ -2,6 +2,7 @@
 """Whatever one client sends, others are served: rows are shared out among requests, not among sequences."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ NUM_ORDINARY = 8
 """How many tokens an ordinary request samples."""
 
 
-def exploding(*bombs: str, length: int = 10**9) -> Tokens:
+def exploding(*bombs: str, length: int = 10**9) -> Callable[[Sampling], int]:
     """Sequences of ``bombs`` sample promises, up to ``length`` tokens; all others a few ordinary tokens."""
 
     def choose(sampling: Sampling) -> int:

@@ -148,9 +148,10 @@ class FairScheduler(PriorityScheduler):
             num_missing = 0
         if first is not None and self._shortage.is_too_long:
             self._take_kv(first)
-        elif first is not None or starving is not None:
-            priority = self._order.priority(first) if starving is None else starving.priority
-            self._preempt_children(num_missing, priority, self.forked.num_slots_each)
+        elif first is not None:
+            self._preempt_children(num_missing, self._order.priority(first), self.forked.num_slots_each)
+        elif starving is not None:
+            self._preempt_children(num_missing, starving.priority, self.forked.num_slots_each)
 
     def _divide(self, first: SequenceGroup | None) -> None:
         num_given_up = self.num_cumulative_preemption + self.evictor.evictions.total()
