@@ -2,38 +2,20 @@
 """Whatever one client sends, others are served: rows are shared out among requests, not among sequences."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mytests.characters import token_of
 from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished
-from mytests.stepped import Sampling, Tokens
+from mytests.rules.exploding import BOMB, abort_all, exploding, steps_of
+from mytests.stepped import Sampling
 from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
-
-BOMB = dataclasses.replace(SYNC_HOOKS, max_child_depth=3, max_children=64, children_per_promise=4)
-"""Hooks with which a sequence that samples nothing but promises has hundreds of descendants."""
 
 WAVES = dataclasses.replace(SYNC_HOOKS, children_per_promise=6)
 ROOM: dict[str, Any] = {"max_model_len": 512, "num_blocks": 2000}
 SOON = STEPS_OF_PATIENCE + 3
 """Steps within which a request is admitted, and its step is processed."""
-
-NUM_ORDINARY = 8
-"""How many tokens an ordinary request samples."""
-
-
-def exploding(*bombs: str, length: int = 10**9) -> Callable[[Sampling], int]:
-    """Sequences of ``bombs`` sample promises, up to ``length`` tokens; all others a few ordinary tokens."""
-
-    def choose(sampling: Sampling) -> int:
-        is_bomb = sampling.request_id.split("_")[0] in bombs
-        if sampling.num_sampled >= (length if is_bomb else NUM_ORDINARY):
-            return EOS
-        return PROMISE if is_bomb else ord("x")
-
-    return choose
 
 
 def running(engine: Any, request_id: str) -> list[str]:
@@ -44,23 +26,6 @@ def running(engine: Any, request_id: str) -> list[str]:
 def children_running(engine: Any) -> list[str]:
     """The children that run, of all requests."""
     return [name for name in engine.queues()["running"] if "_child_" in name]
-
-
-def steps_of(engine: Any, request_id: str, tokens: Tokens) -> int:
-    """How many steps pass until a request, which is added now, has finished."""
-    engine.add(request_id)
-    for step in range(500):
-        if request_id in engine.outputs and engine.outputs[request_id].finished:
-            return step
-        engine.step(tokens)
-    raise AssertionError(f"it is not served: {engine.statuses()}")
-
-
-def abort_all(engine: Any, *request_ids: str) -> None:
-    """Abort requests, after which the engine is empty."""
-    engine.abort(list(request_ids))
-    engine.run({})
-    engine.assert_empty()
 
 
 class TestNewRequests:

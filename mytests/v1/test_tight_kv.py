@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from mytests.engine.surgical import EOS, PROMISE, SYNC, SurgicalEngine
-from mytests.rules.test_fairness import BOMB, abort_all, exploding, steps_of
+from mytests.rules.exploding import BOMB, abort_all, exploding, steps_of
 from mytests.stepped import Sampling
 
 TREES = "rstuvwxy"
