@@ -44,6 +44,18 @@ WAITS = (
         surgical("mytests/v1/test_tight_kv.py::test_a_small_tree_is_served_beside_one_that_explodes"),
     ),
     Fault(
+        "forks-go-before-requests-of-others",
+        (
+            Edit(
+                "sequence_hooks.v1.core.scheduler:HookScheduler._evict_for",
+                "is_last_resort or is_for_others",
+                "is_last_resort",
+            ),
+        ),
+        "An ordinary request waits, or is preempted, for KV of children which have yet to begin.",
+        surgical("mytests/rules/test_fairness.py::TestNewRequests::test_one_takes_kv_that_others_only_hold"),
+    ),
+    Fault(
         "guard-cuts-what-stands-before",
         (Edit("sequence_hooks.protocols.guard:Guard.on_token", "start.text_before + self._right", "self._right"),),
         "Text that shares a token with what a guard puts right is lost.",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mytests.characters import token_of
-from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished
-from mytests.rules.exploding import BOMB, abort_all, exploding, steps_of
+from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished
+from mytests.rules.exploding import BOMB, NUM_ORDINARY, abort_all, exploding, steps_of
 from mytests.stepped import Sampling
 from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
 
@@ -140,6 +140,24 @@ class TestNewRequests:
         assert len(begun) <= 6
         engine.run(choose, max_steps=1000)
         engine.assert_empty()
+
+    @pytest.mark.parametrize("num_blocks", [40, 60, 90])
+    def test_one_takes_kv_that_others_only_hold(self, num_blocks: int) -> None:
+        """What BLOCKED sequences share with children that have yet to begin; those that run go on for long."""
+        engine = SurgicalEngine(BOMB, max_num_seqs=16, num_blocks=num_blocks, max_model_len=2 * num_blocks)
+        for name in "rtuv":
+            engine.add(name)
+
+        def choose(sampling: Sampling) -> int:
+            may_spawn = sampling.request_id.count("_child_") < 3 and sampling.request_id != "s"
+            if may_spawn and sampling.num_sampled < 2:
+                return (PROMISE, SYNC)[sampling.num_sampled]
+            return EOS if sampling.request_id == "s" and sampling.num_sampled == NUM_ORDINARY else ord("x")
+
+        for _ in range(20):
+            engine.step(choose)
+        assert steps_of(engine, "s", choose) <= STEPS_OF_PATIENCE_FOR_KV + 3 * NUM_ORDINARY
+        abort_all(engine, *"rtuv")
 
 
 class TestTrees:

@@ -481,15 +481,18 @@ class HookScheduler(ReleaseScheduler):
         # One that runs alone would be preempted for itself, and come as far again.
         is_last_resort = all(each is request for each in self.running)
         # New requests wait for long before they take KV that others would recompute.
-        is_of_a_tree, has_waited = self._is_of_a_tree(request), self._slots.shortage.is_too_long
-        may_evict = request.status == RequestStatus.RUNNING or is_of_a_tree or has_waited
+        is_of_a_tree, is_running = self._is_of_a_tree(request), request.status == RequestStatus.RUNNING
+        may_evict = is_running or is_of_a_tree or self._slots.shortage.is_too_long
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
+        # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
+        is_for_others = not is_of_a_tree or is_running and not all(map(self._is_of_a_tree, self.running))
+        takes_all = is_last_resort or is_for_others
         kept = self._kept.candidates(self._injection.copies)
-        waiting = self._injection.without_glue(self.waiting_with_kv) if is_last_resort else ()
+        waiting = self._injection.without_glue(self.waiting_with_kv) if takes_all else ()
         victim = self.evictor.choose(request, self.blocked.values(), kept, waiting)
         if victim is None:
-            return is_last_resort and self._forks.release_one_for(request.request_id)
+            return takes_all and self._forks.release_one_for(request.request_id)
         self._evict(victim)
         return True
 
