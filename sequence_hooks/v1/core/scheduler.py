@@ -486,7 +486,7 @@ class HookScheduler(ReleaseScheduler):
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
         # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
-        is_for_others = not is_of_a_tree or is_running and not all(map(self._is_of_a_tree, self.running))
+        is_for_others = not is_of_a_tree or (is_running and not all(map(self._is_of_a_tree, self.running)))
         takes_all = is_last_resort or is_for_others
         kept = self._kept.candidates(self._injection.copies)
         waiting = self._injection.without_glue(self.waiting_with_kv) if takes_all else ()
