@@ -192,8 +192,9 @@ def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_slots_first(
         waiting.tree(name, 6)
     waiting.queue.go_by_age(num_slots=8)
     assert waiting.admit(7) == [f"{name}_child_{number}" for name in "rs" for number in range(3)] + ["r_child_3"]
-    waiting.queue.go_by_share()
-    assert waiting.admit(2) == ["s_child_3", "r_child_4"]
+    for child in ("s_child_3", "r_child_4"):
+        waiting.queue.go_by_share()
+        assert waiting.admit(1) == [child]
 
 
 @pytest.mark.parametrize(("num_slots", "num_first"), [(1, 1), (2, 1), (4, 2), (6, 3), (40, 9)])
