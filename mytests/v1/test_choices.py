@@ -19,17 +19,21 @@ from sequence_hooks.v1.core.eviction import KVEvictor
 from sequence_hooks.v1.core.slots import SlotSharing
 
 
+LESS_URGENT = SimpleNamespace(priority=1)
+"""A tree of which nothing runs."""
+
+
 class Trees:
     """Of `TreeQueue`, what one step finds: trees by their running sequences, of which the first is the root's."""
 
     num_slots_each = 2
 
-    def __init__(self, *trees: str, starving: tuple[int, ...] | None = None, priority: int = 0) -> None:
+    def __init__(self, *trees: str, starving: SimpleNamespace | None = None, priority: int = 0) -> None:
         self.trees = [SimpleNamespace(running=list(running)) for running in trees]
         self._starving = starving
         self._priority = priority
 
-    def starving(self) -> tuple[int, ...] | None:
+    def starving(self) -> SimpleNamespace | None:
         return self._starving
 
     def share_of(self, sequence: str) -> Any:
@@ -87,14 +91,14 @@ class TestVictims:
     @pytest.mark.parametrize(("priority", "victims"), [(0, ""), (1, "E")])
     def test_a_tree_of_which_nothing_runs_takes_one_slot(self, priority: int, victims: str) -> None:
         """Where no new request waits, from a tree that is not more urgent."""
-        trees: Any = Trees("ABCDE", starving=(1, 0, 0, 0), priority=priority)
+        trees: Any = Trees("ABCDE", starving=LESS_URGENT, priority=priority)
         slots = SlotSharing(trees)
         steps = [preempted(slots, trees, None, 0, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
         assert steps[-1] == victims
 
     def test_new_requests_go_first(self) -> None:
         """Then it matters what they lack, and not that a tree has no slot."""
-        trees: Any = Trees("ABCDE", starving=(1, 0, 0, 0))
+        trees: Any = Trees("ABCDE", starving=LESS_URGENT)
         slots = SlotSharing(trees)
         steps = [preempted(slots, trees, "new", 2, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
         assert steps[-1] == "ED"

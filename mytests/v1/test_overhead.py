@@ -126,10 +126,13 @@ def test_after_a_tree_it_costs_none_again(is_async: bool) -> None:
     ],
 )
 def test_a_further_tree_costs_what_the_first_ones_did(merge: Any, max_num_seqs: int, is_async: bool) -> None:
-    """A loop over all that run or wait, at each event of one of them, would add to each of the last 40."""
+    """A loop over all that run or wait, at each event of one of them, would add to each of the last 40.
+
+    When KV becomes tight, or ample again, all trees are put in order anew.
+    """
     fields = {"special_kwargs": replace(SYNC_HOOKS, child_merge_strategy=merge), "is_async": is_async}
     five, ten, forty, eighty = (lines_of_ours(n, max_num_seqs=max_num_seqs, **fields) for n in (5, 10, 40, 80))
-    assert (eighty - forty) / 40 <= 1.03 * (ten - five) / 5
+    assert (eighty - forty) / 40 <= 1.05 * (ten - five) / 5
 
 
 @pytest.mark.parametrize(("is_async", "in_flight"), [(False, 0), (True, 2)])
