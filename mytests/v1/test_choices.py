@@ -18,7 +18,6 @@ from sequence_hooks.tree.share import STEPS_OF_PATIENCE
 from sequence_hooks.v1.core.eviction import KVEvictor
 from sequence_hooks.v1.core.slots import SlotSharing
 
-
 LESS_URGENT = SimpleNamespace(priority=1)
 """A tree of which nothing runs."""
 
