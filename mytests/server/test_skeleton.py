@@ -2,6 +2,7 @@
 """Answers with outlines, as OpenAI's client gets them from a server of a model that was not trained for them."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import openai
@@ -89,11 +90,14 @@ def test_a_caller_may_give_the_outline(served: Server, stream: bool) -> None:
     assert (text_of(answer) if stream else answer.choices[0].message.content) == GIVEN
 
 
-def test_a_stream_tells_points_while_they_are_written(served: Server) -> None:
-    """In their order, before the join, and never the outline; the children's own chunks only if they are asked for."""
+def test_a_stream_tells_points(served: Server) -> None:
+    """In their order, and never the outline; the children's own chunks only if they are asked for.
+
+    How many chunks that takes depends on how busy the machine is; `mytests/core/test_outline_view.py` shows when each
+    point is told.
+    """
     chunks = list(asking(served, stream=True, stream_children=True, stream_options={"include_usage": True}))
     assert text_of(chunks) == WRITTEN
-    assert sum(1 for chunk in chunks for choice in chunk.choices if choice.delta.content) > 6
     assert {chunk.model_extra["child"]["request_id"][-8:] for chunk in chunks if "child" in chunk.model_extra} == {
         "_child_0",
         "_child_1",
@@ -136,8 +140,7 @@ def test_a_conclusion_follows_the_points(served: Server) -> None:
 def test_a_client_that_stops_reading_leaves_nothing(served: Server, num_chunks: int) -> None:
     """Others are answered beside it; when it goes, its children end with it. `nothing_is_left` waits for that."""
     stream = asking(served, "", stream=True, conclusion=True, max_tokens=900, **OUTLINE)
-    for _ in range(num_chunks):
-        next(stream)
+    assert list(islice(stream, num_chunks))
     assert asking(served).choices[0].message.content == WRITTEN
     stream.close()
 
