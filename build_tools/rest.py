@@ -124,8 +124,14 @@ GROUPS = (
     Rest("plugin-rules", _marked("plugin", "mytests/rules"), 180, _OF_RULES),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
     Rest("plugin-notations", _marked("plugin", _NOTATIONS), 280, _OF_NOTATIONS),
-    Rest(
-        "fork-server", _marked("fork", "mytests/server", f"--ignore={_NOTATIONS}"), 200, ("sequence_hooks/serving/*",)
+    *(
+        Rest(
+            f"{environment}-server",
+            _marked(environment, "mytests/server", f"--ignore={_NOTATIONS}"),
+            seconds,
+            ("sequence_hooks/serving/*",),
+        )
+        for environment, seconds in (("fork", 200), ("plugin", 160))
     ),
     Rest("bench", _marked("fork", "mytests/test_bench.py"), 270, _OF_BENCHES),
     Rest("bench-plugin", _marked("fork", "mytests/test_plugin_bench.py"), 190, _OF_BENCHES),

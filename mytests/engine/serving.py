@@ -20,6 +20,9 @@ FRONT_ENDS: dict[str, list[str]] = (
 )
 """Options of each kind of server that the tests use."""
 
+MERGES_OUTPUTS = IS_V1
+"""Whether a chunk of a stream has all that was sampled since the one before was read."""
+
 ENGINE_LABEL = {"engine": "0"} if IS_V1 else {}
 """What only V1's metrics are labelled with."""
 

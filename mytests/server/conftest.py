@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server for all tests of this folder; on V0 one of each kind."""
+"""One server of each kind for all tests of this folder."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from mytests.engine.serving import FRONT_ENDS, IDLE_METRICS
-from mytests.server.served import Server, fields_for, hook_server
+from mytests.engine.serving import IDLE_METRICS
+from mytests.server.served import KINDS, Server, fields_for, hook_server
 from mytests.servers import until
 from mytests.tiers import names
 
 
-@pytest.fixture(scope="package", params=names(FRONT_ENDS, [*FRONT_ENDS][:1]))
+@pytest.fixture(scope="package", params=names(KINDS, [*KINDS][:1]))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Promises join at once; only a sync token waits for a caller."""
     folder = tmp_path_factory.mktemp("served")
     fields = fields_for("promise", sync_resume="manual", max_child_depth=3, live_page=True)
-    with hook_server(folder, FRONT_ENDS[request.param], fields) as found:
+    with hook_server(folder, KINDS[request.param], fields) as found:
         yield found
 
 

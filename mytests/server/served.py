@@ -14,8 +14,9 @@ from forkjoin_engine import MODEL_FOLDER, hooks_for
 from forkjoin_task import Mode, held_out_prompts
 from openai import OpenAI
 
-from mytests.engine.serving import COMMAND, THREADS_BIND, USE_V1
+from mytests.engine.serving import COMMAND, FRONT_ENDS, MERGES_OUTPUTS, THREADS_BIND, USE_V1
 from mytests.server.collector import Collector, collecting
+from mytests.server.late import OPTIONS
 from mytests.servers import server
 
 MODEL = str(MODEL_FOLDER)
@@ -24,6 +25,8 @@ NUM_CHILDREN = PROMPT.count(" ") // 2
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 KEY = "a secret"
+KINDS = FRONT_ENDS | ({"vllm serve, late": OPTIONS} if MERGES_OUTPUTS else {})
+"""Options of each kind of server by its name."""
 
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": THREADS_BIND,

@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 
-from mytests.engine.serving import FRONT_ENDS, guided
+from mytests.engine.serving import guided
 from mytests.rules.notations import SKELETON
 from mytests.server.published import grammar_of, save_model
-from mytests.server.served import Server, hook_server
-from mytests.tiers import ON_V0_IN_FULL
+from mytests.server.served import KINDS, Server, hook_server
+from mytests.tiers import ON_V0_IN_FULL, names
 from sequence_hooks.serving.outline_requests import ALIAS
 
 pytestmark = [pytest.mark.model, *ON_V0_IN_FULL]
@@ -27,13 +27,13 @@ GIVEN = f"1. Risks:{EXPANSION}\n\n2. Costs:{EXPANSION}\n\n3. Dates:{EXPANSION}"
 OUTLINE = {"outline": ["Risks", "Costs", "Dates"]}
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=names(KINDS, [*KINDS][:1]))
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """It is switched on by one word; expansions are short."""
     folder = tmp_path_factory.mktemp("skeleton")
     fields = {"protocol": "skeleton", "child_sampling_params": {"max_tokens": 6, "logit_bias": BIAS}}
     model = save_model(SKELETON, folder / "model")
-    with hook_server(folder, [*FRONT_ENDS.values()][-1], fields, model, max_model_len=1024) as found:
+    with hook_server(folder, KINDS[request.param], fields, model, max_model_len=1024) as found:
         yield found
 
 
