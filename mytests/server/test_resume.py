@@ -71,9 +71,13 @@ def test_the_log_names_who_waits_once(served: Server) -> None:
     with ThreadPoolExecutor(1) as clients:
         answer = clients.submit(lambda: served.choice(**waits_for_its_caller()))
         (request_id,) = until(served.waiting)
+
+        def num_lines() -> int:
+            return served.log.read_text().count(f"{request_id}: waits for its caller after 1 tokens")
+
+        until(num_lines)
         time.sleep(3)
-        lines = served.log.read_text().splitlines()
-        assert sum(f"{request_id}: waits for its caller after 1 tokens" in line for line in lines) == 1
+        assert num_lines() == 1
         served.call("POST", "/v1/resume_sequence", json={"request_id": request_id})
         answer.result()
 
