@@ -105,8 +105,8 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         **dict.fromkeys(("conv_dim", "block_dim"), 128),
     },
     "qwen3_next": {
-        "num_hidden_layers": 2,
-        "layer_types": ["linear_attention", "full_attention"],
+        "num_hidden_layers": 8,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
         # Upstream's gated delta nets take these dimensions alone on CPUs, and bfloat16.
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,
@@ -120,8 +120,8 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         "shared_expert_intermediate_size": 64,
     },
     "granitemoehybrid": {
-        "num_hidden_layers": 3,
-        "layer_types": ["mamba", "attention", "mamba"],
+        "num_hidden_layers": 6,
+        "layer_types": ["mamba", "mamba", "attention"] * 2,
         "position_embedding_type": "rope",
         "mamba_n_heads": 8,
         "mamba_d_head": 32,

@@ -4,7 +4,7 @@
 from typing import Any
 
 from sequence_hooks.v1.settings import special_kwargs_of
-from sequence_hooks.v1.worker import cpu_seeds, injection, seeds, states
+from sequence_hooks.v1.worker import block_copies, cpu_seeds, injection, seeds, states
 from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
 from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 
@@ -13,8 +13,9 @@ def attach(model_runner: Any) -> None:
     """Extend either of upstream's model runners; must be called once its model is loaded and its caches are bound.
 
     Raises:
-        ValueError: the model's KV is to be injected, and cannot be.
+        ValueError: the model's KV is to be injected, and cannot be; or a copied block would lack a part of it.
     """
+    block_copies.attach(model_runner)
     special_kwargs = special_kwargs_of(model_runner.vllm_config)
     if special_kwargs is not None and special_kwargs.injects_kv:
         injection.attach(model_runner)
