@@ -45,6 +45,11 @@ class PretendedKV:
             self._write(copy.destination // self.block_size, copy.destination % self.block_size, entry)
         self.injected += copies
 
+    def zero_blocks(self, blocks: Iterable[int]) -> None:
+        """Forget what is in blocks, as a worker clears those that a sequence has got."""
+        for block in blocks:
+            self.blocks.pop(block, None)
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy from block to block; all are read before any is written."""
         read = [dict(self.blocks.get(source, {})) for source, _ in pairs]

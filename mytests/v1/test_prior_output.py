@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.engine.v1.configuration import base_config
+from mytests.v1.releases import RELEASE
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.prior_output import has_penalties, prior_output_of, with_earlier
 from sequence_hooks.v1.settings import engine_args
@@ -129,17 +130,21 @@ def test_the_second_runner_counts_and_forbids_the_same(
     assert counts[slot].sum() == len(earlier) + len({*later})
 
 
+def requests_of(prompt: list[int], sampled: list[int]) -> Any:
+    """What the second runner knows of one request; there is no room for more tokens."""
+    return SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=torch.tensor([prompt + sampled])),
+        prompt_len=SimpleNamespace(gpu=torch.tensor([len(prompt)])),
+        total_len=SimpleNamespace(gpu=torch.tensor([len(prompt + sampled)])),
+    )
+
+
 @pytest.mark.parametrize("num_begun", [1, 2, 3])
 def test_the_second_runner_forbids_a_long_word_wherever_its_join_is(num_begun: int) -> None:
     """What was sampled since fills all that the runner has room for."""
     word, prompt = [1, 2, 3, 4], [5]
     sampled = word[num_begun:-1]
-    requests = SimpleNamespace(
-        all_token_ids=SimpleNamespace(gpu=torch.tensor([prompt + sampled])),
-        prompt_len=SimpleNamespace(gpu=torch.tensor([1])),
-        total_len=SimpleNamespace(gpu=torch.tensor([1 + len(sampled)])),
-    )
-    processor = PriorOutputCounts(requests, torch.zeros(1, VOCABULARY))
+    processor = PriorOutputCounts(requests_of(prompt, sampled), torch.zeros(1, VOCABULARY))
     processor.add_request(0, parameters((1.0, 0.0, 0.0), [word], word[:num_begun]))
     logits = processor.apply(torch.zeros(1, VOCABULARY), SimpleNamespace(idx_mapping_np=np.array([0])))
     assert (logits[0] == float("-inf")).nonzero().tolist() == [[4]]
@@ -185,6 +190,38 @@ def test_the_worker_learns_what_a_joined_sequence_has_sampled() -> None:
     engine.assert_empty()
 
 
+def runner_with(**parts: Any) -> Any:
+    """A model runner whose model caches nothing."""
+    caches = {"kv_caches": [], "kv_cache_config": SimpleNamespace(num_blocks=1)}
+    return SimpleNamespace(**{"device": CPU, "vllm_config": base_config(), **caches, **parts})
+
+
+class Sampler:
+    """That of the second runner, as far as processors are concerned, in the way of the installed release."""
+
+    def __init__(self, output_counts: torch.Tensor) -> None:
+        self.penalties_state = SimpleNamespace(output_bin_counts=output_counts)
+        self.needs_logits_processing = np.zeros(1, dtype=bool)
+        self.bad_words_state = SimpleNamespace(apply_bad_words=lambda logits, rows, slots: None)
+        if RELEASE >= (0, 31):
+            self.logits_processors: list[Any] = []
+
+    def add_request(self, slot: int, prompt_length: int, params: SamplingParams) -> None:
+        for each in getattr(self, "logits_processors", ()):
+            self.needs_logits_processing[slot] |= each.add_request(slot, params)
+
+    def apply_staged_writes(self) -> None:
+        for each in getattr(self, "logits_processors", ()):
+            each.apply_staged_writes()
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """Process the logits of the only slot."""
+        self.bad_words_state.apply_bad_words(logits, torch.tensor([0]), np.array([0]))
+        for each in getattr(self, "logits_processors", ()):
+            logits = each.apply(logits, SimpleNamespace(idx_mapping_np=np.array([0])))
+        return logits
+
+
 class TestAttach:
     """Either of upstream's runners is extended, each in its own way."""
 
@@ -193,7 +230,7 @@ class TestAttach:
         """Generators of devices can be rewound by themselves."""
         extended: list[Any] = []
         monkeypatch.setattr(cpu_seeds, "attach", extended.append)
-        made: Any = SimpleNamespace(device=torch.device(device), vllm_config=base_config())
+        made = runner_with(device=torch.device(device))
         made.input_batch = SimpleNamespace(logitsprocs=LogitsProcessors())
         made._update_streaming_request = upstreams_own = lambda request_id, new: None
         attach(made)
@@ -203,20 +240,20 @@ class TestAttach:
         assert extended == [made] * rewinds
 
     def test_the_second_runner(self) -> None:
-        """Ours comes after upstream's own, and adds to its counts."""
+        """It adds to upstream's counts, and forbids the end of a bad word that a join has parted."""
         counts = torch.zeros(1, VOCABULARY)
-        penalties = SimpleNamespace(output_bin_counts=counts)
-        made: Any = SimpleNamespace(device=CPU, vllm_config=base_config(), req_states=None)
-        made.sampler = SimpleNamespace(logits_processors=["upstream's"], penalties_state=penalties)
+        sampler = Sampler(counts)
+        made = runner_with(sampler=sampler, req_states=requests_of([1, 3], []))
         attach(made)
-        _, ours = made.sampler.logits_processors
-        assert ours.add_request(0, parameters((1.0, 1.5, 0.0), [], [3]))
-        ours.apply_staged_writes()
+        sampler.add_request(0, 2, parameters((1.0, 1.5, 0.0), [[3, 5]], [3]))
+        sampler.apply_staged_writes()
+        assert sampler.needs_logits_processing.all()
         assert counts.nonzero().tolist() == [[0, 3]]
+        assert sampler.apply(torch.zeros(1, VOCABULARY)).isinf().nonzero().tolist() == [[0, 5]]
 
     def test_a_rank_that_does_not_sample_is_left_alone(self) -> None:
         """Other ranks of a pipeline have no sampler."""
-        made: Any = SimpleNamespace(device=CPU, vllm_config=base_config(), sampler=None)
+        made = runner_with(sampler=None)
         attach(made)
         assert made.sampler is None
 
@@ -227,6 +264,6 @@ class TestAttach:
         monkeypatch.setattr(injection, "attach", extended.append)
         config = copy(base_config())
         config.additional_config = engine_args(replace(SYNC_HOOKS, child_merge_strategy=merge))["additional_config"]
-        made: Any = SimpleNamespace(device=CPU, vllm_config=config, sampler=None)
+        made = runner_with(vllm_config=config, sampler=None)
         attach(made)
         assert extended == [made] * injects

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from mytests.engine.surgical import CHILD, SurgicalEngine
+from mytests.engine.v1.layers import HAS_CHECKPOINTS
 from mytests.kv_walks import KVWalks
 from mytests.reference import REPLACING
 from mytests.tiers import sizes
@@ -101,7 +102,8 @@ class LayersWalks(V1Walks):
     prefixes = ((), (CHILD,), (CHILD,) * 5)
     layers = (
         *(("full", "window"), ("window",), ("full", "chunk")),
-        *(("full", "state"), ("state",), ("full", "window", "state")),
+        *(("full", "state"), ("state",), ("full", "window", "state"), ("state", "full"), ("state", "state", "full")),
+        *((("checkpointed", "full"), ("full", "checkpointed", "checkpointed")) if HAS_CHECKPOINTS else ()),
     )
 
 

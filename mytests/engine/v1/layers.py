@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from mytests.v1.releases import RELEASE
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -28,10 +29,26 @@ _ATTENTION: Mapping[str, tuple[type[AttentionSpec], Mapping[str, Any]]] = {
 }
 
 
+_STATES: Mapping[str, Mapping[str, Any]] = {
+    "state": {},
+    # As layers of Mamba-2 on a GPU, and of others: in a step that goes on into another block, a model that has computed
+    # a state at the end of the last full block writes it to a block of its own.
+    "checkpointed": {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 1},
+}
+HAS_CHECKPOINTS = RELEASE >= (0, 31)
+"""Whether upstream's workers know of such layers."""
+
+
+def is_state(layer: str) -> bool:
+    """Whether a layer has a state, which each token overwrites."""
+    return layer in _STATES
+
+
 def spec_of(layer: str, block_size: int) -> KVCacheSpec:
     """Upstream's specification of a layer, by a name of this module."""
-    if layer == "state":
-        return MambaSpec(block_size=block_size, shapes=((2,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+    if is_state(layer):
+        fields = {"shapes": ((2,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align", **_STATES[layer]}
+        return MambaSpec(block_size=block_size, **fields)
     kind, fields = _ATTENTION[layer]
     return kind(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32, **fields)
 
@@ -44,10 +61,16 @@ def first_seen(layer: str, index: int) -> int:
 class PretendedStates:
     """The states of a layer, each of which is that after a context, in the block that upstream's runners keep it in."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, has_checkpoints: bool = False) -> None:
         self._block_size = block_size
+        self._has_checkpoints = has_checkpoints
         self._blocks: dict[int, int] = {}
         """Of each block, the hash of the context after which its state is."""
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        """Forget what is in blocks that attention has got: its layers clear them."""
+        for block in blocks:
+            self._blocks.pop(block, None)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy from block to block; all are read before any is written."""
@@ -72,6 +95,19 @@ class PretendedStates:
         last = table[(len(tokens) - 1) // self._block_size]
         assert last, f"{name} has no block for its state after {len(tokens)} tokens"
         self._blocks[last] = _state_after(tokens)
+        if self._has_checkpoints:
+            self._export(tokens, table, start)
+
+    def _export(self, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
+        """Write the state at a block's end within the step, where upstream's model would."""
+        from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints
+
+        size = self._block_size
+        offsets, columns = compute_mamba_prefill_checkpoints(
+            [len(tokens)], [len(tokens) - start], size, size, 1, drop_eagle_block=False, cache_hit_alignment_tokens=size
+        )
+        if offsets[0]:
+            self._blocks[table[columns[0]]] = _state_after(tokens[: start + offsets[0]])
 
 
 def _state_after(tokens: Sequence[int]) -> int:

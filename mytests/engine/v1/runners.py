@@ -19,6 +19,9 @@ class FirstRunner:
         num_dims: The components of a position, if the model's have several; its sequences are text.
     """
 
+    kv_caches: list[torch.Tensor]
+    kv_cache_config: Any
+
     def __init__(self, num_dims: int = 0) -> None:
         self.vllm_config = _config(num_dims)
         self._num_dims = num_dims
@@ -76,6 +79,9 @@ class SecondRunner:
     Args:
         num_dims: See `FirstRunner`.
     """
+
+    kv_caches: list[torch.Tensor]
+    kv_cache_config: Any
 
     def __init__(self, num_dims: int = 0) -> None:
         self.vllm_config = _config(num_dims)

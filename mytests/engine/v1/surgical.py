@@ -87,7 +87,9 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         check_counts(self.scheduler)
         self.scheduler.use_v2_model_runner = self.runner == "v2"
         injects = self.special_kwargs.injects_kv
-        self.worker = SimulatedWorker(self.block_size, self.layers, self.prompts, self.runner == "v1", injects)
+        self.worker = SimulatedWorker(
+            self.num_blocks + 1, self.block_size, self.layers, self.prompts, self.runner == "v1", injects
+        )
         for _, _, kv_of_layer in self.worker._attention:
             kv_of_layer.positions_of = self.positions_of
         processor = OutputProcessor(self.tokenizer, log_stats=self.log_stats)

@@ -9,15 +9,18 @@ row. Copies and positions of injected KV are what the plug-in makes of them besi
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from mytests.engine.kv import PretendedKV
-from mytests.engine.v1.layers import PretendedStates, first_seen
+from mytests.engine.v1.layers import PretendedStates, first_seen, is_state
+from mytests.engine.v1.pages import Pages
 from mytests.engine.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import injected_by
+from sequence_hooks.v1.worker import block_copies
 from sequence_hooks.v1.worker.injection import Injector, install
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
@@ -35,6 +38,7 @@ class SimulatedWorker:
         tables: The block tables of each such request, one for each group of layers.
     """
 
+    num_blocks: int
     block_size: int
     layers: Sequence[str] = ("full",)
     """One of each group, by its name in `mytests.engine.v1.layers`."""
@@ -55,12 +59,18 @@ class SimulatedWorker:
 
     def __post_init__(self) -> None:
         self.caches = [
-            PretendedStates(self.block_size) if layer == "state" else PretendedKV(self.block_size)
+            PretendedStates(self.block_size, layer == "checkpointed")
+            if is_state(layer)
+            else PretendedKV(self.block_size)
             for layer in self.layers
         ]
         # That of the first layer with attention, if there is any.
         self.kv = next((kv for _, _, kv in self._attention), PretendedKV(self.block_size))
         self.runner = FirstRunner() if self.learns_by_session else SecondRunner()
+        self._pages = Pages(self.num_blocks, self.layers)
+        self.runner.kv_caches = self._pages.views
+        self.runner.kv_cache_config = SimpleNamespace(num_blocks=self.num_blocks)
+        block_copies.attach(self.runner)
         if self.injects:
             install(Injector(self, torch.device("cpu")), self.runner)
 
@@ -83,6 +93,8 @@ class SimulatedWorker:
             self.tables.pop(request_id, None)
             for _, _, kv in self._attention:
                 kv.forget(request_id)
+        for cache in self.caches:
+            cache.zero_blocks(output.new_block_ids_to_zero or ())
         self._copy_blocks([(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()])
         assert self.injects or injected_by(output) is None
         self.runner.take_in(output)
@@ -136,6 +148,8 @@ class SimulatedWorker:
     def _copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """All are read before any is written."""
         self.copies += pairs
+        if pairs:
+            self._pages.copy_blocks(self.runner.kv_caches, pairs)
         for cache in self.caches:
             cache.copy_blocks(pairs)
 

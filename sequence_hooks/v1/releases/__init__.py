@@ -10,6 +10,7 @@ for all releases, and no other code asks for a version:
 | ``ReleaseScheduler`` | upstream's asynchronous scheduler, which admits requests that hold KV first |
 | ``ReleaseRequestState`` | upstream's state of a request in the front end |
 | ``unsupported`` | what an engine cannot have with hooks because of this release |
+| ``add_logits_processor`` | gives the sampler of the second model runner another processor of logits, as the last one |
 | ``completion_usage_type`` | the OpenAI server's class for details of completion tokens |
 """
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sequence_hooks.v1.releases.v0_32 import (
         ReleaseRequestState,
         ReleaseScheduler,
+        add_logits_processor,
         completion_usage_type,
         unsupported,
     )
@@ -19,7 +20,14 @@ else:
     _module = import_module(f"sequence_hooks.v1.releases.{module_of(vllm.__version__)}")
     ReleaseRequestState = _module.ReleaseRequestState
     ReleaseScheduler = _module.ReleaseScheduler
+    add_logits_processor = _module.add_logits_processor
     completion_usage_type = _module.completion_usage_type
     unsupported = _module.unsupported
 
-__all__ = ["ReleaseRequestState", "ReleaseScheduler", "completion_usage_type", "unsupported"]
+__all__ = [
+    "ReleaseRequestState",
+    "ReleaseScheduler",
+    "add_logits_processor",
+    "completion_usage_type",
+    "unsupported",
+]

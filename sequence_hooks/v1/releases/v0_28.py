@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sequence_hooks.v1.releases.v0_29 import ReleaseScheduler as ReleaseScheduler
+from sequence_hooks.v1.releases.v0_29 import add_logits_processor as add_logits_processor
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
 from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts
 from vllm.config import VllmConfig

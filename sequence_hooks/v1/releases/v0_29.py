@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM 0.29 and 0.30: no queue for waiting requests that hold KV, and routed experts are a field of the model."""
+"""vLLM 0.29 and 0.30: no queue for waiting requests that hold KV, and routed experts are a field of the model.
+
+The second model runner's sampler has no list of processors, but a method for each.
+"""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
 
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
 from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
 from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts, trace_replay
 from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
+from sequence_hooks.v1.worker.extending import after
 from vllm.config import VllmConfig
+from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -49,6 +59,22 @@ class ReleaseScheduler(AsyncScheduler):
             return first
         selected: RequestQueue | None = super()._select_waiting_queue_for_scheduling()  # type: ignore[misc]
         return selected
+
+
+def add_logits_processor(sampler: Any, processor: Any) -> None:
+    """See `v0_32.add_logits_processor`."""
+
+    def add_request(slot: int, prompt_length: int, params: SamplingParams) -> None:
+        # Upstream processes the logits of those requests alone that are marked.
+        sampler.needs_logits_processing[slot] |= processor.add_request(slot, params)
+
+    def apply(logits: torch.Tensor, row_of_logits: torch.Tensor, slots: np.ndarray, *others: Any) -> None:
+        processor.apply(logits, SimpleNamespace(idx_mapping_np=slots))
+
+    after(sampler, "add_request", add_request)
+    after(sampler, "apply_staged_writes", processor.apply_staged_writes)
+    # Bad words are what it does last before what may force a token.
+    after(sampler.bad_words_state, "apply_bad_words", apply)
 
 
 def unsupported(config: VllmConfig) -> Iterator[Unsupported]:

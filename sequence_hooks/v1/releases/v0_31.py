@@ -7,6 +7,7 @@ from sequence_hooks.v1.releases import v0_32
 from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
 from sequence_hooks.v1.releases.v0_32 import ReleaseScheduler as ReleaseScheduler
 from sequence_hooks.v1.releases.v0_32 import Unsupported
+from sequence_hooks.v1.releases.v0_32 import add_logits_processor as add_logits_processor
 from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
 from vllm.config import VllmConfig
 

@@ -58,6 +58,15 @@ def trace_replay(config: VllmConfig) -> Unsupported:
     return is_set, "enable_trace_replay", True, "leave it out: a trace says nothing of children, nor of joins"
 
 
+def add_logits_processor(sampler: Any, processor: Any) -> None:
+    """Let a processor of logits come after those that the second model runner's ``sampler`` has.
+
+    Args:
+        processor: Has the methods of upstream's ``LogitsProcessor`` of that runner.
+    """
+    sampler.logits_processors.append(processor)
+
+
 def completion_usage_type() -> type:
     """The OpenAI server's class for details of completion tokens; only a server imports its module."""
     from vllm.entrypoints.serve.engine.protocol import CompletionTokenUsageInfo

@@ -32,8 +32,8 @@ def attach(model_runner: Any) -> None:
     caches.sort(key=lambda cache: sum(page[_SOURCE].numel() for page in _pages(cache, num_blocks)), reverse=True)
     if not copies_whole_blocks(caches, num_blocks):
         raise ValueError(
-            "special_kwargs: this vLLM copies only a part of a block of this model's KV cache, and children would go on "
-            "from wrong KV; use another release of vLLM, or a model whose layers are all of one kind"
+            "special_kwargs: this vLLM copies only a part of a block of this model's KV cache, and children would go "
+            "on from wrong KV; use another release of vLLM, or a model whose layers are all of one kind"
         )
 
 
