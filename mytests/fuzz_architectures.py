@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny models of other architectures than the Llama's, with random weights, for the fuzzer and for tables of tests.
 
-Weights are so wide that the best token stands clear of the second. Each model has at least one layer of each kind that
-its architecture has, and windows that are shorter than the contexts of the tests.
+Weights are so wide that the best token stands clear of the second. Each model has several layers of each kind that its
+architecture has, in different orders, and windows that are shorter than the contexts of the tests. A state is larger than
+the keys and values of a block of the default size (then blocks are larger), or smaller.
 """
 
 from collections.abc import Mapping
@@ -43,14 +44,14 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     "glm4": {"num_hidden_layers": 2, "partial_rotary_factor": 0.5},
     "stablelm": {"num_hidden_layers": 2, "partial_rotary_factor": 0.25},
     "exaone4": {
-        "num_hidden_layers": 4,
+        "num_hidden_layers": 8,
         "sliding_window": WINDOW,
         "sliding_window_pattern": "LLLG",
-        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2,
     },
     "llama4_text": {
-        "num_hidden_layers": 4,
-        "no_rope_layers": [1, 1, 1, 0],
+        "num_hidden_layers": 8,
+        "no_rope_layers": [1, 1, 1, 0] * 2,
         "attention_chunk_size": 4 * WINDOW,
         "intermediate_size_mlp": 256,
         "num_local_experts": 2,
@@ -90,16 +91,17 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         **dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads")),
     },
     "falcon_h1": {
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 3,
         "mamba_n_heads": 8,
         "mamba_d_head": 32,
-        "mamba_d_state": 16,
+        # A smaller state than the keys and values of a block.
+        "mamba_d_state": 8,
         "mamba_n_groups": 1,
         "mamba_d_ssm": 256,
     },
     "lfm2": {
-        "num_hidden_layers": 3,
-        "layer_types": ["conv", "full_attention", "conv"],
+        "num_hidden_layers": 6,
+        "layer_types": ["conv", "full_attention", "full_attention", "conv", "conv", "conv"],
         "block_auto_adjust_ff_dim": False,
         # Upstream reads these two, which published models have.
         **dict.fromkeys(("conv_dim", "block_dim"), 128),

@@ -30,6 +30,10 @@ MAX_SPARE_TOKENS = 384
 
 MAX_PREFIX = 4
 _words = st.integers(7, VOCABULARY - 1)
+# A few tokens before and after the end of a block, beside all others.
+_prompt_lengths = st.integers(1, 90) | st.builds(
+    lambda num_blocks, offset: num_blocks * BLOCK_SIZE + offset, st.integers(1, 80 // BLOCK_SIZE), st.integers(-5, 2)
+)
 _OF_PLANS = (EOS, PROMISE, SYNC)
 
 
@@ -193,7 +197,7 @@ def histories(
     request = st.builds(
         Request,
         # A plan tells a request from its children by the length of the prompt.
-        prompt_length=st.integers(MAX_PREFIX + 1 if setup.child_context == "none" else 1, 90),
+        prompt_length=_prompt_lengths.filter(lambda length: length > MAX_PREFIX or setup.child_context != "none"),
         max_tokens=st.integers(1, LONGEST),
         plan_seed=st.integers(0, 1000),
         topic=st.integers(0, 2),

@@ -12,8 +12,7 @@ from unittest.mock import patch
 
 import torch
 
-from vllm.model_executor.layers.mamba.abstract import MambaBase
-from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
+from mytests.engine.v1 import checkpoints
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
@@ -42,8 +41,7 @@ def put_right() -> Iterator[Any]:
 
     yield patch.object(CpuPlatform, "check_and_update_config", classmethod(checked))
     yield patch.object(RotaryEmbedding, "forward_cpu", _rotated)
-    # Its kernels for Mamba-2 save no state within a chunk, and an engine that asks for one ends.
-    yield patch.object(MambaMixer2, "get_kv_cache_spec", MambaBase.get_kv_cache_spec)
+    checkpoints.install()
 
 
 def _rotated(

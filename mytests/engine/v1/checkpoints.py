@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States within a step, which upstream's kernels for Mamba-2 save on GPUs, on the CPU.
+
+From 0.32 on, such a layer saves its state at the end of the last full block of a prompt, though the step goes on, in a
+block of its own. The kernels for CPUs return the states after a step alone, and an engine that asks for others ends.
+Here they are called once for each part of a step after which a state is asked for.
+"""
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from vllm.model_executor.layers.mamba import mamba_mixer2
+
+HAS_CHECKPOINTS = hasattr(mamba_mixer2, "store_prefill_checkpoint")
+"""Whether this release has them."""
+
+_scan: Any = mamba_mixer2.mamba_chunk_scan_combined_varlen
+
+
+@cache
+def install() -> None:
+    """Let the models of this process, whenever they run, have them."""
+    if HAS_CHECKPOINTS:
+        mamba_mixer2.mamba_chunk_scan_combined_varlen = scan
+        mamba_mixer2.store_prefill_checkpoint = store
+
+
+def scan(
+    x: torch.Tensor, dt: torch.Tensor, A: Any, B: torch.Tensor, C: torch.Tensor, *, out: torch.Tensor, **given: Any
+) -> torch.Tensor:
+    """Compute a step, and write what it gives to ``out``.
+
+    Args:
+        x, dt, B, C, out: Of each token of the step.
+        given: The other arguments of upstream's function, by its names.
+
+    Returns:
+        If it is asked for, the states after each part: [parts, heads, elements, elements of a state]. Otherwise those
+        after each sequence.
+    """
+    if not given.pop("return_intermediate_states", False):
+        return torch.as_tensor(_scan(x, dt, A, B, C, out=out, **given))
+    initial, bounds = given.pop("initial_states"), given.pop("cu_chunk_seqlens").tolist()
+    states: list[torch.Tensor] = []
+    latest: dict[int, torch.Tensor] = {} if initial is None else dict(enumerate(initial.split(1)))
+    for sequence, (start, end) in zip(given["seq_idx"].tolist(), pairwise(bounds), strict=True):
+        part = slice(start, end)
+        given["cu_seqlens"] = torch.tensor([0, end - start], dtype=torch.int32)
+        arguments = {**given, "initial_states": latest.get(sequence), "cu_chunk_seqlens": None, "out": out[part]}
+        latest[sequence] = _scan(x[part], dt[part], A, B[part], C[part], **arguments)
+        states.append(latest[sequence])
+    return torch.cat(states)
+
+
+def store(
+    checkpoint: Any,
+    chunk_idx: torch.Tensor,
+    x: torch.Tensor,
+    conv_state: torch.Tensor,
+    chunk_states: torch.Tensor,
+    ssm_state: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    *,
+    state_len: int,
+) -> None:
+    """Write the states that were asked for to their blocks.
+
+    Args:
+        checkpoint: For each sequence the number of its tokens before the state, or 0, and the block.
+        chunk_idx: For each sequence the part of the step after which it is.
+        x: What the convolution reads, [elements, tokens].
+        conv_state, ssm_state: What is in each block.
+        chunk_states: The states after each part.
+    """
+    rows = zip(checkpoint.offsets, checkpoint.state_indices.tolist(), chunk_idx.tolist(), strict=True)
+    for (offset, block, part), start in zip(rows, query_start_loc.tolist(), strict=False):
+        if offset:
+            end = start + offset
+            conv_state[block, :, :state_len] = x[:, end - state_len : end]
+            ssm_state[block] = chunk_states[part]
