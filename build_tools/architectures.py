@@ -28,9 +28,18 @@ from sequence_hooks.config.model_layers import (
 PAGE = Path("docs/models.md")
 TESTS = Path(__file__).parent.parent / "mytests"
 WORKS, REFUSED = "work", "are refused"
-_SHARED_TESTS = "`mytests/test_fuzz.py`, `mytests/v1/test_random_walks.py`"
+_WALKS = "`mytests/v1/test_random_walks.py`"
 _INJECTED = "`mytests/v1/test_injection_on_models.py`"
 _REFUSES = "`mytests/v1/test_checks.py`"
+
+
+_TREES = "mytests/test_fuzz.py::test_trees_of_each_architecture"
+_SELFCHECK = "mytests/v1/test_selfcheck.py::TestCommand::test_windows_and_states_pass_them_too"
+
+
+def _trees_of(*architectures: str) -> str:
+    """The fuzzer's tests with models of ``architectures``."""
+    return ", ".join(f"`{_TREES}[{each}]`" for each in architectures)
 
 
 @dataclass(frozen=True)
@@ -68,28 +77,34 @@ CLASSES = (
         "States alone",
         "work; up to 0.31 with `enable_prefix_caching=True`",
         f"{REFUSED}: " + not_injected("MambaSpec"),
-        f"{_SHARED_TESTS}, {_REFUSES}",
+        f"{_trees_of('mamba2')}, {_WALKS}, {_REFUSES}; Mamba-1: no test",
     ),
-    Class("States and attention", _ALIGNED, f"{REFUSED}: " + not_injected("MambaSpec"), f"{_SHARED_TESTS}, {_REFUSES}"),
+    Class(
+        "States and attention",
+        _ALIGNED,
+        f"{REFUSED}: " + not_injected("MambaSpec"),
+        f"{_trees_of('granitemoehybrid', 'falcon_h1', 'lfm2')}, `{_SELFCHECK}[qwen3_next-bfloat16]`, "
+        f"{_WALKS}, {_REFUSES}; states of Mamba-1, KDA and lightning attention, which no CPU computes: no test",
+    ),
     Class(
         "Chunks and full attention",
         WORKS,
         _WITH_WINDOWS + not_injected("ChunkedLocalAttentionSpec"),
-        f"`mytests/v1/test_random_walks.py`, {_INJECTED}",
+        f"{_INJECTED}, {_WALKS}",
     ),
     Class(
         "Full attention, and windows where configured",
         WORKS,
         _WITH_WINDOWS + not_injected("SlidingWindowSpec"),
-        f"{_SHARED_TESTS}, {_INJECTED}",
+        f"{_trees_of('gemma3_text', 'gpt_oss', 'exaone4', 'mistral')}, {_WALKS}, {_INJECTED}",
     ),
     Class(
         "Latent attention, or full, and windows where configured",
         WORKS,
         _WITH_WINDOWS + not_injected("SlidingWindowMLASpec"),
-        f"`mytests/test_fuzz.py`, {_INJECTED}",
+        f"{_trees_of('deepseek_v3')}, {_INJECTED}; latent attention with windows: no test",
     ),
-    Class("Full attention", WORKS, WORKS, f"{_SHARED_TESTS}, {_INJECTED}"),
+    Class("Full attention", WORKS, WORKS, f"{_trees_of('qwen3_moe')}, {_WALKS}, {_INJECTED}"),
     Class("As the language model that the configuration names", "as with that one", "as with that one", ""),
 )
 (DRAFT, POOLING, ENCODER, DIFFUSION, UNSHARED, BOTH_WAYS, STATES, HYBRID, CHUNKS, WINDOWS, LATENTS, FULLS, NAMED) = (
@@ -156,9 +171,10 @@ counts the recipes in the source archive of a release by these classes.
   have fewer of them, and may give a window to all layers of any architecture (`sliding_window`).
 - The code is read, not run: some architectures cannot be imported without a GPU, or without packages for their images.
   A test compares what is read with what vLLM says of all those that it can import.
-- "Work" means that hooks have what such kinds of layers need. Tests run the architectures that the table names as run;
-  the others were not run. With `kv_inject` each worker also tries its own layers when the engine starts, and refuses by
-  name those whose keys cannot be moved.
+- "Work" means that hooks have what such kinds of layers need. Tests run the architectures that the table names as run,
+  each with several layers of each of its kinds; the others were not run, and the table says what no test reaches.
+  [The self-check](install.md#does-it-work-on-mine) tells you of yours. With `kv_inject` each worker also tries its own
+  layers when the engine starts, and refuses by name those whose keys cannot be moved.
 
 | class | architectures | run by tests, or for example | hooks | with `kv_inject` | shown by |
 | --- | --- | --- | --- | --- | --- |

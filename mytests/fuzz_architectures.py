@@ -2,8 +2,8 @@
 """Tiny models of other architectures than the Llama's, with random weights, for the fuzzer and for tables of tests.
 
 Weights are so wide that the best token stands clear of the second. Each model has several layers of each kind that its
-architecture has, in different orders, and windows that are shorter than the contexts of the tests. A state is larger than
-the keys and values of a block of the default size (then blocks are larger), or smaller.
+architecture has, in different orders, and windows that are shorter than the contexts of the tests. A state is smaller
+than the keys and values of a block, or larger, and then upstream makes blocks larger.
 """
 
 from collections.abc import Mapping

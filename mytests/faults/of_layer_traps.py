@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The traps of ``docs/internals/plugin.md`` that concern layers with windows or states: each fault undoes a remedy."""
 
-from mytests.faults.fault import Edit, surgical, undoing
+from mytests.faults.fault import Edit, by_itself, surgical, undoing
 
 FORKS = "sequence_hooks.v1.core.forks:ForkedBlocks"
 GROUPS = "sequence_hooks.v1.core.kv_groups"
@@ -57,6 +57,21 @@ LAYER_TRAPS = (
         "a-block-is-copied-in-part",
         "Children of a hybrid model read what the last owner of a block has left in it.",
         (Edit("sequence_hooks.v1.worker.block_copies:attach", "", "return"),),
-        surgical("mytests/v1/test_block_copies.py"),
+        surgical("mytests/v1/test_block_copies.py", STATES),
+        by_itself("model", "mytests/v1/test_selfcheck.py::test_a_planted_fault_is_reported[a-block-is-copied-in-part]"),
+        by_itself("fuzz", "mytests/test_fuzz.py::test_a_planted_fault_is_found[a-block-is-copied-in-part]"),
+    ),
+    undoing(
+        "a step may run past the block in which a prefix",
+        "a-step-passes-the-end-of-a-found-prefix",
+        "Others find the state after a part of a block as the one after all of it.",
+        (
+            Edit(
+                "sequence_hooks.v1.releases.v0_32:ReleaseScheduler._mamba_block_aligned_split",
+                "if start % size",
+                "if 0",
+            ),
+        ),
+        surgical(f"{TESTS}::test_a_step_ends_where_the_block_ends_in_which_a_found_prefix_has_ended"),
     ),
 )

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import vllm
 from build_tools.architectures import PAGE, page
 from build_tools.class_graph import Definition
 from build_tools.model_classes import CROSS, KINDS, SPECS, Architecture, Models
+from mytests.fuzz_architectures import FIELDS, STATES
 from mytests.v1.releases import IS_REFERENCE
 from sequence_hooks.v1.core import kv_groups
 from vllm.model_executor.models import ModelRegistry
@@ -64,6 +66,17 @@ def test_the_page_lists_the_registry() -> None:
 def test_the_page_is_that_of_the_code() -> None:
     """``python -m build_tools.architectures`` writes it anew."""
     assert PAGE.read_text() == page(FOLDER)
+
+
+@of_reference
+def test_whatever_works_is_shown_by_models_of_several_layers_of_each_kind() -> None:
+    """A model with one layer of each has hidden that most children of others had wrong KV."""
+    named = re.findall(r"test_\w+\[(\w+)[^]]*\]", PAGE.read_text().split("\n## ")[0])
+    assert {*STATES, "gemma3_text", "deepseek_v3"} <= set(named)
+    for architecture in FIELDS:
+        fields = FIELDS[architecture]
+        kinds = Counter(fields.get("layer_types") or fields.get("no_rope_layers") or [""] * fields["num_hidden_layers"])
+        assert min(kinds.values()) > 1, architecture
 
 
 def test_what_a_child_can_share_is_told_by_specifications() -> None:

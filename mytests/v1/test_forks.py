@@ -8,6 +8,7 @@ import pytest
 
 from mytests.engine.surgical import CHILD, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from mytests.stepped import Tokens
+from mytests.v1.releases import since
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 
@@ -57,7 +58,7 @@ def test_of_layers_with_a_window_only_what_is_seen_is_shared(layer: str) -> None
 
 
 @pytest.mark.usefixtures("each_mode")
-@pytest.mark.parametrize("layers", [("state",), ("full", "state"), ("full", "window", "state")], ids="-".join)
+@pytest.mark.parametrize("layers", [("state",), ("state", "full"), ("full", "window", "state")], ids="-".join)
 class TestStates:
     """Layers overwrite their state with each token."""
 
@@ -177,6 +178,19 @@ class TestStates:
         engine.run(script)
         assert finished(engine).text == "accccccccBBBBBBd"
         engine.assert_empty()
+
+
+@since(32, "no layer that a CPU can compute saves a state within a step")
+def test_a_step_ends_where_the_block_ends_in_which_a_found_prefix_has_ended() -> None:
+    """The state after a prefix that fills a part of a block is not entered as the one after the whole block."""
+    engine = SurgicalEngine(layers=("checkpointed", "full"), block_size=4)
+    request, scheduler = engine.add(prompt="p" * 16), engine.scheduler
+    # As upstream sets them for a `prefix_match_unit` of two tokens.
+    scheduler.hash_block_size, scheduler.mamba_partial_cache_hit = 2, True
+    assert scheduler._mamba_block_aligned_split(request, 10, 6) == 2
+    assert scheduler._mamba_block_aligned_split(request, 8, num_new_local_computed_tokens=8) == 8
+    engine.abort(request.request_id)
+    engine.assert_empty()
 
 
 def test_the_scheduler_is_upstreams_asynchronous_one() -> None:

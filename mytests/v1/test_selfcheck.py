@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,9 +106,16 @@ class TestCommand:
         assert reason in capsys.readouterr().err
 
 
+HYBRID = ["--block-size", "1024"]
+"""No prompt ends a block: there upstream's kernels for Mamba-2 end the engine of a CPU."""
+
 FAULTS = [
-    full("a-wrong-block-is-shared", "_child_0, token 1 after a context of", id="a-wrong-block-is-shared"),
-    full("forks-never-released", "blocks are not free", id="forks-never-released"),
+    full("a-wrong-block-is-shared", "_child_0, token 1 after a context of", "", [], id="a-wrong-block-is-shared"),
+    full("forks-never-released", "blocks are not free", "", [], id="forks-never-released"),
+    full(
+        *("a-block-is-copied-in-part", "_child_0, token 1 after a context of", "granitemoehybrid", HYBRID),
+        id="a-block-is-copied-in-part",
+    ),
 ]
 
 
@@ -117,9 +125,10 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 
-def both_sides(folder: Path, fault: Fault | None = None) -> int:
+def both_sides(folder: Path, fault: Fault | None = None, architecture: str = "", more: Sequence[str] = ()) -> int:
     """The exit status after both sides in this process, the first one with a fault."""
-    options = [str(MODEL_FOLDER), *OPTIONS]
+    model = [str(model_folder(architecture)), "--skip-tokenizer-init"] if architecture else [str(MODEL_FOLDER)]
+    options = [*model, *OPTIONS, *more]
     with nullcontext() if fault is None else planted(fault):
         side.hooks(parse(options), folder)
     side.stock(parse(options), folder)
@@ -133,12 +142,29 @@ def test_without_a_fault_nothing_is_reported(tmp_path: Path, capsys: pytest.Capt
     assert both_sides(tmp_path) == 0
     said = capsys.readouterr().out
     assert all(f"{check.__name__:<9} ok" in said for check in checks.CHECKS)
+    assert "10 forks within 2 tokens of one" in said
 
 
-@pytest.mark.parametrize(("name", "told"), FAULTS)
-def test_a_planted_fault_is_reported(name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.full
+def test_an_engine_that_ends_without_hooks_too_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Upstream's kernels for Mamba-2 end the engine of a CPU where a prompt goes on after the end of a block."""
+    assert both_sides(tmp_path, architecture="granitemoehybrid") == 2
+    assert "without hooks this engine ends with an error, too: IndexError" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_an_engine_that_differs_from_itself_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Upstream's kernel for CPUs rotates what it should not of LFM2's heads, whatever lies beside them."""
+    assert both_sides(tmp_path, architecture="lfm2") == 1
+    assert "Without hooks, too, this engine differs from itself if nothing else runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "told", "architecture", "more"), FAULTS)
+def test_a_planted_fault_is_reported(
+    name: str, told: str, architecture: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the check that it breaks, the place, and exit status 1."""
-    assert both_sides(tmp_path, fault_named(name)) == 1
+    assert both_sides(tmp_path, fault_named(name), architecture, more) == 1
     said = capsys.readouterr().out
     assert f"{'fork':<9} DIFFERS" in said
     assert told in said

@@ -8,18 +8,34 @@ from sequence_hooks.config.messages import describe_error
 from sequence_hooks.results import ChildOutput, Join
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.selfcheck.findings import Finding
+from sequence_hooks.v1.selfcheck.script import FORK_AT
 from sequence_hooks.v1.selfcheck.stretches import stretches_of
-from sequence_hooks.v1.selfcheck.trees import LENGTHS, Trees
+from sequence_hooks.v1.selfcheck.trees import LENGTHS, LONGEST_PROMPT, Trees
 
 Check = Callable[[Trees], Finding]
 POINTS = (1, 3, 5, 7, 10, 13, 16, 19, 22, 26, 32)
 """The steps after which requests are aborted."""
+
+OFFSETS = range(-2, 3)
+"""How many tokens after the end of a block a fork is."""
 
 
 def fork(trees: Trees) -> Finding:
     """Children start with their parent's KV, while it goes on."""
     _together(trees, "fork")
     return _finding(trees, "fork", "children read their parent's KV", num_children=2)
+
+
+def ends(trees: Trees) -> Finding:
+    """Forks a few tokens before and after the ends of blocks."""
+    places = [(blocks, offset) for blocks in range(1, LONGEST_PROMPT + 1) for offset in OFFSETS if trees.fits(blocks)]
+    for blocks, offset in places:
+        trees.add(f"fork.{blocks}.{offset}", blocks, offset - FORK_AT)
+    trees.run()
+    seen = (
+        f"{len(places)} forks within {max(OFFSETS)} tokens of one" if places else "max_model_len leaves room for none"
+    )
+    return _finding(trees, "ends", "a child may begin at the end of a block", num_children=2, seen=seen)
 
 
 def join(trees: Trees) -> Finding:
@@ -83,7 +99,7 @@ def aborts(trees: Trees) -> Finding:
     return _finding(trees, "aborts", "an aborted tree leaves nothing", faults=faults, seen=f"at {len(POINTS)} points")
 
 
-CHECKS: tuple[Check, ...] = (fork, join, nested, several, pressure, aborts)
+CHECKS: tuple[Check, ...] = (fork, ends, join, nested, several, pressure, aborts)
 
 
 def findings_of(trees: Trees) -> Iterator[Finding]:

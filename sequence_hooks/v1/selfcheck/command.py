@@ -40,6 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(seen: Seen, verdicts: Verdicts) -> int:
     """Print a line for each check, and what differs; return the exit status."""
     print(seen.engine)
+    if verdicts.error:
+        print(
+            f"error: without hooks this engine ends with an error, too: {verdicts.error}\nIt is a fault of vLLM or of "
+            "this set-up; hooks were not compared. Try other options of vLLM's, such as another --block-size.",
+            file=sys.stderr,
+        )
+        return 2
     differs = False
     for finding, verdict in zip(seen.findings, verdicts.verdicts, strict=True):
         wrong = [*finding.faults, *verdict.differences]
@@ -49,6 +56,14 @@ def report(seen: Seen, verdicts: Verdicts) -> int:
             print(f"{'':<18} {line}")
         if len(wrong) > MAX_SHOWN:
             print(f"{'':<18} and {len(wrong) - MAX_SHOWN} more")
+    print(_compared(seen, verdicts))
+    unsteady = sum(verdict.num_unsteady for verdict in verdicts.verdicts)
+    asked = sum(verdict.num_asked_again for verdict in verdicts.verdicts)
+    if unsteady:
+        print(
+            f"Without hooks, too, this engine differs from itself if nothing else runs: in {unsteady} of {asked} of "
+            "these sequences. That is a fault of vLLM or of this set-up, and says nothing about hooks."
+        )
     print(
         f"Tokens may differ where two are as likely, and logprobs by at most {verdicts.tolerance:g}: the shape of a "
         "batch changes floating point."
@@ -56,9 +71,22 @@ def report(seen: Seen, verdicts: Verdicts) -> int:
     return int(differs)
 
 
+def _compared(seen: Seen, verdicts: Verdicts) -> str:
+    """What all checks together have compared, in one line."""
+    num_sequences = sum(_num_sequences(finding) for finding in seen.findings)
+    num_tokens = sum(verdict.num_tokens for verdict in verdicts.verdicts)
+    return (
+        f"Compared: {num_tokens} tokens of {num_sequences} sequences, each with what the same engine chooses without "
+        "hooks after the same context."
+    )
+
+
+def _num_sequences(finding: Finding) -> int:
+    return len({stretch.sequence for stretch in finding.stretches})
+
+
 def _counts(finding: Finding, verdict: Verdict) -> str:
-    num_sequences = len({stretch.sequence for stretch in finding.stretches})
-    counts = f"{num_sequences} sequences, {verdict.num_tokens} tokens as without hooks"
+    counts = f"{_num_sequences(finding)} sequences, {verdict.num_tokens} tokens as without hooks"
     ties = f", {verdict.num_ties} ties" if verdict.num_ties else ""
     seen = f"; {finding.seen}" if finding.seen else ""
     return f"{counts}{ties}, logprobs within {verdict.largest:.1e}{seen}"

@@ -34,6 +34,9 @@ class Seen(msgspec.Struct, frozen=True):
     """An engine with hooks, and its findings."""
 
     engine: str
+    prompts: list[list[int]]
+    """Of all requests."""
+
     findings: list[Finding]
 
 
@@ -44,5 +47,11 @@ class Verdict(msgspec.Struct):
     num_ties: int = 0
     largest: float = 0.0
     """The greatest difference of two logprobs of the same token after the same context."""
+
+    num_asked_again: int = 0
+    """Of the stretches that differ, those for which the engine without hooks was asked again, alone."""
+
+    num_unsteady: int = 0
+    """Of these, those for which it differs from itself."""
 
     differences: list[str] = msgspec.field(default_factory=list)

@@ -12,6 +12,12 @@ from vllm.v1.engine.llm_engine import LLMEngine
 NUM_LOGPROBS = 5
 """The most likely tokens whose logprobs are compared; a token that is not among them differs."""
 
+NUM_ANSWERED = 2
+"""The tokens that are sampled after each prompt, to see whether the engine can."""
+
+MAX_ASKED_AGAIN = 5
+"""The sequences of a check which differ for which the engine is asked again, alone."""
+
 Part = tuple[Stretch, int]
 """A stretch, and how many of its tokens are compared already."""
 
@@ -32,10 +38,30 @@ class Oracle:
         verdict = Verdict()
         parts: list[Part] = [(stretch, 0) for stretch in stretches]
         while parts:
-            sampled = self._sample(parts)
-            again = [compare(part, each, tolerance, verdict) for part, each in zip(parts, sampled, strict=True)]
-            parts = [part for part in again if part is not None]
+            left: list[Part] = []
+            for part, sampled in zip(parts, self._sample(parts), strict=True):
+                num_before = len(verdict.differences)
+                rest = compare(part, sampled, tolerance, verdict)
+                left += [] if rest is None else [rest]
+                if len(verdict.differences) > num_before and verdict.num_asked_again < MAX_ASKED_AGAIN:
+                    verdict.num_asked_again += 1
+                    verdict.num_unsteady += self._is_unsteady(part, sampled, tolerance)
+            parts = left
         return verdict
+
+    def _is_unsteady(self, part: Part, sampled: Any, tolerance: float) -> bool:
+        """Whether the engine chooses otherwise if nothing else runs than what it has ``sampled`` in a batch."""
+        stretch, start = part
+        told = [entry[token].logprob for entry, token in zip(sampled.logprobs, sampled.token_ids, strict=True)]
+        context = [*stretch.context, *stretch.token_ids[:start]]
+        in_batch: Part = (Stretch(stretch.sequence, context, list(sampled.token_ids), told), 0)
+        alone = Verdict()
+        compare(in_batch, *self._sample([in_batch]), tolerance, alone)
+        return bool(alone.differences)
+
+    def answer(self, prompts: Sequence[list[int]]) -> None:
+        """Let the engine sample a few tokens after each of the ``prompts``, all at once."""
+        self._sample([(Stretch("", prompt, [0] * NUM_ANSWERED, []), 0) for prompt in prompts])
 
     def _sample(self, parts: Sequence[Part]) -> list[Any]:
         """The completion of each part's context, of the length of its rest."""

@@ -36,9 +36,12 @@ def fork(lengths: Sequence[int], block: bool = False) -> Actions:
     return Actions(tuple(children), block=block)
 
 
+FORK_AT = 6
+"""The tokens that a request of the script ``fork`` samples before and at its fork."""
+
 SCRIPTS = {
     "plain": Script({}, 24),
-    "fork": Script({(0, 6): fork([9, 14]), (0, 14): JOIN}, 24),
+    "fork": Script({(0, FORK_AT): fork([9, 14]), (0, 14): JOIN}, 24),
     "nested": Script({(0, 5): fork([10, 12], block=True), (1, 4): fork([7, 5], block=True)}, 14),
     "again": Script({(0, 4): fork([6, 9], block=True), (0, 4 + 15 + 5): fork([8], block=True)}, 16),
 }

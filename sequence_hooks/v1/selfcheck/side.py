@@ -5,11 +5,13 @@ The side "hooks" writes what it has seen into the folder; "stock" compares that 
 """
 
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from sequence_hooks.config.messages import describe_error
 from sequence_hooks.v1.selfcheck.checks import findings_of
 from sequence_hooks.v1.selfcheck.findings import Seen, Verdict
 from sequence_hooks.v1.selfcheck.options import Options, parse, tolerance_of
@@ -26,12 +28,15 @@ class Verdicts(msgspec.Struct, frozen=True):
 
     tolerance: float
     verdicts: list[Verdict]
+    error: str = ""
+    """How the engine without hooks has ended, if it has; then there are no verdicts."""
 
 
 def hooks(options: Options, folder: Path) -> None:
     """Do all checks on an engine with hooks."""
     trees = Trees(options.engine)
-    seen = Seen(trees.describe(), list(findings_of(trees)))
+    findings = list(findings_of(trees))
+    seen = Seen(trees.describe(), trees.prompts, findings)
     (folder / SEEN).write_bytes(msgspec.json.encode(seen))
 
 
@@ -40,7 +45,13 @@ def stock(options: Options, folder: Path) -> None:
     seen = msgspec.json.decode((folder / SEEN).read_bytes(), type=Seen)
     oracle = Oracle(options.engine)
     tolerance = tolerance_of(options, oracle.dtype)
-    verdicts = Verdicts(tolerance, [oracle.verdict(each.stretches, tolerance) for each in seen.findings])
+    try:
+        # First what the engine with hooks was given: that it has ended may be no fault of theirs.
+        oracle.answer(seen.prompts)
+        verdicts = Verdicts(tolerance, [oracle.verdict(each.stretches, tolerance) for each in seen.findings])
+    except Exception as error:
+        traceback.print_exc()
+        verdicts = Verdicts(tolerance, [], describe_error(error))
     (folder / VERDICTS).write_bytes(msgspec.json.encode(verdicts))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine with hooks in this process, whose trees follow scripts, and whose scheduler can be looked at."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,8 +56,10 @@ class Trees:
         (handler,) = scheduler.triggers.by_id.values()
         scheduler.triggers = EveryToken(handler)
         self.block_size = scheduler.block_size
-        groups = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
+        kv_groups = scheduler.kv_cache_config.kv_cache_groups
+        groups = [group.kv_cache_spec for group in kv_groups]
         self._num_groups = len(groups)
+        self._layers = Counter(type(each.kv_cache_spec).__name__ for each in kv_groups for _ in each.layer_names)
         self.lengths = (*LENGTHS, *_beyond_windows(groups, self.block_size))
         """Those of `LENGTHS`, and one that no window of the model's layers holds."""
 
@@ -72,6 +75,9 @@ class Trees:
             raise ValueError(
                 f"max_model_len is {model.max_model_len}; the checks need at least {SHORTEST_PROMPT + MAX_TOKENS}"
             )
+        self.prompts: list[list[int]] = []
+        """All that it was given."""
+
         self.outputs: dict[str, RequestOutput] = {}
 
     def describe(self) -> str:
@@ -80,18 +86,25 @@ class Trees:
         runner = "V2" if config.use_v2_model_runner else "V1"
         schedule = "asynchronous" if config.scheduler_config.async_scheduling else "synchronous"
         blocks = f"{self._pool.num_gpu_blocks} blocks of {self.block_size} tokens"
-        return f"{config.model_config.dtype}, {runner} model runner, {schedule} scheduling, {blocks}"
+        layers = ", ".join(f"{count} of {kind}" for kind, count in self._layers.items())
+        return f"{config.model_config.dtype}, {runner} model runner, {schedule} scheduling, {blocks}; layers: {layers}"
 
-    def prompt(self, num_blocks: float) -> list[int]:
-        """A new prompt that fills about so many blocks, the last one not wholly."""
-        length = int(num_blocks * self.block_size) - 3
-        return self._prompts.take(min(max(length, SHORTEST_PROMPT), self._most))
+    def add(self, request_id: str, num_blocks: float = 1, offset: int = -3) -> None:
+        """Start a request that follows the script that it is named after.
 
-    def add(self, request_id: str, num_blocks: float = 1) -> None:
-        """Start a request that follows the script that it is named after."""
+        Args:
+            num_blocks: Of a new prompt, which has ``offset`` more tokens than they have.
+        """
+        length = int(num_blocks * self.block_size) + offset
+        prompt = self._prompts.take(min(max(length, SHORTEST_PROMPT), self._most))
+        self.prompts.append(prompt)
         most = script_of(request_id).num_sampled
         params = SamplingParams(temperature=0, max_tokens=most, ignore_eos=True, logprobs=0, detokenize=False)
-        self.engine.add_request(request_id, {"prompt_token_ids": self.prompt(num_blocks)}, params)
+        self.engine.add_request(request_id, {"prompt_token_ids": prompt}, params)
+
+    def fits(self, num_blocks: int) -> bool:
+        """Whether a prompt may have so many blocks, and a context grows beyond them."""
+        return num_blocks * self.block_size <= self._most
 
     def step(self) -> None:
         """One step of the engine."""
