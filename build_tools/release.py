@@ -11,7 +11,7 @@ from build_tools.errors import SetupError
 
 PROJECT = "vllm"
 UPSTREAM_VERSION = "0.9.2"
-LOCAL_VERSION = "hooks.1"
+LOCAL_VERSION = "hooks.2"
 CPU_TORCH_VERSION = "2.13.0"
 CUDA_TORCH_VERSION = "2.7.0"
 SUPPORTED_PYTHONS = ((3, 10), (3, 11), (3, 12))

@@ -107,8 +107,8 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
         **dict.fromkeys(("conv_dim", "block_dim"), 128),
     },
     "qwen3_next": {
-        "num_hidden_layers": 8,
-        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 2,
+        "num_hidden_layers": 4,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
         # Upstream's gated delta nets take these dimensions alone on CPUs, and bfloat16.
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,

@@ -226,5 +226,5 @@ def test_no_index_leaves_no_index() -> None:
 
 def test_only_the_cpu_build_says_cpu() -> None:
     """Upstream finds its platform by that part of the version."""
-    assert distribution_version(Target.CPU) == "0.9.2+hooks.1.cpu"
-    assert distribution_version(Target.CUDA) == "0.9.2+hooks.1"
+    assert distribution_version(Target.CPU) == "0.9.2+hooks.2.cpu"
+    assert distribution_version(Target.CUDA) == "0.9.2+hooks.2"

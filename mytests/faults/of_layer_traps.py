@@ -6,6 +6,7 @@ from mytests.faults.fault import Edit, by_itself, surgical, undoing
 FORKS = "sequence_hooks.v1.core.forks:ForkedBlocks"
 GROUPS = "sequence_hooks.v1.core.kv_groups"
 SCHEDULER = "sequence_hooks.v1.core.scheduler:HookScheduler"
+RELEASE = "sequence_hooks.v1.releases.v0_32:ReleaseScheduler"
 TESTS = "mytests/v1/test_forks.py"
 STATES = f"{TESTS}::TestStates"
 
@@ -67,7 +68,7 @@ LAYER_TRAPS = (
         "Others find the state after a part of a block as the one after all of it.",
         (
             Edit(
-                "sequence_hooks.v1.releases.v0_32:ReleaseScheduler._mamba_block_aligned_split",
+                f"{RELEASE}._mamba_block_aligned_split",
                 "if start % size",
                 "if 0",
             ),

@@ -74,7 +74,7 @@ class TestCommand:
         """One line for each, after one that describes the engine."""
         done = command()
         assert done.returncode == 0, done.stderr
-        lines = [line.split() for line in done.stdout.splitlines()[3:-1]]
+        lines = [line.split() for line in done.stdout.splitlines()[3:-2]]
         assert [line[:2] for line in lines] == [[check.__name__, "ok"] for check in checks.CHECKS]
 
     @pytest.mark.full
