@@ -141,9 +141,10 @@ STATES = ("granitemoehybrid", "falcon_h1", "mamba2", "lfm2", "qwen3_next")
 
 MORE_BLOCKS: Mapping[str, int] = {
     **dict.fromkeys(("gemma3_text", "gpt_oss", "mistral"), 8),
-    # Three of its layers have a window, and blocks of their own each, for the tokens of two steps.
+    # Three groups of its layers have a window, and blocks of their own each, for the tokens of two steps.
     "exaone4": 24,
-    **dict.fromkeys(STATES, 4),
+    # Of two groups, each with three states: upstream needs as many with steps in flight, and does not ask for them.
+    **dict.fromkeys(STATES, 6),
 }
 """Blocks that a sequence may need besides those of its context: of windows and a step's tokens, or of states."""
 

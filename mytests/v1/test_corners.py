@@ -3,6 +3,7 @@
 
 import dataclasses
 import logging
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,21 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("each_mode")
+@pytest.mark.parametrize(
+    ("asked", "skips"), [({"prompt_logprobs": 1}, False), ({"skip_reading_prefix_cache": True}, True)]
+)
+def test_after_a_join_prompt_logprobs_keep_nobody_from_the_prefix_cache(asked: dict[str, Any], skips: bool) -> None:
+    """They were told at the first prefill; who does not want the cache for other reasons stays without it."""
+    engine = SurgicalEngine(HOOKS)
+    request, script = engine.add("r", **asked), plan(r="!ab", r_child_0="B")
+    engine.run_until(lambda: bool(engine.scheduler.blocked), script)
+    assert request.skip_reading_prefix_cache
+    engine.run_until(lambda: engine.num_sampled("r") == 2, script)
+    assert request.skip_reading_prefix_cache == skips
+    engine.run(script)
+    engine.assert_empty()
+
+
 def test_one_that_runs_alone_is_not_preempted_for_itself() -> None:
     """It would begin again and come as far, for ever; what waits gives up KV for it, under "preserve" too."""
     prefix = tuple(map(ord, "##"))

@@ -109,6 +109,9 @@ def params_after_join(branch: V1Branch) -> SamplingParams:
     """
     own = branch.sequence.sampling_params
     params = copy.copy(params_of(branch.sequence.request))
+    if params.prompt_logprobs is not None:
+        # Only for them did upstream compute all of the prompt.
+        params.skip_reading_prefix_cache = False
     params.prompt_logprobs = None
     params.prompt_logprob_token_ids = None
     params.prompt_logprob_start = None

@@ -68,6 +68,7 @@ def begin_session(request: Request, params: SamplingParams) -> None:
     request.num_prompt_tokens = len(request.prompt_token_ids)
     request._output_token_ids.clear()
     request.sampling_params, request.max_tokens = params, params.max_tokens
+    request.skip_reading_prefix_cache = request.get_skip_reading_prefix_cache()
 
 
 def cut_context(request: Request, num_kept: int) -> None:
