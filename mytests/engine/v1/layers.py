@@ -47,8 +47,8 @@ def is_state(layer: str) -> bool:
 def spec_of(layer: str, block_size: int) -> KVCacheSpec:
     """Upstream's specification of a layer, by a name of this module."""
     if is_state(layer):
-        fields = {"shapes": ((2,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align", **_STATES[layer]}
-        return MambaSpec(block_size=block_size, **fields)
+        shape: Any = {"shapes": ((2,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align"}
+        return MambaSpec(block_size=block_size, **shape, **_STATES[layer])
     kind, fields = _ATTENTION[layer]
     return kind(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32, **fields)
 

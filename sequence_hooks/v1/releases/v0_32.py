@@ -39,7 +39,7 @@ class ReleaseScheduler(AsyncScheduler):
     def _mamba_block_aligned_split(self, request: Request, num_new_tokens: int, *num_found: int, **more: int) -> int:
         # Upstream lets a model that saves states within a step run past the block in which a prefix of the length of
         # some `prefix_match_unit` has ended, and enters the state after that prefix as the one after the whole block.
-        split: int = super()._mamba_block_aligned_split(request, num_new_tokens, *num_found, **more)  # type: ignore[misc]
+        split: int = super()._mamba_block_aligned_split(request, num_new_tokens, *num_found, **more)
         start = request.num_computed_tokens + sum(num_found) + sum(more.values())
         size: int = self.cache_config.block_size
         return min(split, size - start % size) if start % size else split

@@ -55,8 +55,8 @@ class Oracle:
         told = [entry[token].logprob for entry, token in zip(sampled.logprobs, sampled.token_ids, strict=True)]
         context = [*stretch.context, *stretch.token_ids[:start]]
         in_batch: Part = (Stretch(stretch.sequence, context, list(sampled.token_ids), told), 0)
-        alone = Verdict()
-        compare(in_batch, *self._sample([in_batch]), tolerance, alone)
+        (answer,), alone = self._sample([in_batch]), Verdict()
+        compare(in_batch, answer, tolerance, alone)
         return bool(alone.differences)
 
     def answer(self, prompts: Sequence[list[int]]) -> None:

@@ -62,4 +62,5 @@ def _pages(cache: Any, num_blocks: int) -> Iterator[torch.Tensor]:
         strides = [stride * size for stride in view.stride()]
         in_bytes = memory.as_strided([*view.shape, size], [*strides, 1], view.storage_offset() * size)
         dim = next(dim for dim, length in enumerate(view.shape) if length % num_blocks == 0)
-        yield in_bytes.movedim(dim, 0).unflatten(0, (num_blocks, -1))
+        first, *others = in_bytes.movedim(dim, 0).shape
+        yield in_bytes.movedim(dim, 0).view(num_blocks, first // num_blocks, *others)
