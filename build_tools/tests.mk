@@ -180,3 +180,7 @@ release-%: plugin
 	@$(PLUGIN)/bin/python -m build_tools.releases $*
 	@$(call on_release,$*) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q $(SPREAD) \
 	  -m "(not model or every_release) and $(SELECTED)" mytests/rules mytests/v1
+	@$(PLUGIN)/bin/python -m build_tools.paths second
+	@$(call on_release,$*) PYTHONPATH=$(CURDIR)/build/releases/$*:$(PLUGIN_PATH):$(CURDIR)/build/paths/second \
+	  PATH_UNDER_TEST=second-asynchronous $(OF_SECOND_RUNNER) $(CURDIR)/$(PLUGIN)/bin/python -m pytest -q \
+	  -m "every_release and paths and $(SELECTED)" mytests/v1/test_on_a_model.py
