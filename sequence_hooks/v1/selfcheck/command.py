@@ -42,7 +42,7 @@ def report(seen: Seen, verdicts: Verdicts) -> int:
     print(seen.engine)
     if verdicts.error:
         print(
-            f"error: without hooks this engine ends with an error, too: {verdicts.error}\nIt is a fault of vLLM or of "
+            f"error: without hooks this engine ends with an error: {verdicts.error}\nIt is a fault of vLLM or of "
             "this set-up; hooks were not compared. Try other options of vLLM's, such as another --block-size.",
             file=sys.stderr,
         )

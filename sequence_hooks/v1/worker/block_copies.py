@@ -56,7 +56,7 @@ def copies_whole_blocks(caches: Sequence[Any], num_blocks: int) -> bool:
 
 def _pages(cache: Any, num_blocks: int) -> Iterator[torch.Tensor]:
     """What a layer has in each block, as bytes of the same memory: [num_blocks, parts of a block, ..., bytes]."""
-    for view in cache if isinstance(cache, list) else [cache]:
+    for view in cache if isinstance(cache, list | tuple) else [cache]:
         size = view.element_size()
         memory = torch.empty(0, dtype=torch.uint8, device=view.device).set_(view.untyped_storage())
         strides = [stride * size for stride in view.stride()]
