@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import torch
-
 from sequence_hooks.v1.releases.v0_31 import cascade_attention
+from sequence_hooks.v1.releases.v0_32 import Extend, Unsupported, routed_experts, trace_replay
 from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
-from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts, trace_replay
 from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
-from sequence_hooks.v1.worker.extending import after
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -61,14 +57,14 @@ class ReleaseScheduler(AsyncScheduler):
         return selected
 
 
-def add_logits_processor(sampler: Any, processor: Any) -> None:
+def add_logits_processor(sampler: Any, processor: Any, after: Extend) -> None:
     """See `v0_32.add_logits_processor`."""
 
     def add_request(slot: int, prompt_length: int, params: SamplingParams) -> None:
         # Upstream processes the logits of those requests alone that are marked.
         sampler.needs_logits_processing[slot] |= processor.add_request(slot, params)
 
-    def apply(logits: torch.Tensor, row_of_logits: torch.Tensor, slots: np.ndarray, *others: Any) -> None:
+    def apply(logits: Any, rows: Any, slots: Any, *others: Any) -> None:
         processor.apply(logits, SimpleNamespace(idx_mapping_np=slots))
 
     after(sampler, "add_request", add_request)

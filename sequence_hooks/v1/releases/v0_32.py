@@ -4,7 +4,7 @@
 0.33 caps prefix hits, but only where it returns routed experts, which are refused: a fork needs no cap.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -12,6 +12,8 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.engine.output_processor import RequestState
 from vllm.v1.request import Request
+
+Extend = Callable[[Any, str, Callable[..., None]], None]
 
 Unsupported = tuple[bool, str, Any, str]
 """Whether an engine has it, its name and value, and the way out."""
@@ -66,11 +68,12 @@ def trace_replay(config: VllmConfig) -> Unsupported:
     return is_set, "enable_trace_replay", True, "leave it out: a trace says nothing of children, nor of joins"
 
 
-def add_logits_processor(sampler: Any, processor: Any) -> None:
+def add_logits_processor(sampler: Any, processor: Any, after: Extend) -> None:
     """Let a processor of logits come after those that the second model runner's ``sampler`` has.
 
     Args:
         processor: Has the methods of upstream's ``LogitsProcessor`` of that runner.
+        after: Lets a function run after a method of an object, where the sampler has no list of processors.
     """
     sampler.logits_processors.append(processor)
 

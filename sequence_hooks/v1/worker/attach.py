@@ -6,6 +6,7 @@ from typing import Any
 from sequence_hooks.v1.releases.installed import add_logits_processor
 from sequence_hooks.v1.settings import special_kwargs_of
 from sequence_hooks.v1.worker import block_copies, cpu_seeds, injection, seeds, states
+from sequence_hooks.v1.worker.extending import after
 from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
 from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
 
@@ -31,4 +32,4 @@ def attach(model_runner: Any) -> None:
         # Other ranks of a pipeline have no sampler.
         sampler = model_runner.sampler
         counts = sampler.penalties_state.output_bin_counts
-        add_logits_processor(sampler, PriorOutputCounts(model_runner.req_states, counts))
+        add_logits_processor(sampler, PriorOutputCounts(model_runner.req_states, counts), after)
