@@ -57,18 +57,20 @@ ALL, STOPPED = histories(()), histories(("stop",))
 HYBRIDS = histories((), tuple({"granitemoehybrid", "lfm2"} & {*DIALECT.architectures}) or DIALECT.architectures)
 FAULTS = [
     pytest.param("merged-backwards", ALL, "should be", id="merged-backwards"),
-    full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
     full("childs-adapter", ALL, "the model has", id="childs-adapter"),
     full("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
     full("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
 ]
 FAULTS += {
     "fork": [
+        full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
         pytest.param("blocks-leaked", ALL, "blocks are left", id="blocks-leaked"),
         full("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
         full("stop-strings-across-a-join", STOPPED, "", id="stop-strings-across-a-join"),
     ],
     "plugin": [
+        # Each worker tries it when it starts.
+        full("kv-not-copied", ALL, "copies only a part of a block", id="kv-not-copied"),
         full("blocks-leaked", ALL, "KV cache", id="blocks-leaked"),
         full("stop-strings-across-a-join", STOPPED.filter(_has_plain_joins), "", id="stop-strings-across-a-join"),
         full("limits-across-a-join", ALL, "r", id="limits-across-a-join"),
