@@ -15,16 +15,13 @@ import torch
 from vllm.model_executor.layers.mamba import mamba_mixer2
 
 _upstream: Any = mamba_mixer2
-HAS_CHECKPOINTS = hasattr(_upstream, "store_prefill_checkpoint")
-"""Whether this release has them."""
-
 _scan = _upstream.mamba_chunk_scan_combined_varlen
 
 
 @cache
 def install() -> None:
     """Let the models of this process, whenever they run, have them."""
-    if HAS_CHECKPOINTS:
+    if hasattr(_upstream, "store_prefill_checkpoint"):
         _upstream.mamba_chunk_scan_combined_varlen = scan
         _upstream.store_prefill_checkpoint = store
 

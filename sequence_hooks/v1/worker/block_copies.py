@@ -62,5 +62,5 @@ def _pages(cache: Any, num_blocks: int) -> Iterator[torch.Tensor]:
         strides = [stride * size for stride in view.stride()]
         in_bytes = memory.as_strided([*view.shape, size], [*strides, 1], view.storage_offset() * size)
         dim = next(dim for dim, length in enumerate(view.shape) if length % num_blocks == 0)
-        first, *others = in_bytes.movedim(dim, 0).shape
-        yield in_bytes.movedim(dim, 0).view(num_blocks, first // num_blocks, *others)
+        by_block = in_bytes.movedim(dim, 0)
+        yield by_block.view(num_blocks, len(by_block) // num_blocks, *by_block.shape[1:])
