@@ -54,9 +54,9 @@ def written(path: Path, *events: tuple[type, dict[str, Any]]) -> Path:
     return path
 
 
-def spawned(child: str, parent: str) -> tuple[type, dict[str, Any]]:
+def spawned(child: str, parent: str, label: str = "") -> tuple[type, dict[str, Any]]:
     """The event of a spawn, for `written`."""
-    return TreeChanged, {"event": Spawned(spec(request_id=child, parent=parent))}
+    return TreeChanged, {"event": Spawned(spec(request_id=child, parent=parent, label=label))}
 
 
 def lane_of(picture: Picture, request_id: str = "r") -> Lane:

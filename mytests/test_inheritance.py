@@ -173,7 +173,7 @@ class TestDeltas:
         while engine.scheduler.has_unfinished_seqs():
             engine.step(tokens)
             told += [(out.request_id, delta.index) for out in engine.handed_out for delta in out.child_deltas]
-        assert sorted(told) == [("r", 0)] * 2 + [("r", 1)] * 2
+        assert sorted(told) == [("r", 0)] * 3 + [("r", 1)] * 3
         engine.assert_empty()
 
     def test_each_sample_that_waits_has_its_index(self) -> None:

@@ -119,6 +119,13 @@ class TestLanes:
         assert json.loads(to_json(picture))["traceEvents"]
         assert "</html>" in to_html(picture)
 
+    def test_a_label_is_noted(self, path: Path) -> None:
+        """Where its child begins."""
+        stream = (events.SchedulerStarted, {"block_size": 4, "num_blocks": 8})
+        parent = (events.Arrived, {"sequence": "r", "num_prompt_tokens": 1, "prompt": None})
+        _, lane = picture_of(read(written(path, stream, parent, spawned("c", "r", "Brakes")))).lanes
+        assert [note.text for note in lane.notes] == ["Brakes"]
+
     def test_arrows_go_from_spawn_to_child_and_back(self, path: Path) -> None:
         """A merge begins where its child ends, and ends where its parent is joined."""
         picture = picture_of(fork_and_join(path))

@@ -93,6 +93,8 @@ class TestStreams:
             "text": "B",
             "token_ids": [66],
             "finish_reason": None,
+            "label": "",
+            "num_ending": 0,
         }
 
     def test_a_wait_is_a_chunk_with_an_empty_choice(self) -> None:

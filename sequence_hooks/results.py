@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a caller learns about a request's tree. All positions count the output tokens of one sequence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Origin = Literal["sampled", "merged", "inserted"]
@@ -128,10 +128,17 @@ class ChildOutput:
     """Whether its parent, or that of a sequence that it descends from, went on without it: see
     `SpecialKwargs.join_when`. It may have ended by itself before, as its ``finish_reason`` says."""
 
+    label: str = ""
+    """What it is about, as the handler that spawned it says; empty if it says nothing."""
+
 
 @dataclass(frozen=True)
 class ChildDelta:
-    """What a child has sampled, or got from its own children, since its last delta."""
+    """What a child has sampled, or got from its own children, since its last delta.
+
+    Its first one comes when it is spawned, and may be empty. Text and tokens go together: tokens whose text is still
+    held back, since a character is incomplete or a stop string may have begun, come with a later one.
+    """
 
     request_id: str
     parent_id: str
@@ -147,6 +154,17 @@ class ChildDelta:
     token_ids: tuple[int, ...]
     finish_reason: str | None
     """As in `CompletionOutput`; None except in its last delta."""
+
+    label: str = ""
+    """As in `ChildOutput`."""
+
+    num_ending: int = 0
+    """How many tokens at the end of its output are not part of its result: those that have ended it, or all of them if
+    it has none. 0 except in its last delta."""
+
+    logprobs: Any = field(default=None, compare=False, repr=False)
+    """Those of ``token_ids``, as in `CompletionOutput`; None if its sampling parameters ask for none, and as a server
+    tells it."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +212,8 @@ class TreeFields:
     """The completion's own children, in spawn order."""
 
     segments: tuple[Segment, ...] = ()
-    """The origin of every output token, in order."""
+    """The origin of every output token, in order. Set in earlier outputs too if the request has
+    ``extra_args={"tell_segments": True}`` in its sampling parameters."""
 
     joins: tuple[Join, ...] = ()
     """The completion's joins with its children, in order."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sequence_hooks.results import ChildDelta, TreeFields, Waiting
-from sequence_hooks.serving.usage import COUNT_TREE
+from sequence_hooks.serving.usage import COUNT_TREE, TELL_SEGMENTS
+from sequence_hooks.tree.told import ToldTokens
 from sequence_hooks.tree.transcript import delta_of, set_final_order, set_tree, tokens_of, waiting_of
 from vllm._overlay import fall_back_to
 from vllm._upstream import outputs as upstream
@@ -53,17 +54,19 @@ class RequestOutputFactory(upstream.RequestOutputFactory):
         branch = branch_of(seq_group)
         if branch is None:
             return RequestOutputFactory._of_request(seq_group, seq_id_to_seq_group, use_cache)
-        waiting = _begins_to_wait(branch, seq_id_to_seq_group)
+        waiting, spawned = _begins_to_wait(branch, seq_id_to_seq_group), _spawned(branch, seq_id_to_seq_group)
         if branch.parent is not None:
             output = _of_child(branch, seq_id_to_seq_group) if _is_streamed(branch) else None
         else:
             # A cached object would tell of it again.
-            output = RequestOutputFactory._of_request(seq_group, seq_id_to_seq_group, use_cache and not waiting)
+            output = RequestOutputFactory._of_request(
+                seq_group, seq_id_to_seq_group, use_cache and not waiting and not spawned
+            )
             if isinstance(output, RequestOutput) and output.finished:
                 output.child_deltas = _late_deltas(branch, seq_id_to_seq_group)
-        if waiting:
+        if waiting or spawned:
             output = output or _without_completions(branch, seq_id_to_seq_group)
-            output.waiting = waiting
+            output.waiting, output.child_deltas = waiting, (*output.child_deltas, *spawned)
         return output
 
     @staticmethod
@@ -163,14 +166,31 @@ def _late_deltas(root: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroup
     return tuple(delta for each in late for delta in _of_child(each, seq_id_to_seq_group).child_deltas)
 
 
+def _spawned(parent: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> tuple[ChildDelta, ...]:
+    """The first deltas of children that were spawned just now, if they are streamed."""
+    if not parent.limits.stream_children:
+        return ()
+    new = [child for child in parent.children if not child.sequence.is_announced]
+    for child in new:
+        child.sequence.is_announced = True
+    return tuple(delta_of(child, index_of(child, seq_id_to_seq_group), "", (), None) for child in new)
+
+
 def _of_child(child: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> RequestOutput:
     output = _without_completions(child, seq_id_to_seq_group)
-    child.sequence.is_told = child.phase == "finished"
-    seq, params = child.sequence.seq, child.sequence.sampling_params
-    token_ids = seq.get_output_token_ids_to_return(delta=True)
+    sequence, has_finished = child.sequence, child.phase == "finished"
+    sequence.is_told = has_finished
+    seq, params = sequence.seq, sequence.sampling_params
+    told = sequence.told = sequence.told or ToldTokens()
+    told.note(seq.get_output_len(), len(seq.output_text))
     text = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
-    index, ids = index_of(child, seq_id_to_seq_group), (token_ids,) if isinstance(token_ids, int) else token_ids
-    output.child_deltas = (delta_of(child, index, text, ids),)
+    told.num_characters += len(text)
+    start, is_all = told.num_tokens, has_finished or not params.detokenize
+    end = told.num_tokens = seq.get_output_len() if is_all else told.told_with(told.num_characters)
+    logprobs = None if params.logprobs is None else list(seq.output_logprobs[start:end])
+    token_ids = seq.get_output_token_ids()[start:end]
+    delta = delta_of(child, index_of(child, seq_id_to_seq_group), text, token_ids, logprobs)
+    output.child_deltas = (delta,)
     return output
 
 
@@ -182,8 +202,11 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
         if not seq.is_finished():
             # It may have stopped and wait for its children: their results are still to be merged after its output.
             completion.stop_reason = None
-            if (branch.sequence.sampling_params.extra_args or {}).get(COUNT_TREE):
+            asked = branch.sequence.sampling_params.extra_args or {}
+            if asked.get(COUNT_TREE):
                 completion.tree_tokens = tokens_of(branch)
+            if asked.get(TELL_SEGMENTS):
+                completion.segments = branch.segments
         elif branch.limits.hooks:
             set_tree(completion, branch)
             if branch.sequence.orders is not None:

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
@@ -31,7 +32,7 @@ class PlainSequence:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     outcome: Outcome | None = None
-    sampling_params: Any = None
+    sampling_params: Any = field(default_factory=lambda: SimpleNamespace(extra_args=None))
     logprobs: Sequence[float] | None = None
 
     @property

@@ -88,3 +88,10 @@ def test_a_truth_value_is_no_token_id() -> None:
     """Python counts it as an integer."""
     with pytest.raises(TypeError, match="True is not a token id"):
         as_token_id(True)
+
+
+@pytest.mark.parametrize("label", [7, "x" * 257])
+def test_a_label_is_a_short_text(label: Any) -> None:
+    """Or the handler has made a mistake, which is told by name."""
+    with pytest.raises(ValueError, match=r"label is .* give a string of at most 256 characters"):
+        Spawn((3,), label=label)

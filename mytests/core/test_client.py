@@ -38,7 +38,9 @@ def choice(**fields: Any) -> SimpleNamespace:
 
 def ended(**fields: Any) -> SimpleNamespace:
     """One that has ended, with the extra fields of the server."""
-    completion = SimpleNamespace(request_id="r", children=(CHILD,), segments=SEGMENTS, joins=(JOIN,), **fields)
+    completion = SimpleNamespace(
+        request_id="r", children=(CHILD,), segments=SEGMENTS, joins=(JOIN,), finish_reason="stop", **fields
+    )
     return choice(finish_reason="stop", **json.loads(json.dumps(tree_of(completion))))
 
 
@@ -85,7 +87,9 @@ def test_what_was_cancelled_and_what_was_replaced_are_told() -> None:
     cancelled = dataclasses.replace(CHILD, finish_reason="cancelled", cancelled=True, result_token_ids=())
     replaced = (Segment(0, 2, "sampled", None, True), Segment(2, 3, "inserted"))
     join = Join(2, 1, 0, 6, 2, num_replaced=2)
-    completion = SimpleNamespace(request_id="r", children=(cancelled,), segments=replaced, joins=(join,))
+    completion = SimpleNamespace(
+        request_id="r", children=(cancelled,), segments=replaced, joins=(join,), finish_reason="stop"
+    )
     found = tree(choice(finish_reason="stop", **json.loads(json.dumps(tree_of(completion)))))
     assert found == Tree(0, "r", (cancelled,), replaced, (join,), None, None)
     last = dataclasses.replace(DELTA, text="", token_ids=(), finish_reason="cancelled")

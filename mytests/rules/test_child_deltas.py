@@ -18,14 +18,15 @@ def deltas_of(engine: SurgicalEngine, request_id: str) -> list[ChildDelta]:
 
 
 class TestDeltas:
-    def test_a_token_each_and_a_reason_with_the_last(self) -> None:
+    def test_one_at_the_spawn_a_token_each_and_a_reason_with_the_last(self) -> None:
         """Each delta names the child, its parent, and where it was spawned."""
         engine = SurgicalEngine(HOOKS)
         completed(engine, params={"extra_args": STREAMED}, r="a!z", r_child_0="BC")
         assert deltas_of(engine, "r_child_0") == [
+            ChildDelta("r_child_0", "r", 0, 2, "", (), None),
             ChildDelta("r_child_0", "r", 0, 2, "B", (ord("B"),), None),
             ChildDelta("r_child_0", "r", 0, 2, "C", (ord("C"),), None),
-            ChildDelta("r_child_0", "r", 0, 2, "", (EOS,), "stop"),
+            ChildDelta("r_child_0", "r", 0, 2, "", (EOS,), "stop", num_ending=1),
         ]
 
     def test_they_come_as_they_are_sampled(self) -> None:
@@ -41,10 +42,21 @@ class TestDeltas:
         engine = SurgicalEngine(HOOKS)
         engine.add(extra_args=STREAMED)
         tokens = plan(r="!z", r_child_0="B")
-        engine.run_until(lambda: any(output.child_deltas for output in engine.handed_out), tokens)
-        (output,) = engine.handed_out
+        engine.run_until(lambda: any(delta.text for delta in engine.deltas), tokens)
+        (output,) = [each for each in engine.handed_out if each.child_deltas]
         assert (output.request_id, output.outputs, output.finished) == ("r", [], False)
         engine.run(tokens)
+        engine.assert_empty()
+
+    def test_segments_are_told_before_the_end_if_they_are_asked_for(self) -> None:
+        """As a view of a stream needs them."""
+        engine = SurgicalEngine(HOOKS)
+        engine.add(extra_args={"tell_segments": True}, output_kind=RequestOutputKind.DELTA)
+        script, told = plan(r="!yz", r_child_0="B"), []
+        while engine.has_unfinished():
+            engine.step(script)
+            told += [each for output in engine.handed_out for each in output.outputs if each.finish_reason is None]
+        assert [(each.origin, each.end) for each in told[-1].segments][:2] == [("sampled", 1), ("merged", 2)]
         engine.assert_empty()
 
     def test_what_a_child_gets_from_its_own_comes_at_once(self) -> None:
@@ -52,7 +64,7 @@ class TestDeltas:
         engine = SurgicalEngine(dataclasses.replace(HOOKS, max_child_depth=2))
         engine.add(extra_args=STREAMED)
         engine.run(plan(r="!z", r_child_0="!y", r_child_0_child_0="BC"))
-        assert [delta.text for delta in deltas_of(engine, "r_child_0")] == ["", "BCy", ""]
+        assert [delta.text for delta in deltas_of(engine, "r_child_0")] == ["", "", "BCy", ""]
         assert {delta.parent_id for delta in deltas_of(engine, "r_child_0_child_0")} == {"r_child_0"}
 
     @pytest.mark.parametrize("extra_args", [None, {"stream_children": False}])

@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 
 from sequence_hooks.config.messages import abbreviated
 
+MAX_LABEL = 256
+"""The longest label of a child, in characters."""
+
 
 def raise_for_field(owner: object, name: str, way_out: str) -> NoReturn:
     """Raise a `ValueError` for the value that ``owner`` has in the field ``name``."""
@@ -31,6 +34,14 @@ def check_switch(owner: object, name: str) -> None:
     """Require the field to be True or False."""
     if not isinstance(getattr(owner, name), bool):
         raise_for_field(owner, name, "use True or False")
+
+
+def check_label(owner: object, name: str) -> None:
+    """Require the field to be a string of at most `MAX_LABEL` characters."""
+    value = getattr(owner, name)
+    if not isinstance(value, str) or len(value) > MAX_LABEL:
+        raise_for_field(owner, name, f"give a string of at most {MAX_LABEL} characters")
+    check_encodable(owner, name, value)
 
 
 def check_text(owner: object, name: str, optional: bool = False) -> None:

@@ -6,11 +6,12 @@ Promise and sync have handlers with this interface (`builtin`); user-defined han
 decides and changes nothing, so it must not touch trees, queues or KV.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol, get_args, runtime_checkable
 
-from sequence_hooks.config.checks import check_choice, check_overrides
+from sequence_hooks.config.checks import check_choice, check_label, check_overrides
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.results import ChildOutput
 
@@ -68,6 +69,10 @@ class TokenEvent:
     unjoined: tuple[UnjoinedChild, ...] = ()
     """The children that it may still wait for, finished or not, in spawn order."""
 
+    arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """What its request has given in ``SamplingParams.extra_args`` (``vllm_xargs`` on a server), read-only. A client may
+    have sent any of it, so a handler checks what it uses."""
+
 
 @dataclass(frozen=True)
 class Spawn:
@@ -87,9 +92,14 @@ class Spawn:
     """Whether its parent neither waits for it nor sees it. Its result replaces the trigger in the request's output, and
     is in no sequence's context; only the end of the request waits for it."""
 
+    label: str = ""
+    """What it is about, in at most `MAX_LABEL` characters, for whoever is told of it: deltas and outputs, live pages,
+    recordings, traces. No sequence reads it."""
+
     def __post_init__(self) -> None:
         check_overrides(self, "sampling_params")
         check_choice(self, "context", get_args(ChildContext))
+        check_label(self, "label")
 
 
 @dataclass(frozen=True)

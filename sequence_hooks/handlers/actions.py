@@ -83,7 +83,8 @@ def _plain_spawn(given: Any, most_prefix: int) -> Spawn:
     if type(given) is Spawn and has_plain_ids and (type(params) is dict or not is_mapping):
         return given
     prefix = _plain_ids(prefix, most_prefix)
-    return Spawn(prefix, dict(params) if is_mapping else params, given.context, bool(given.is_detached))
+    params = dict(params) if is_mapping else params
+    return Spawn(prefix, params, given.context, bool(given.is_detached), given.label)
 
 
 def _plain_ids(given: Any, most: int) -> tuple[int, ...]:

@@ -78,9 +78,10 @@ def make_handlers(special_kwargs: SpecialKwargs, tokenizer: Tokenizer | None) ->
     for token in (special_kwargs.sync_token_id, special_kwargs.sync_token):
         if token is not None:
             handlers[token] = SyncHandler(special_kwargs)
-    for token, name in special_kwargs.named_handlers:
-        handlers[token] = _make_named(name, tokenizer)
-    return handlers
+    # One that several tokens name joins the children that each of them has spawned.
+    named = {name: None for _, name in special_kwargs.named_handlers}
+    made = {name: _make_named(name, tokenizer) for name in named}
+    return handlers | {token: made[name] for token, name in special_kwargs.named_handlers}
 
 
 def _join_function(special_kwargs: SpecialKwargs) -> JoinFunction:

@@ -13,7 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 from sequence_hooks.results import TreeTokens
@@ -30,7 +30,7 @@ _PREFIX = "data: "
 
 def has_tree(completion: Any) -> bool:
     """Whether a completion has finished, and met a hook. One of another class, as from a stand-in engine, has not."""
-    return bool(getattr(completion, "segments", ()))
+    return bool(getattr(completion, "segments", ())) and completion.finish_reason is not None
 
 
 def tree_of(completion: Any) -> dict[str, Any]:
@@ -87,7 +87,9 @@ class TreeStream:
             prompt_index, output = cast(Any, item) if isinstance(item, tuple) else (0, cast(Any, item))
             first = prompt_index * self._num_samples
             for delta in getattr(output, "child_deltas", ()):
-                child = {**asdict(delta), "index": first + delta.index}
+                child = {**asdict(replace(delta, logprobs=None)), "index": first + delta.index}
+                # Those are the engine's own objects.
+                del child["logprobs"]
                 self._lines.put_nowait(_line({**self._chunk, "choices": [], "child": child}))
             for waiting in getattr(output, "waiting", ()):
                 self._lines.put_nowait(_line(self._chunk_of({**asdict(waiting), "index": first + waiting.index})))

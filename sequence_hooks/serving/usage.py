@@ -16,6 +16,9 @@ _DETAILS = "completion_tokens_details"
 COUNT_TREE = "count_tree"
 """The name in ``extra_args`` that has a tree counted while it grows, for the usage of a stream so far."""
 
+TELL_SEGMENTS = "tell_segments"
+"""The name in ``extra_args`` that has outputs before the last one tell their segments, too, for a view of a stream."""
+
 
 def trees_of(completions: Iterable[Any]) -> list[TreeTokens]:
     """The tokens of completions that met a hook. Completions of another class, as from a stand-in engine, have not."""

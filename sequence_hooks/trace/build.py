@@ -121,6 +121,8 @@ class _Builder:
         parent.children.append(lane)
         self._lanes[line.stream, spec.request_id] = lane
         self.arrows.append(Arrow("spawn", parent, time, lane, time))
+        if spec.label:
+            lane.notes.append(Note(time, spec.label))
         if spec.is_detached:
             lane.notes.append(Note(time, "detached: only the end of its request waits for it"))
         if spec.context != "parent":

@@ -32,6 +32,9 @@ class ChildSpec(msgspec.Struct, frozen=True):
     is_detached: bool
     """Whether its parent neither waits for it nor sees it."""
 
+    label: str = ""
+    """What it is about, for whoever is told of it."""
+
     @property
     def num_prompt_tokens(self) -> int:
         """The length of its prompt."""

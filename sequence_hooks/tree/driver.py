@@ -78,6 +78,10 @@ class ForkJoinDriver(Generic[E]):
         """The most tokens that a request with these sampling parameters may sample before it has a tree."""
         return max_tokens_alone(self._special_kwargs, params)
 
+    def has_hooks(self, params: Any) -> bool:
+        """Whether hook tokens are more than ordinary tokens to a request with these sampling parameters."""
+        return limits_of(self._special_kwargs, params.extra_args).hooks
+
     def add_root(self, sequence: E) -> Branch[E]:
         """Begin the tree of a request, or of one of its samples, which has met its first hook token."""
         limits = limits_of(self._special_kwargs, sequence.sampling_params.extra_args)

@@ -41,6 +41,7 @@ queue and compute sequences, and to append what a join returns.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from sequence_hooks.config.limits import LimitName, RefusedBy
@@ -159,6 +160,7 @@ def decide(
         match.num_tokens,
         number,
         tuple(UnjoinedChild(child.number, _position(child)) for child in branch.unjoined),
+        MappingProxyType(branch.root.sequence.sampling_params.extra_args or {}),
     )
     try:
         given, num_unjoined = match.handler.on_token(event), len(event.unjoined)
@@ -365,6 +367,7 @@ def _spec(event: TokenEvent, number: int, spawn: Spawn, position: int) -> ChildS
         prefix_token_ids=spawn.prefix_token_ids,
         context=spawn.context,
         is_detached=spawn.is_detached,
+        label=spawn.label,
     )
 
 

@@ -76,13 +76,15 @@ def waiting_of(branch: Branch[N], index: int) -> Waiting:
     )
 
 
-def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int]) -> ChildDelta:
+def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int], logprobs: Any) -> ChildDelta:
     """What the caller learns about a child that has sampled ``token_ids``, which are ``text``, since its last delta.
 
     Args:
         index: That of the completion that its tree belongs to.
+        logprobs: Those of ``token_ids``, as the engine tells its callers; None if it has none.
     """
     assert child.spec is not None
+    has_finished = child.phase == "finished"
     return ChildDelta(
         request_id=child.request_id,
         parent_id=child.spec.parent_id,
@@ -90,8 +92,16 @@ def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int]) 
         spawn_position=child.spec.position,
         text=text,
         token_ids=tuple(token_ids),
-        finish_reason=finish_reason_of(child) if child.phase == "finished" else None,
+        finish_reason=finish_reason_of(child) if has_finished else None,
+        label=child.spec.label,
+        num_ending=_num_ending(child) if has_finished else 0,
+        logprobs=logprobs,
     )
+
+
+def _num_ending(child: Branch[N]) -> int:
+    positions = child.result_positions
+    return len(child.sequence.output_token_ids) - (positions[-1] + 1 if positions else 0)
 
 
 def finish_reason_of(child: Branch[N]) -> str | None:
@@ -154,4 +164,5 @@ def _child_output(child: Branch[N]) -> ChildOutput:
         joins=tuple(child.joins),
         spawn_time=child.spawn_time,
         finished_time=child.finished_time,
+        label=spec.label,
     )

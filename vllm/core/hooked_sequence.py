@@ -11,6 +11,7 @@ from sequence_hooks.results import Transcript
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.injection import InjectedKV, num_computed_alike
 from sequence_hooks.tree.sequence import Outcome
+from sequence_hooks.tree.told import ToldTokens
 from sequence_hooks.tree.transcript import output_of
 from vllm.core.sequence_data import output_ids, prompt_ids, release_context
 from vllm.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -40,8 +41,14 @@ class V0Sequence:
         self.reported_wait = 0.0
         """When the wait for its caller began that its stream was told of last, in seconds since the epoch."""
 
+        self.is_announced = False
+        """Whether a stream has told of its spawn."""
+
         self.is_told = False
         """Whether a stream has told of its end."""
+
+        self.told: ToldTokens | None = None
+        """What a stream has told of its output; None if it has told nothing."""
 
         self.orders: tuple[Transcript, Transcript] | None = None
         """With detached children: its output as it was sampled, and assembled, once its tree has ended."""

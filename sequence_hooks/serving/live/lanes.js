@@ -50,9 +50,10 @@ function laneOf(sequence, i) {
 }
 
 function shortName(sequence) {
-  const { request_id: id, parent_id: parent, is_detached: isDetached } = sequence;
+  const { request_id: id, parent_id: parent, is_detached: isDetached, label } = sequence;
   const name = parent && id.startsWith(parent) ? id.slice(parent.length + 1).replaceAll("_", " ") : elided(id);
-  return isDetached ? `${name} (detached)` : name;
+  const about = label ? `${name} ${label}` : name;
+  return isDetached ? `${about} (detached)` : about;
 }
 
 // An id in few characters. The numbers of children all stay: nothing else tells the sequences of a tree apart.

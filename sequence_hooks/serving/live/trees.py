@@ -45,6 +45,9 @@ class LiveSequence:
     """Output tokens of its parent at the spawn."""
 
     is_detached: bool = False
+    label: str = ""
+    """What it is about, as the handler that spawned it says."""
+
     state: State
     waits_for: Literal["children", "caller"] | None = None
     """What it waits for if it is "blocked"."""
@@ -141,6 +144,7 @@ def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
         parent_id=None if parent is None else parent.request_id,
         spawn_position=0 if branch.spec is None else branch.spec.position,
         is_detached=branch.is_detached,
+        label="" if branch.spec is None else branch.spec.label,
         state=_state_of(branch),
         waits_for=("caller" if branch.awaits_resume else "children") if is_blocked else None,
         num_awaited=branch.num_awaited if is_blocked else 0,

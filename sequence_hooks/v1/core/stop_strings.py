@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sequence_hooks.tree.stops import first_stop
 from sequence_hooks.v1.wire import bare_request
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
@@ -78,14 +79,10 @@ class StopStringChecker:
 
     def _find(self, before: int) -> StopStringMatch | None:
         text: str = getattr(self._detokenizer, "output_text", "")
-        found: list[tuple[int, int, str]] = []
-        for order, string in enumerate(self._stop):
-            start = text.find(string, max(self._merged_end, before - len(string) + 1))
-            if start >= 0:
-                found.append((start + len(string), order, string))
-        if not found:
+        found = first_stop(text, before, self._stop, self._merged_end)
+        if found is None:
             return None
-        end, _, string = min(found)
+        end, string = found
         text_end = end if self._is_included else end - len(string)
         return StopStringMatch(string, text_end, self._num_within(text_end))
 

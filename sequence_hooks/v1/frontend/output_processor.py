@@ -12,7 +12,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.results import Waiting
 from sequence_hooks.serving.live.trees import NUM_RECENT
-from sequence_hooks.serving.usage import COUNT_TREE
+from sequence_hooks.serving.usage import COUNT_TREE, TELL_SEGMENTS
 from sequence_hooks.tree.events import Assembled, Ended, Joined, Limited, TreeEvent
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.transcript import waiting_of
@@ -92,7 +92,8 @@ class HookOutputProcessor(OutputProcessor):
         state.__class__ = HookRequestState
         assert isinstance(state, HookRequestState)
         given = request.sampling_params.extra_args or {}
-        state.limits, state.counts_tree = limits_of(self.special_kwargs, given), bool(given.get(COUNT_TREE))
+        state.limits = limits_of(self.special_kwargs, given)
+        state.counts_tree, state.tells_segments = bool(given.get(COUNT_TREE)), bool(given.get(TELL_SEGMENTS))
         state.params = request.sampling_params
 
     def process_outputs(

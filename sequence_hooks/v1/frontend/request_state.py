@@ -22,6 +22,9 @@ class HookRequestState(RequestState):
     counts_tree: bool
     """Whether each output has the tree's tokens, and not only the last one."""
 
+    tells_segments: bool
+    """Whether each output has its segments, and not only the last one."""
+
     params: SamplingParams
     """The request's own."""
 
@@ -44,7 +47,8 @@ class TreeRequestState(HookRequestState, ReleaseRequestState):
     def delta_of(self, child: FrontBranch) -> RequestOutput:
         """An output without completions that has what a child has sampled since its last delta."""
         output = self._without_completions()
-        output.child_deltas = (delta_of(child, self.request_index, *child.sequence.take_delta()),)
+        told = child.sequence.take_delta(child.phase == "finished")
+        output.child_deltas = (delta_of(child, self.request_index, *told),)
         return output
 
     def wait_of(self, branch: FrontBranch) -> RequestOutput:
@@ -68,8 +72,11 @@ class TreeRequestState(HookRequestState, ReleaseRequestState):
             # No event tells how a request itself ends.
             branch.sequence.finish_reason = made.finish_reason
             set_tree(made, branch)
-        elif self.counts_tree:
-            made.tree_tokens = tokens_of(branch)
+        else:
+            if self.counts_tree:
+                made.tree_tokens = tokens_of(branch)
+            if self.tells_segments:
+                made.segments = branch.segments
         if self.assembled is not None:
             set_final_order(made, as_sampled(branch), self.assembled, self.output_kind == RequestOutputKind.DELTA)
         return made

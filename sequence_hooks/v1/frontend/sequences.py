@@ -9,6 +9,7 @@ from msgspec import structs
 
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.sequence import Outcome
+from sequence_hooks.tree.told import ToldTokens
 from sequence_hooks.v1.wire import ChildTextParams, TextEnd, bare_request
 from vllm.logprobs import Logprob
 from vllm.sampling_params import SamplingParams
@@ -72,6 +73,11 @@ class TreeDetokenizer(IncrementalDetokenizer):
         text: str = self._detokenizer.get_next_output_text(finished, delta)
         return text
 
+    @property
+    def has_text(self) -> bool:
+        """Whether its tokens become text."""
+        return isinstance(self._detokenizer, BaseIncrementalDetokenizer)
+
 
 class _FinishedText(IncrementalDetokenizer):
     """The text and tokens of a finished child, without what made the one of the other."""
@@ -109,7 +115,7 @@ class OutputSequence:
         self.stats: RequestStateStats | None = None
         """Upstream's; None if the engine has none."""
 
-        self._num_streamed = 0
+        self._told = ToldTokens()
         self._kept_logprobs: Sequence[float] | None = None
         self.outcome: Outcome | None = None
         self.finish_reason: str | None = None
@@ -136,15 +142,20 @@ class OutputSequence:
     def text(self) -> str:
         return self.detokenizer.output_text
 
-    def take_delta(self) -> tuple[str, tuple[int, ...]]:
-        """The text and the tokens that were not streamed yet."""
-        token_ids = tuple(self.output_token_ids[self._num_streamed :])
-        self._num_streamed += len(token_ids)
-        return self.detokenizer.get_next_output_text(self.finish_reason is not None, True), token_ids
+    def take_delta(self, has_finished: bool) -> tuple[str, tuple[int, ...], list[dict[int, Logprob]] | None]:
+        """The text, its tokens and their logprobs that were not told yet; all that is left if it has finished."""
+        text, told = self.detokenizer.get_next_output_text(has_finished, True), self._told
+        told.num_characters += len(text)
+        start, is_all = told.num_tokens, has_finished or not self.detokenizer.has_text
+        end = told.num_tokens = len(self.output_token_ids) if is_all else told.told_with(told.num_characters)
+        logprobs = self.logprobs.logprobs
+        entries = None if logprobs is None else [logprobs[position] for position in range(start, end)]
+        return text, tuple(self.output_token_ids[start:end]), entries
 
     def sample(self, output: EngineCoreOutput) -> None:
         """Append what the engine says that a child has sampled."""
         self.detokenizer.update(list(output.new_token_ids), False)
+        self._told.note(len(self.output_token_ids), len(self.text))
         self.logprobs.update_from_output(output)
 
     @property
@@ -172,6 +183,7 @@ class OutputSequence:
             owner: Has sampled the tokens; None if they were inserted.
         """
         self.detokenizer.update(list(span.token_ids), False)
+        self._told.note(len(self.output_token_ids), len(self.text))
         if self.logprobs.logprobs is not None:
             for entry in self.entries_of(span, owner):
                 self.logprobs.logprobs.append(entry)

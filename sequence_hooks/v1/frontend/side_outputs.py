@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from logging import Logger
 
 import vllm.outputs as upstream
-from sequence_hooks.tree.events import Blocked, Cancelled, Ended, TreeEvent
+from sequence_hooks.tree.events import Blocked, Cancelled, Ended, Spawned, TreeEvent
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.frontend.outputs import RequestOutput
 from sequence_hooks.v1.frontend.replay import FrontBranch
@@ -28,15 +28,15 @@ class SideOutputs:
         self._log = HookLog(logger, OncePerRequest())
 
     def note(self, branch: FrontBranch, event: TreeEvent) -> None:
-        """Note an end, and the beginning of a wait for a caller, which is also logged."""
-        if isinstance(event, Ended) or (isinstance(event, Cancelled) and branch.ended_as == "cancelled"):
+        """Note a spawn, an end, and the beginning of a wait for a caller, which is also logged."""
+        if isinstance(event, (Spawned, Ended)) or (isinstance(event, Cancelled) and branch.ended_as == "cancelled"):
             self.note_delta(branch)
         elif isinstance(event, Blocked) and event.waits_for == "caller":
             self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))
             self._waiting.append(branch)
 
     def note_delta(self, branch: FrontBranch) -> None:
-        """A sequence has sampled or ended."""
+        """A sequence has been spawned, has sampled or ended."""
         if branch.parent is not None and branch.limits.stream_children:
             self._with_deltas[branch] = None
 

@@ -152,9 +152,10 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
             num_appended: 1 if the token is in the output already, else 0.
         """
         match = self._match(group, token_id, num_appended)
-        if match is None:
+        driver, branch = self._driver_of(group), branch_of(group)
+        if match is None or (branch is None and not driver.has_hooks(group.sampling_params)):
             return None
-        driver, branch = self._driver_of(group), branch_of(group) or self._begin_tree(group)
+        branch = branch or self._begin_tree(group)
         seq, token_ids = group.first_seq, group.first_seq.get_token_ids()
         before = token_ids[seq.get_prompt_len() : len(token_ids) - num_appended]
         return driver.decide(branch, token_id, match, before)
