@@ -29,6 +29,9 @@ class _Open:
     first: float = 0.0
 
 
+_IDLE_SECONDS = 0.001
+
+
 class InProcess:
     """Answers requests by an engine of its own, which needs ``VLLM_ENABLE_V1_MULTIPROCESSING=0``."""
 
@@ -66,8 +69,9 @@ class InProcess:
             self.steps[-1].seconds = time.perf_counter() - start
             for output in outputs:
                 self._take(output)
-            # Who has got an answer goes on before the next step.
-            await asyncio.sleep(0)
+            # Who has got an answer goes on before the next step. A step with nothing to do waits for a grammar, which
+            # upstream compiles in a thread of this process; its own loop waits as long.
+            await asyncio.sleep(0 if self.steps[-1].num_seqs else _IDLE_SECONDS)
 
     def _fail(self, stepping: "asyncio.Task[None]") -> None:
         """Whoever waits for an answer gets the error of a step."""

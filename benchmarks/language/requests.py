@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.outlines import TRIGGER
 from sequence_hooks.handlers import TokenEvent
+from sequence_hooks.protocols.outlines import TRIGGER
 from sequence_hooks.protocols.skeleton import Skeleton
-from sequence_hooks.serving.outline_requests import ask
+from sequence_hooks.serving.outlines.requests import asking
 
 MAX_TOKENS = 1500
 """Of a whole answer."""
@@ -73,15 +73,19 @@ class Caller(Protocol):
 
 
 class _Request:
-    """As much of upstream's chat request as `ask` looks at."""
+    """As much of upstream's chat request as `asking` looks at."""
 
-    response_format = tools = chat_template_kwargs = vllm_xargs = None
-    continue_final_message = stream = stream_children = False
+    response_format = tools = chat_template_kwargs = vllm_xargs = max_tokens = max_completion_tokens = best_of = None
+    continue_final_message = stream = stream_children = use_beam_search = False
+    n = 1
 
     def __init__(self, question: str) -> None:
         self.model, self.messages = "m", [{"role": "user", "content": question}]
         self.model_extra: dict[str, Any] = {"skeleton": "always"}
         self.regex = ""
+
+    def model_copy(self, deep: bool) -> "_Request":
+        return self
 
 
 class Prompts:
@@ -101,7 +105,7 @@ class Prompts:
     def outlined(self, question: str) -> Wanted:
         """A request that a server gives an outline: its own instruction and grammar."""
         request: Any = _Request(question)
-        ask(request, self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
+        asking(request, self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
         return Wanted(self._ids(request.messages), regex=request.regex, forks=True, question=question)
 
     def outline(self, question: str) -> Wanted:
