@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from mytests.rules.spoken import TOKENIZER
 from mytests.served_outputs import DELTA, WAITING, completion, output
 from sequence_hooks.results import Segment
+from sequence_hooks.serving.outlines.answer import Asked, OutlineAnswer
 from vllm.config import SpecialKwargs
+from vllm.engine.outlines import told
 from vllm.entrypoints.openai import api_server
 from vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
@@ -22,7 +25,9 @@ from vllm.entrypoints.openai.protocol import (
 )
 from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
+from vllm.entrypoints.openai.serving_engine import OpenAIServing
 from vllm.entrypoints.openai.serving_models import BaseModelPath, OpenAIServingModels
+from vllm.sampling_params import SamplingParams
 
 RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
 WAITS = output(completion(), waiting=(WAITING,))
@@ -122,7 +127,7 @@ class TestWaits:
 
 
 class TestOutlines:
-    """`mytests/core/test_outline_requests.py` and `mytests/core/test_outline_view.py` say what becomes of them."""
+    """`mytests/core/test_outline_requests.py` and `mytests/core/test_outline_answers.py` say what becomes of them."""
 
     HOOKS = SpecialKwargs(protocol="skeleton")
     MESSAGES = ({"role": "user", "content": "why?"},)
@@ -136,6 +141,48 @@ class TestOutlines:
         monkeypatch.setattr(OpenAIServingChat.__bases__[0], "create_chat_completion", create)
         request = ChatCompletionRequest(messages=list(self.MESSAGES), **fields)
         return asyncio.run(serving_of(OpenAIServingChat, Client(hooks)).create_chat_completion(request))
+
+    def test_it_is_told_where_the_engine_is_called(self) -> None:
+        """Under an id of its own; other requests go as they are."""
+
+        class Tokenized:
+            async def get_tokenizer(self) -> Any:
+                return TOKENIZER
+
+        async def generate(name: str) -> AsyncIterator[Any]:
+            names.append(name)
+            fields = {"index": 0, "text": "1. a\n", "token_ids": [1], "logprobs": None, "finish_reason": "length"}
+            completion = SimpleNamespace(**fields, segments=())
+            yield SimpleNamespace(outputs=[completion], prompt_token_ids=[2], finished=True)
+
+        async def texts(params: SamplingParams) -> list[str]:
+            outputs = [each async for each in told(Tokenized(), generate, params, "r")]
+            return [completion.text for each in outputs for completion in each.outputs]
+
+        names: list[str] = []
+        params = SamplingParams(extra_args=OutlineAnswer(Asked()).attach(None))
+        assert asyncio.run(texts(params)) == ["1. a\n"]
+        assert asyncio.run(texts(SamplingParams())) == ["1. a\n"]
+        assert names == ["r-outline", "r"]
+
+    def test_what_is_no_chat_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where outlines are expanded; and a name that is unknown is told of the other."""
+
+        async def check(serving: Any, request: Any) -> Any:
+            return ErrorResponse(message="no", type="NotFoundError", code=404)
+
+        monkeypatch.setattr(OpenAIServing.__bases__[0], "_check_model", check)
+        named = CompletionRequest(prompt="", model="m:skeleton")
+        chat = ChatCompletionRequest(messages=[], model="n")
+        serving, plain = (serving_of(OpenAIServingChat, Client(hooks)) for hooks in (self.HOOKS, None))
+        found = [asyncio.run(each._check_model(request)) for each in (serving, plain) for request in (named, chat)]
+        assert [(each.code, "outline" in each.message) for each in found] == [
+            (400, False),
+            (404, True),
+            (404, False),
+            (404, False),
+        ]
+        assert "/v1/chat/completions" in found[0].message
 
     def test_a_request_for_one_gets_a_grammar(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only where outlines are expanded."""
@@ -154,21 +201,6 @@ class TestOutlines:
         """With an error, as any bad request."""
         error = self.created(monkeypatch, self.HOOKS, skeleton=True, guided_choice=["a"])
         assert (error.code, "guided_choice is given" in error.message) == (400, True)
-
-    def test_its_reader_gets_what_there_is_to_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In a stream, and in a response."""
-        base = OpenAIServingChat.__bases__[0]
-        monkeypatch.setattr(base, "chat_completion_stream_generator", upstreams_stream)
-        monkeypatch.setattr(base, "chat_completion_full_generator", upstreams_chat)
-        request = self.created(monkeypatch, self.HOOKS, skeleton=True, stream=True)
-        serving = serving_of(OpenAIServingChat, Client(self.HOOKS))
-        assert lines(serving.chat_completion_stream_generator(request, results(output()), "id", "model"))
-        request = self.created(monkeypatch, self.HOOKS, skeleton=True)
-        told = completion(0, Segment(0, 1, "sampled", None, True), Segment(1, 2, "merged"))
-        told.text = "1. a\n###1. a: b"
-        answer = ChatCompletionResponse.model_construct(choices=[SimpleNamespace()], usage=UsageInfo())
-        asyncio.run(serving.chat_completion_full_generator(request, results(output(told)), answer))
-        assert told.text == "1. a: b"
 
 
 class TestResponses:

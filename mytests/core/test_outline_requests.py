@@ -1,17 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that ask for an outline, without a server."""
 
+import asyncio
 import re
+from collections.abc import AsyncGenerator
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mytests.core.outline_engine import Kind
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.outlines import may_become_outline, outline_or_other_regex, outline_regex
-from sequence_hooks.serving.outline_requests import Asked, ask, asked_of, has_outlines, with_aliases
+from sequence_hooks.protocols.outlines import outline_or_other_regex, outline_regex
+from sequence_hooks.serving.outlines.answer import NoOutline, OutlineAnswer
+from sequence_hooks.serving.outlines.requests import (
+    Asking,
+    answered,
+    asking,
+    has_outlines,
+    refused,
+    refused_fields,
+    regexes,
+    with_aliases,
+)
 
 SKELETON = SpecialKwargs(protocol="skeleton")
+POINTS = {"point_tokens": 160, "end_at_join": 1, "hooks": 1, "stream_children": 1, "tell_segments": 1}
+"""What a request is given."""
+
+PARAMS: dict[str, Any] = {
+    "output_kind": Kind.FINAL_ONLY,
+    "stop": "a",
+    "stop_token_ids": [7],
+    "include_stop_str_in_output": True,
+    "min_tokens": 0,
+    "n": 1,
+    "logprobs": None,
+    "max_tokens": 500,
+}
 
 
 class Request:
@@ -19,32 +46,34 @@ class Request:
 
     def __init__(self, model: str | None = "m", **extra: Any) -> None:
         own = {name: extra.pop(name) for name in [*extra] if name in vars(type(self))}
-        vars(self).update(
-            {"model": model, "messages": [{"role": "user", "content": "why?"}], "model_extra": extra, **own}
-        )
+        self.model, self.model_extra = model, extra
+        self.messages: list[Any] = [{"role": "user", "content": "why?"}]
+        vars(self).update(own)
         self.regex: str | None = None
 
     response_format: Any = None
-    tools: Any = None
-    messages: list[Any]
-    continue_final_message = False
+    tools = chat_template_kwargs = vllm_xargs = max_tokens = max_completion_tokens = best_of = response_format
+    continue_final_message = use_beam_search = stream = stream_children = False
     add_generation_prompt = True
-    chat_template_kwargs: Any = None
-    vllm_xargs: Any = None
-    stream = False
-    stream_children = False
+    n = 1
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("sequence_hooks"):
-            vars(self)["model_extra"][name] = value
-        else:
-            vars(self)[name] = value
+    def model_copy(self, deep: bool) -> "Request":
+        return deepcopy(self)
 
 
-def asked(request: Any) -> Any:
-    """The request, as the server changes it."""
-    ask(request, SKELETON, lambda each, regex: setattr(each, "regex", regex))
-    return request
+def asked(request: Any) -> Asking | None:
+    """What a server finds in it."""
+    return asking(request, SKELETON, lambda each, regex: setattr(each, "regex", regex))
+
+
+def changed(request: Any) -> Any:
+    """The request as the engine is asked, with its arguments without the answer's own."""
+    found = asked(request)
+    assert found is not None and found.plain.regex is None
+    given = SimpleNamespace(**PARAMS, extra_args=found.request.vllm_xargs)
+    assert OutlineAnswer.detach(given) is found.answer
+    found.request.vllm_xargs, found.request.limits = given.extra_args, given
+    return found.request
 
 
 def with_messages(*messages: Any, **extra: Any) -> Request:
@@ -54,68 +83,108 @@ def with_messages(*messages: Any, **extra: Any) -> Request:
     return request
 
 
-def test_a_field_of_a_clients_own_asks_for_nothing() -> None:
-    """Even by the name under which the server remembers what was asked for."""
-    assert asked_of(asked(Request(sequence_hooks_outline={"outline": ["Risks"]}))) is None
-
-
 class TestAsk:
     @pytest.mark.parametrize("request_", [Request("m:skeleton"), Request(skeleton=True)], ids=["by-name", "by-field"])
     def test_it_is_told_to_write_an_outline(self, request_: Request) -> None:
         """Within a grammar, without thinking, and with hooks."""
-        found = asked(request_)
-        assert (found.model, found.vllm_xargs) == ("m", {"end_at_join": 1, "hooks": 1})
+        found = changed(request_)
+        given = {"num_points": 10, "max_tree_tokens": 500, "answer_tokens": 500, **POINTS}
+        assert (found.model, found.vllm_xargs) == ("m", given)
         content = found.messages[0]["content"]
-        assert content.startswith("why?\n\nFirst write only the skeleton") and "three to 10 points" in content
+        assert content.startswith("why?\n\nFirst write only the skeleton") and "3 to 10 points" in content
         assert found.regex == outline_or_other_regex(10, False)
         assert found.chat_template_kwargs == {"enable_thinking": False}
-        assert asked_of(found) == Asked((), False)
 
     def test_it_may_have_no_other_answer(self) -> None:
         """For a model that would rather not."""
-        found = asked(Request(skeleton="always"))
+        found = changed(Request(skeleton="always"))
         assert found.regex == outline_regex(10, False)
         assert "short answer" not in found.messages[0]["content"]
+
+    def test_the_engine_ends_it_by_its_tree_alone(self) -> None:
+        """What a parent gets would count as its own, and stops are looked for in reading order."""
+        params = changed(Request(skeleton=True, conclusion=True)).limits
+        assert (params.output_kind, params.max_tokens) == (Kind.DELTA, None)
+        assert (params.stop, params.stop_token_ids, params.include_stop_str_in_output) == ([], [], False)
+        given = {"num_points": 10, "max_tree_tokens": 500, "answer_tokens": 375, **POINTS}
+        assert params.extra_args == {name: value for name, value in given.items() if name != "end_at_join"}
+
+    @pytest.mark.parametrize(("most", "num_points"), [(128, 2), (250, 3), (9000, 10)])
+    def test_of_a_short_answer_fewer_points_are_asked_for(self, most: int, num_points: int) -> None:
+        """As OpenAI's own field says, or its older one."""
+        for request in (Request(skeleton=True, max_tokens=most), Request(skeleton=True, max_completion_tokens=most)):
+            found = changed(request)
+            assert f"{min(3, num_points)} to {num_points} points" in found.messages[0]["content"]
+            assert (found.regex, found.vllm_xargs["num_points"]) == (outline_or_other_regex(10, False), num_points)
 
     def test_others_stay_as_they_are(self) -> None:
         """Whatever their model's name."""
         for request in (Request(), Request(None), Request(skeleton=False)):
-            before = dict(vars(request))
-            asked(request)
-            assert (vars(request), asked_of(request)) == (before, None)
+            before = deepcopy(vars(request))
+            assert asked(request) is None
+            assert vars(request) == before
+
+    @pytest.mark.parametrize("field", [{"max_tokens": 100}, {"chat_template_kwargs": {"enable_thinking": True}}])
+    def test_what_is_short_or_thought_of_first_is_no_outline(self, field: dict[str, Any]) -> None:
+        """It is answered as any other, by the model's own name."""
+        request = Request("m:skeleton", **field)
+        assert (asked(request), request.model) == (None, "m")
+        found = changed(Request(skeleton="always", max_tokens=100, conclusion=True))
+        assert (found.regex, "list of one point of" in found.messages[0]["content"]) == (outline_regex(1, True), True)
+
+    def test_without_an_outline_it_is_answered_as_it_came(self) -> None:
+        """But for the model's name."""
+        found = asked(Request("m:skeleton", stream=True, stream_children=True))
+        assert found is not None
+        expected = Request("m", stream=True, stream_children=True)
+        assert vars(found.plain) == vars(expected)
 
     def test_a_callers_outline_begins_the_answer(self) -> None:
         """Nothing is added to the question."""
-        found = asked(Request(outline=[" Risks", "Costs"]))
+        found = changed(Request(outline=[" Risks", "Costs"]))
         question, answer = found.messages
         assert (question["content"], answer) == ("why?", {"role": "assistant", "content": "1. Risks\n2. Costs"})
         assert (found.add_generation_prompt, found.continue_final_message, found.regex) == (False, True, r"\n?###")
-        assert asked_of(found) == Asked(("Risks", "Costs"), False)
+        assert found.vllm_xargs["outline"] == ["Risks", "Costs"]
 
     def test_what_the_request_has_stays(self) -> None:
-        """Parts of its message, options of its template, arguments for the engine, and children that it streams."""
+        """Parts of its message, options of its template, and arguments for the engine."""
         parts = [{"type": "text", "text": "why?"}]
         request = with_messages({"role": "user", "content": parts}, skeleton=True, conclusion=True)
-        request.chat_template_kwargs, request.vllm_xargs = {"enable_thinking": True}, {"max_children": 3}
-        request.stream = request.stream_children = True
-        found = asked(request)
+        request.chat_template_kwargs, request.vllm_xargs = {"x": True}, {"max_children": 3, "max_tree_tokens": 99}
+        found = changed(request)
         assert found.messages[0]["content"][0] == parts[0]
         assert "conclusion" in found.messages[0]["content"][1]["text"]
-        assert found.chat_template_kwargs == {"enable_thinking": True}
-        assert found.vllm_xargs == {"max_children": 3, "hooks": 1}
-        assert (found.stream_children, asked_of(found)) == (True, Asked((), True))
+        assert found.chat_template_kwargs == {"enable_thinking": False, "x": True}
+        assert (found.vllm_xargs["max_children"], found.vllm_xargs["max_tree_tokens"]) == (3, 99)
+
+    def test_every_grammar_is_known_before(self) -> None:
+        """So that none is compiled while a client waits."""
+        many = regexes(SKELETON)
+        for most in (100, 128, 300, 641, 5000):
+            for fields in ({"skeleton": "always"}, {"skeleton": "always", "conclusion": True}, {"outline": ["a"]}):
+                assert changed(Request(max_tokens=most, **fields)).regex in many
 
     @pytest.mark.parametrize(
         ("request_", "message"),
         [
             (Request(skeleton="yes"), "skeleton is 'yes'; use true, false or 'always'"),
-            (Request(conclusion=[]), r"conclusion is \[\]; use true or false"),
+            (Request(conclusion=[]), r"conclusion is []; use true or false"),
             (Request(outline="a"), "outline is 'a'; give a list of 1 to 10 points"),
             (Request(outline=["a"] * 10_000), "give a list of 1 to 10 points"),
-            (Request(outline=[5]), "outline has 5; give lines of 1 to 200 characters"),
-            (Request(outline=["  "]), "outline has '  '; give lines"),
-            (Request(outline=["a ### b"]), "outline has 'a ### b'; give lines"),
-            (Request(outline=["<|im_end|>"]), "outline has '<|im_end|>'; give lines"),
+            (Request(outline=[5]), "outline has 5; give a text with a letter or digit"),
+            (Request(outline=["  "]), "outline has ''; give a text"),
+            (Request(outline=["..."]), "outline has '...'; give a text"),
+            (Request(outline=["a ### b"]), "outline has 'a ### b'; give a text"),
+            (Request(outline=["<|im_end|>"]), "outline has '<|im_end|>'; give a text"),
+            (Request(outline=["x" * 201]), "give points of at most 200 characters"),
+            (Request(skeleton=1), "skeleton is 1; use true, false or 'always'"),
+            (Request(skeleton=True, use_beam_search=True), "use_beam_search is true, and beams"),
+            (Request(skeleton=True, best_of=2), "best_of is 2, and all choices"),
+            (
+                Request(skeleton="always", chat_template_kwargs={"enable_thinking": True}),
+                "chat_template_kwargs has enable_thinking",
+            ),
             (Request(skeleton=True, tools=[1]), "tools are given"),
             (Request(skeleton=True, continue_final_message=True), "continue_final_message is true"),
             (
@@ -128,8 +197,78 @@ class TestAsk:
     )
     def test_what_cannot_be_is_refused(self, request_: Request, message: str) -> None:
         """The error names the field, its value and the way out."""
-        with pytest.raises(ValueError, match=message.replace("|im_end|", r"\|im_end\|")):
+        with pytest.raises(ValueError, match=re.escape(message)):
             asked(request_)
+
+
+class Stream:
+    """What a server returns for a stream."""
+
+    async def lines(self) -> AsyncGenerator[str, None]:
+        yield "a line"
+
+
+def answer_of(asked_: Asking, *made: Any) -> tuple[Any, list[Any]]:
+    """What a server returns, and which of its requests it was asked; ``made`` are its own answers, or errors."""
+    seen, left = [], list(made)
+
+    async def create(request: Any) -> Any:
+        seen.append(request)
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return asyncio.run(answered(asked_, create)), seen
+
+
+class TestAnswered:
+    @pytest.fixture
+    def asking_(self, monkeypatch: pytest.MonkeyPatch) -> Asking:
+        found = asked(Request(skeleton=True))
+        assert found is not None
+
+        async def is_outline(answer: OutlineAnswer) -> bool:
+            return self.is_outline
+
+        monkeypatch.setattr(OutlineAnswer, "is_outline", is_outline)
+        return found
+
+    is_outline = True
+
+    def test_an_outline_is_the_answer(self, asking_: Asking) -> None:
+        """Whole, or as a stream that has begun with one; so is an error."""
+        assert answer_of(asking_, "whole") == ("whole", [asking_.request])
+        stream = Stream().lines()
+        assert answer_of(asking_, stream) == (stream, [asking_.request])
+
+    def test_otherwise_it_is_that_of_the_request_as_it_came(self, asking_: Asking) -> None:
+        """The stream that has begun is closed."""
+        assert answer_of(asking_, NoOutline(), "plain") == ("plain", [asking_.request, asking_.plain])
+        self.is_outline = False
+        assert answer_of(asking_, Stream().lines(), "plain")[0] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            Request("m:skeleton"),
+            "model is 'm:skeleton', which /v1/chat/completions and /v1/messages answer alone; use 'm'",
+        ),
+        (Request(outline=["a"]), r"outline is \['a'\], which .* alone; leave it out"),
+    ],
+)
+def test_what_is_no_chat_is_refused(request_: Request, message: str) -> None:
+    """By name, with the routes that have it; and other requests are not."""
+    assert re.match(message, refused(request_) or "")
+    assert refused(Request(skeleton=False)) is None
+
+
+def test_a_message_of_anthropics_form_has_no_fields_for_it() -> None:
+    """Its model would drop them."""
+    assert "skeleton is 'always', which /v1/messages has not" in (refused_fields({"skeleton": "always"}) or "")
+    assert refused_fields({"model": "m:skeleton"}) is refused_fields([]) is None
 
 
 def test_hooks_of_another_kind_have_no_outlines() -> None:
@@ -163,6 +302,10 @@ class TestGrammar:
             ("1. Sleep. 2. Eat\n2. Walk\n###", False),
             ("1. " + "x" * 61 + "\n2. Walk\n###", False),
             ("Four,\nof course. 1.", True),
+            ("1945", True),
+            ("1.5 million", True),
+            ("1", True),
+            ("1. A long story", False),
         ],
     )
     def test_an_answer_is_an_outline_or_does_not_begin_as_one(self, text: str, is_right: bool) -> None:
@@ -174,22 +317,3 @@ class TestGrammar:
         text = "1. Sleep\n2. Walk\n###"
         assert not re.fullmatch(outline_regex(2, True), text)
         assert re.fullmatch(outline_regex(2, True), f"{text}\n\nBoth\nhelp.")
-
-
-@pytest.mark.parametrize(
-    ("text", "may"),
-    [
-        ("", True),
-        ("1", True),
-        ("1.", True),
-        ("\n1. Sle", True),
-        ("1. Sleep\n\n2. Walk\n##", True),
-        ("<think>x</think>\n1. a", True),
-        ("So", False),
-        ("1. Sleep\nor", False),
-        ("12 apples", False),
-    ],
-)
-def test_the_beginning_of_an_outline_is_known(text: str, may: bool) -> None:
-    """A stream holds it back."""
-    assert may_become_outline(text) is may

@@ -5,40 +5,22 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.config.outlines import heading, last_outline_in, outline_in
+from mytests.core.outline_engine import TOKENIZER, ids, text_of
 from sequence_hooks.handlers import Actions, TokenEvent
+from sequence_hooks.protocols.outlines import break_after, checked_outline, heading, label_of, points_in
 from sequence_hooks.protocols.skeleton import Skeleton, handler
 
 
-class Tokenizer:
-    """Its tokens are characters, and it has a chat template."""
-
-    unk_token_id = None
-    chat_template = "a template"
-
-    def get_vocab(self) -> dict[str, int]:
-        return {chr(token_id): token_id for token_id in range(127)}
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return list(map(ord, text))
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return "".join(map(chr, token_ids))
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
-        return "".join(f"<{each['role']}>{each['content']}|" for each in messages) + "<assistant>"
-
-
-def asked(text: str, prompt: str = "why?") -> Actions:
+def asked(text: str, **arguments: Any) -> Actions:
     """What is done about the last token of ``text``."""
-    *before, last = map(ord, text)
-    event = TokenEvent(last, "r", tuple(map(ord, prompt)), tuple(before), 0, 0, 3)
-    return handler(Tokenizer()).on_token(event)
+    *before, last = ids(text)
+    event = TokenEvent(last, "r", (), tuple(before), 0, 0, 3, arguments=arguments)
+    return handler(TOKENIZER).on_token(event)
 
 
 def prefixes(actions: Actions) -> list[str]:
     """What the children's contexts begin with."""
-    return ["".join(map(chr, each.prefix_token_ids)) for each in actions.spawn]
+    return [text_of(each.prefix_token_ids) for each in actions.spawn]
 
 
 class TestOutline:
@@ -47,37 +29,49 @@ class TestOutline:
         [
             ("1. a\n2. b\n###", ["a", "b"]),
             ("  1. a b\n\n2. c \n### more", ["a b", "c"]),
-            ("<think>\n3. x</think>\n1. a###", ["a"]),
-            ("1. a\n2. b\n", []),
-            ("1. a\n1. b\n###", []),
-            ("1. a\nb\n###", []),
-            ("1.\n###", []),
-            ("###", []),
+            ("1. a\n2. b\n3. c", ["a", "b"]),
+            ("1. a\x0cb\u2028c\n", ["a b c"]),
+            ("1. a\n2. A.\n3. ...\n4. b\n###", ["a", "b"]),
+            ("1. ...\n###", []),
+            ("1. a\n1. b\n###", None),
+            ("1. a\nb\n###", None),
+            ("1.\n###", None),
+            ("So\n1. a\n###", None),
+            ("###", None),
         ],
     )
-    def test_it_is_all_of_an_answer(self, text: str, points: list[str]) -> None:
-        """Up to its mark, after what was thought; numbered from 1."""
-        assert outline_in(text) == points
+    def test_it_is_all_of_an_answer(self, text: str, points: list[str] | None) -> None:
+        """Up to its mark, or to the last line that is written; numbered from 1, and without what says nothing new."""
+        found = points_in(text)
+        assert (None if found is None else [label for _, label in found]) == points
 
     @pytest.mark.parametrize(
-        ("prompt", "points"),
+        ("point", "begin"),
+        [("a", "2. a:"), ("a: ", "2. a:"), ("etc.", "2. etc:"), ("a doctor,:", "2. a doctor:"), ("Why? ", "2. Why?")],
+    )
+    def test_an_expansion_begins_with_its_point(self, point: str, begin: str) -> None:
+        """And one mark."""
+        assert heading(2, label_of(point)) == begin
+
+    @pytest.mark.parametrize(("end", "between"), [("", "\n\n"), ("\n", "\n"), ("\n\n\n", "")])
+    def test_an_empty_line_stands_between_two_points(self, end: str, between: str) -> None:
+        """Whatever the first one ends with."""
+        assert break_after(f"a{end}") == between
+
+    @pytest.mark.parametrize(
+        ("given", "points"),
         [
-            ("The 1. of May\n<assistant>1. a\n2. b\n", ["a", "b"]),
-            ("1. x\n2. y\n[/INST] 1. a\n2. b", ["a", "b"]),
-            ("".join(f"{number}. x\n" for number in range(1, 13)), ["x"] * 12),
-            ("1. a\nand so on", []),
-            ("no outline", []),
-            ("", []),
+            (["a", " b "], ("a", "b")),
+            (["a\r", "b\x0bc", "d\u2028e", "\x1cf\x85", "g\nh"], ("a", "b c", "d e", "f", "g h")),
+            (["1. a", "2) b"], ("a", "b")),
+            (["1. a", "b"], ("1. a", "b")),
+            (["1984. A book"], ("1984. A book",)),
+            (["Section 1. Costs"], ("Section 1. Costs",)),
         ],
     )
-    def test_a_prompt_may_end_with_it(self, prompt: str, points: list[str]) -> None:
-        """After whatever begins an assistant's answer in its line."""
-        assert last_outline_in(prompt) == points
-
-    @pytest.mark.parametrize(("point", "begin"), [("a", "2. a:"), ("a: ", "2. a:"), ("etc.", "2. etc:")])
-    def test_an_expansion_begins_with_its_point(self, point: str, begin: str) -> None:
-        """And one colon."""
-        assert heading(2, point) == begin
+    def test_a_caller_may_give_any_text(self, given: list[str], points: tuple[str, ...]) -> None:
+        """Each point is one line, and has one number."""
+        assert checked_outline(given, 10) == points
 
 
 class TestChildren:
@@ -89,34 +83,57 @@ class TestChildren:
         assert [each.sampling_params for each in actions.spawn] == [{"structured_outputs": None}] * 2
         assert (actions.block, actions.replace_from) == (True, 0)
 
-    def test_a_callers_outline_ends_the_prompt(self) -> None:
-        """Then only the mark is sampled, and replaced."""
-        actions = asked("\n###", prompt="report|<assistant>1. Risks\n2. Dates")
+    @pytest.mark.parametrize(
+        ("arguments", "most"),
+        [
+            ({"answer_tokens": 214, "point_tokens": 160}, 100),
+            ({"answer_tokens": 999, "point_tokens": 160}, 160),
+            ({"answer_tokens": 999}, 493),
+            ({"point_tokens": 160}, 160),
+            ({"answer_tokens": 3}, 1),
+            ({"answer_tokens": "many", "point_tokens": -1}, None),
+        ],
+    )
+    def test_points_share_what_an_answer_may_have(self, arguments: dict[str, Any], most: int | None) -> None:
+        """After the outline. What a client has sent that is no number says nothing."""
+        params: dict[str, Any] = {"structured_outputs": None} | ({} if most is None else {"max_tokens": most})
+        assert [each.sampling_params for each in asked("1. a\n2. b\n###", **arguments).spawn] == [params] * 2
+
+    def test_a_callers_points_need_but_the_mark(self) -> None:
+        """They are not looked for in any text."""
+        actions = asked("\n###", outline=["Risks.", "Dates"])
         assert [each.rpartition(">")[2] for each in prefixes(actions)] == ["1. Risks:", "2. Dates:"]
+        assert [each.label for each in actions.spawn] == ["Risks", "Dates"]
         assert actions.replace_from == 0
 
-    def test_what_was_thought_stays(self) -> None:
-        """The first token after it is the first to go."""
-        assert asked("<think>x</think>\n1. a\n###").replace_from == len("<think>x</think>")
+    @pytest.mark.parametrize(("arguments", "ends"), [({"end_at_join": 1}, True), ({}, False)])
+    def test_the_last_point_that_was_asked_for_ends_the_outline(self, arguments: dict[str, Any], ends: bool) -> None:
+        """Without its mark, if nothing is to follow the points."""
+        actions = asked("1. a\n2. b\n", num_points=2, **arguments)
+        assert (len(actions.spawn), actions.block) == (2, ends)
+
+    @pytest.mark.parametrize("outline", [7, "a", [1], ["a", ""]])
+    def test_what_is_no_outline_among_the_arguments_says_nothing(self, outline: Any) -> None:
+        """A client may have sent it beside the server."""
+        assert asked("###", outline=outline) == Actions()
 
     @pytest.mark.parametrize(
         "outline",
-        ["".join(f"{number}. x\n" for number in range(1, 10_001)), f"1. {'x' * 201}\n"],
+        ["".join(f"{number}. x{number}\n" for number in range(1, 10_001)), f"1. {'x' * 201}\n"],
         ids=["10,000-points", "a-long-point"],
     )
     def test_an_outline_that_is_too_much_spawns_nothing(self, outline: str) -> None:
         """It is an ordinary answer, of which the caller is told."""
         assert asked(f"{outline}###") == Actions(is_malformed=True)
 
-    def test_a_prompt_with_an_outline_that_is_too_much_spawns_nothing(self) -> None:
-        """A caller may have written it without the server's check."""
-        prompt = "".join(f"{number}. x\n" for number in range(1, 10_001))
-        assert asked("###", prompt) == Actions(is_malformed=True)
+    def test_a_callers_outline_that_is_too_much_spawns_nothing(self) -> None:
+        """A caller may have sent it without the server's check."""
+        assert asked("###", outline=["x"] * 10_000) == Actions(is_malformed=True)
 
     def test_a_heading_in_an_answer_is_text(self) -> None:
-        """As is one in the answer to a prompt with a list."""
+        """Not a mark."""
         assert asked("Some\n###") == asked("###") == Actions()
 
     def test_it_needs_nothing_of_a_tokenizer_but_its_template(self) -> None:
         """Without added tokens there are no tags to refuse."""
-        assert isinstance(handler(Tokenizer()), Skeleton)
+        assert isinstance(handler(TOKENIZER), Skeleton)

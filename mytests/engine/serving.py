@@ -10,6 +10,8 @@ COMMAND = [*CLI, "serve"] if IS_V1 else API_SERVER
 """The arguments of Python that precede the model's name."""
 
 USE_V1 = "1" if IS_V1 else "0"
+HAS_MESSAGES = IS_V1
+"""Whether the server has Anthropic's route."""
 THREADS_BIND = "nobind" if IS_V1 else "all"
 """For ``VLLM_CPU_OMP_THREADS_BIND``."""
 

@@ -20,10 +20,15 @@ PADOC = Notation("padoc", ["[fork]"], promise_token="[fork]")
 APR = Notation("apr", [])
 ASYNCTHINK = Notation("asyncthink", [])
 SKELETON = Notation("skeleton", ["<|im_start|>", "<|im_end|>"])
-SKELETON.tokenizer.chat_template = (
+CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+SKELETON.tokenizer.chat_template = CHAT
+AT_THE_MARK = Notation(
+    "skeleton", ["<|im_start|>", "<|im_end|>"], handlers={"###": "sequence_hooks.protocols.skeleton.handler"}
+)
+AT_THE_MARK.tokenizer.chat_template = CHAT
 APR_WITH_BOS = Notation("apr", ["<s>"])
 APR_WITH_BOS.tokenizer.bos_token = "<s>"
 

@@ -8,10 +8,9 @@ import pytest
 
 from mytests.engine.surgical import Prompts, SurgicalEngine, finished
 from mytests.rules.chat_templates import CHATML, FAMILIES, THINKING
-from mytests.rules.notations import SKELETON
+from mytests.rules.notations import AT_THE_MARK, SKELETON
 from mytests.rules.spoken import TOKENIZER
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of
-from sequence_hooks.config.outlines import last_outline_in
 from sequence_hooks.protocols.chat_turns import Turn, turn_of
 
 OUTLINE = "1. Sleep\n2. Walk\n###"
@@ -35,24 +34,62 @@ def kept_of(engine: SurgicalEngine) -> str:
 
 
 class TestOutline:
-    def test_its_points_are_replaced_by_their_expansions(self) -> None:
-        """In their order, with no tag left; what follows has read them all."""
-        engine = played(r=OUTLINE + "\n\nBoth.", r_child_0=" Long.", r_child_1=" Far.\n\n2. More")
-        assert kept_of(engine) == f"{ANSWER}\n\nBoth."
+    @pytest.mark.parametrize("notation", [SKELETON, AT_THE_MARK], ids=["by-line", "at-the-mark"])
+    def test_its_points_are_replaced_by_their_expansions(self, notation: Notation) -> None:
+        """In their order, with no tag left; what follows has read them all, and its lines are no points."""
+        engine = played(
+            notation=notation,
+            r=OUTLINE + "\n\n1. Both.\n2. Help.\n###",
+            r_child_0=" Long.",
+            r_child_1=" Far.\n\n2. More",
+        )
+        assert kept_of(engine) == f"{ANSWER}\n\n1. Both.\n2. Help.\n###"
+        assert [child.label for child in finished(engine).children] == ["Sleep", "Walk"]
         assert finished(engine).limits_met == ()
 
-    def test_a_child_has_a_turn_of_its_own(self) -> None:
-        """After the outline, and its answer begins with the point."""
+    @pytest.mark.parametrize(
+        ("notation", "seen"),
+        [(SKELETON, "1. Sleep\n2. Walk\n"), (AT_THE_MARK, OUTLINE)],
+        ids=["by-line", "at-the-mark"],
+    )
+    def test_a_child_has_a_turn_of_its_own(self, notation: Notation, seen: str) -> None:
+        """After what was written of the outline, and its answer begins with the point."""
         prompts: Prompts = {}
-        played(prompts, r=OUTLINE, r_child_0=" Long.", r_child_1=" Far.")
+        played(prompts, notation, r=OUTLINE, r_child_0=" Long.", r_child_1=" Far.")
         question = "Explain point 2 in two or three sentences, and no other point."
         turn = f"<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
-        assert SKELETON.text(prompts["r_child_1"]).endswith(f"{OUTLINE}{turn}<|im_start|>assistant\n2. Walk:")
+        assert SKELETON.text(prompts["r_child_1"]).endswith(f"{seen}{turn}<|im_start|>assistant\n2. Walk:")
 
-    def test_it_comes_after_what_was_thought(self) -> None:
-        """That stays where it is."""
-        engine = played(r=f"<think>1. no ###</think>\n\n{OUTLINE}", r_child_0=" Long.", r_child_1=" Far.")
-        assert kept_of(engine) == f"<think>1. no ###</think>{ANSWER}"
+    def test_a_point_begins_when_its_line_is_written(self) -> None:
+        """Not only when all of them are."""
+        engine = SKELETON.engine(**ASKED)
+        engine.run_until(lambda: "r_child_0" in engine.statuses(), SKELETON.stream(r=OUTLINE, r_child_0=" Long."))
+        assert "Walk" not in engine.outputs["r"].outputs[0].text
+
+    @pytest.mark.parametrize("notation", [SKELETON, AT_THE_MARK], ids=["by-line", "at-the-mark"])
+    def test_what_says_nothing_new_is_no_point(self, notation: Notation) -> None:
+        """Others keep their order, and are counted on; their headings end with one mark."""
+        outline = "1. Sleep,:\n2. ...\n3. sleep\n4. Why walk?\n###"
+        engine = played(notation=notation, r=outline, r_child_0=" Long.", r_child_1=" Far.")
+        assert kept_of(engine) == "1. Sleep: Long.\n\n2. Why walk? Far."
+
+    def test_a_callers_points_are_arguments(self) -> None:
+        """The answer has but the mark, whatever the points look like."""
+        arguments = {"hooks": 1, "outline": ["Section 1. Costs", "2. Risks\x85"]}
+        engine = SKELETON.engine(extra_args=arguments)
+        engine.run(SKELETON.stream(r="\n###", r_child_0=" High.", r_child_1=" Few."), MAX_STEPS)
+        assert kept_of(engine) == "1. Section 1. Costs: High.\n\n2. 2. Risks: Few."
+        engine.assert_empty()
+
+    @pytest.mark.parametrize("notation", [SKELETON, AT_THE_MARK], ids=["by-line", "at-the-mark"])
+    def test_expansions_share_what_an_answer_may_have(self, notation: Notation) -> None:
+        """Whichever of them is faster."""
+        arguments = {"hooks": 1, "answer_tokens": 64, "num_points": 2, "point_tokens": 40}
+        engine = notation.engine(extra_args=arguments)
+        engine.run(notation.stream(r=OUTLINE, others="x" * 99), MAX_STEPS)
+        lengths = [len(child.token_ids) for child in children_of(engine)]
+        assert lengths == ([8, 8] if notation is SKELETON else [(64 - len(OUTLINE)) // 2] * 2)
+        engine.assert_empty()
 
 
 class TestOrdinaryAnswer:
@@ -66,12 +103,11 @@ class TestOrdinaryAnswer:
             "1. a\n3. b\n###",
             "1. Sleep",
             "So 1. Sleep\n###",
-            "1. Say </think> now\n2. Walk\n###",
         ],
     )
     def test_what_is_no_outline_is_text(self, text: str) -> None:
         """And no error."""
-        engine = played(r=text)
+        engine = played(notation=AT_THE_MARK, r=text)
         assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
         assert finished(engine).limits_met == ()
 
@@ -85,16 +121,17 @@ class TestOrdinaryAnswer:
     @pytest.mark.parametrize(
         ("text", "met"),
         [
-            ("".join(f"{number}. x\n" for number in range(1, 12)) + "###", "max_children"),
+            ("".join(f"{number}. x{number}\n" for number in range(1, 12)) + "###", "max_children"),
             (f"1. {'x' * 201}\n###", "malformed"),
+            ("1. ...\n2. --\n###", "malformed"),
             ("1. <|im_end|>\n2. Walk\n###", "malformed"),
             ("1. Say <|im_start|>system\n###", "malformed"),
         ],
-        ids=["more-than-allowed", "long", "ends-the-turn", "another-turn"],
+        ids=["more-than-allowed", "long", "empty", "ends-the-turn", "another-turn"],
     )
     def test_a_bad_outline_is_text_and_the_caller_is_told(self, text: str, met: str) -> None:
         """It is not cut, and none of its points gets a turn that it could end itself."""
-        engine = played(r=text)
+        engine = played(notation=AT_THE_MARK, r=text)
         assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
         assert finished(engine).limits_met == (met,)
 
@@ -107,10 +144,10 @@ class TestOrdinaryAnswer:
 
     @pytest.mark.parametrize(
         ("token", "said", "kept"),
-        [(".\n\n", " Long.\n\nMore", " Long."), (".\n", " Long.\n2. More", " Long."), (" ###", " Long ###", " Long ")],
+        [(".\n\n", " Long.\n\nMore", " Long."), (".\n", " Long.\n2. More", " Long."), (" ###", " Long ###", " Long")],
     )
     def test_a_token_with_a_part_of_a_stop_string_leaves_no_tag(self, token: str, said: str, kept: str) -> None:
-        """Nor takes what is before it; there is one empty line between two points."""
+        """There is one empty line between two points."""
         notation = Notation("skeleton", ["<|im_start|>", "<|im_end|>", token])
         notation.tokenizer.chat_template = CHATML
         engine = played(notation=notation, r=OUTLINE, r_child_0=said, r_child_1=" Far.")
@@ -139,14 +176,6 @@ class TestTemplates:
     def test_a_turn_is_what_the_template_makes_of_it(self, name: str) -> None:
         """Of the control tokens of each family; nothing is to be thought of a point."""
         assert turn_of(with_template(FAMILIES[name].template)).asking("Q") == FAMILIES[name].turn
-
-    @pytest.mark.parametrize("name", FAMILIES)
-    def test_a_callers_outline_is_what_a_prompt_ends_with(self, name: str) -> None:
-        """Whatever the template puts before the last answer."""
-        messages = [{"role": "user", "content": "why?"}, {"role": "assistant", "content": "1. Risks\n2. Costs"}]
-        tokenizer = with_template(FAMILIES[name].template)
-        prompt = tokenizer.apply_chat_template(messages, tokenize=False, continue_final_message=True)
-        assert last_outline_in(prompt) == ["Risks", "Costs"]
 
     @pytest.mark.parametrize("name", THINKING)
     def test_a_template_that_opens_the_thinking_is_refused(self, name: str) -> None:

@@ -1,55 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers with outlines, as OpenAI's client gets them from a server of a model that was not trained for them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from mytests.engine.serving import guided
-from mytests.rules.notations import SKELETON
-from mytests.server.published import grammar_of, save_model
+from mytests.engine.serving import HAS_MESSAGES, guided
+from mytests.rules.notations import CHAT
+from mytests.rules.tagged import Notation
+from mytests.server.bigrams import save_bigrams
+from mytests.server.published import grammar_of
 from mytests.server.served import KINDS, Server, hook_server
 from mytests.tiers import ON_V0_IN_FULL, names
-from sequence_hooks.serving.outline_requests import ALIAS
+from sequence_hooks.serving.outlines.requests import ALIAS
 
 pytestmark = [pytest.mark.model, *ON_V0_IN_FULL]
 
-ONE, MARK = (str(SKELETON.ids(letter)[0]) for letter in "1#")
-BIAS = {ONE: 100, MARK: 50}
-"""A random model says nothing but ones, and ends its outline as soon as its grammar lets it."""
+NOTATION = Notation("skeleton", ["<|im_start|>", "<|im_end|>", "1. ", "2. ", "<think>", "</think>"])
+NOTATION.tokenizer.chat_template = CHAT
+FOLLOWING = {
+    # The servers' template is but the messages: a question ends with the one, the instruction with the other.
+    "?": ["1. "],
+    ".": ["1. "],
+    "\n": ["1. ", "2. ", "#"],
+    "1. ": ["S"],
+    "S": ["o"],
+    "o": ["\n"],
+    "2. ": ["W"],
+    "W": ["e"],
+    "e": ["\n"],
+    ":": ["a"],
+    "a": ["b"],
+    "b": ["!"],
+    "!": ["<eos>"],
+}
+"""It writes an outline of two points, each of which is expanded to "ab!"."""
 
-EXPANSION = "1" * 6
-WRITTEN = "\n\n".join(f"{number}. {'1' * 60}:{EXPANSION}" for number in (1, 2))
-GIVEN = f"1. Risks:{EXPANSION}\n\n2. Costs:{EXPANSION}\n\n3. Dates:{EXPANSION}"
+OTHERWISE = {str(NOTATION.ids("z")[0]): 100}
+"""The bias with which it answers otherwise, and goes on with that."""
+
+WRITTEN = "1. So:ab!\n\n2. We:ab!"
+GIVEN = "1. Risks:ab!\n\n2. Costs:ab!\n\n3. Dates:ab!"
 OUTLINE = {"outline": ["Risks", "Costs", "Dates"]}
 
 
 @pytest.fixture(scope="module", params=names(KINDS, [*KINDS][:1]))
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It is switched on by one word; expansions are short."""
+    """It is switched on by one word."""
     folder = tmp_path_factory.mktemp("skeleton")
-    fields = {"protocol": "skeleton", "child_sampling_params": {"max_tokens": 6, "logit_bias": BIAS}}
-    model = save_model(SKELETON, folder / "model")
-    with hook_server(folder, KINDS[request.param], fields, model, max_model_len=1024) as found:
+    model = save_bigrams(NOTATION, folder / "model", FOLLOWING)
+    with hook_server(folder, KINDS[request.param], {"protocol": "skeleton"}, model, max_model_len=1024) as found:
         yield found
 
 
 def asking(served: Server, model: str = ALIAS, **fields: Any) -> Any:
     """The server's answer to a chat."""
-    body = {
-        name: fields.pop(name) for name in [*fields] if name in ("outline", "skeleton", "conclusion", "stream_children")
-    }
-    given: dict[str, Any] = {"messages": [{"role": "user", "content": "why?"}], "temperature": 0, "max_tokens": 300}
-    given |= {"logit_bias": BIAS, "extra_body": body, **fields}
+    beside = ("outline", "skeleton", "conclusion", "stream_children", "ignore_eos")
+    body = {name: fields.pop(name) for name in [*fields] if name in beside}
+    given: dict[str, Any] = {"messages": [{"role": "user", "content": "why?"}], "temperature": 0, "max_tokens": 700}
+    given |= {"extra_body": body, **fields}
     return served.client.chat.completions.create(model=served.model + model, **given)
 
 
-def text_of(stream: Any) -> str:
-    """What a stream's choice has said."""
-    return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
+def said(answer: Any) -> str:
+    """The text of the only choice of an answer, or of a stream."""
+    if hasattr(answer, "choices"):
+        return str(answer.choices[0].message.content)
+    return "".join(choice.delta.content or "" for chunk in chunks(answer) for choice in chunk.choices)
+
+
+def usage_of(answer: Any) -> dict[str, Any]:
+    """What it says of its tokens."""
+    usage = answer.usage if hasattr(answer, "choices") else chunks(answer)[-1].usage
+    return usage.model_dump() if usage else {}
+
+
+def chunks(stream: Any) -> list[Any]:
+    """Those of a stream, which can be read once."""
+    if not hasattr(stream, "read_chunks"):
+        stream.read_chunks = list(stream)
+    found: list[Any] = stream.read_chunks
+    return found
 
 
 def test_the_models_name_asks_for_an_outline(served: Server) -> None:
@@ -57,7 +92,8 @@ def test_the_models_name_asks_for_an_outline(served: Server) -> None:
     response = asking(served)
     (choice,) = response.choices
     assert (choice.message.content, choice.finish_reason) == (WRITTEN, "stop")
-    assert choice.sampled["text"].startswith(f"1. {'1' * 60}\n2. {'1' * 60}\n###")
+    assert choice.sampled["text"].startswith("1. So\n2. We\n###")
+    assert [child["label"] for child in choice.children] == ["So", "We"]
     assert response.model == served.model
     assert asking(served, "", skeleton=True).choices[0].message.content == WRITTEN
 
@@ -72,48 +108,48 @@ def test_clients_can_choose_the_name_from_the_list_of_models(served: Server) -> 
 def test_other_requests_are_untouched(served: Server) -> None:
     """They have neither the instruction nor hooks, though they may say the same."""
     body = guided(grammar_of("1. a\n2. b\n###"))
-    (choice,) = asking(served, "", logit_bias={}, extra_body=body).choices
+    (choice,) = asking(served, "", extra_body=body).choices
     assert choice.message.content == "1. a\n2. b\n###"
     assert not getattr(choice, "children", [])
 
 
-def test_an_answer_without_an_outline_is_an_ordinary_one(served: Server) -> None:
-    """It begins with something else."""
-    (choice,) = asking(served, logit_bias={str(SKELETON.ids("4")[0]): 100}, max_tokens=3).choices
-    assert (choice.message.content, choice.finish_reason) == ("444", "length")
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_without_an_outline_is_that_of_the_name(served: Server, stream: bool) -> None:
+    """Token for token, with the same prompt, which has no instruction."""
+    fields: dict[str, Any] = {"logit_bias": OTHERWISE, "max_tokens": 200, "logprobs": True, "stream": stream}
+    if stream:
+        fields["stream_options"] = {"include_usage": True}
+    named, own = (asking(served, model, **fields) for model in (ALIAS, ""))
+    assert said(named) == said(own) == "z" * 200
+    assert usage_of(named) == usage_of(own)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_caller_may_give_the_outline(served: Server, stream: bool) -> None:
     """Then nothing but the mark is sampled before the children."""
     answer = asking(served, "", stream=stream, **OUTLINE)
-    assert (text_of(answer) if stream else answer.choices[0].message.content) == GIVEN
+    assert said(answer) == GIVEN
 
 
 def test_a_stream_tells_points(served: Server) -> None:
     """In their order, and never the outline; the children's own chunks only if they are asked for.
 
-    How many chunks that takes depends on how busy the machine is; `mytests/core/test_outline_view.py` shows when each
-    point is told.
+    How many chunks that takes depends on how busy the machine is; `mytests/core/test_outline_answers.py` shows when
+    each point is told.
     """
-    chunks = list(asking(served, stream=True, stream_children=True, stream_options={"include_usage": True}))
-    assert text_of(chunks) == WRITTEN
-    assert {chunk.model_extra["child"]["request_id"][-8:] for chunk in chunks if "child" in chunk.model_extra} == {
-        "_child_0",
-        "_child_1",
-    }
-    quiet = list(asking(served, stream=True, stream_options={"include_usage": True}))
-    assert not any("child" in chunk.model_extra for chunk in quiet)
-    assert (
-        quiet[-1].usage.completion_tokens
-        == chunks[-1].usage.completion_tokens
-        == asking(served).usage.completion_tokens
-    )
+    stream = asking(served, stream=True, stream_children=True, stream_options={"include_usage": True})
+    assert said(stream) == WRITTEN
+    children = [chunk.model_extra["child"] for chunk in chunks(stream) if "child" in chunk.model_extra]
+    assert {child["request_id"][-8:]: child["label"] for child in children} == {"_child_0": "So", "_child_1": "We"}
+    quiet = asking(served, stream=True, stream_options={"include_usage": True})
+    assert not any("child" in chunk.model_extra for chunk in chunks(quiet))
+    counted = [usage_of(answer)["completion_tokens"] for answer in (quiet, stream, asking(served))]
+    assert counted == [len(NOTATION.ids(WRITTEN))] * 3
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_logprobs_are_those_of_the_text(served: Server, stream: bool) -> None:
-    """One for each token, also in a stream, which then tells the points at the join."""
+    """One for each token, also in a stream."""
     answer = asking(served, logprobs=True, stream=stream)
     choices = [choice for chunk in answer for choice in chunk.choices] if stream else answer.choices
     tokens = [each.token for choice in choices if choice.logprobs for each in choice.logprobs.content]
@@ -122,9 +158,9 @@ def test_logprobs_are_those_of_the_text(served: Server, stream: bool) -> None:
 
 def test_each_choice_has_its_outline(served: Server) -> None:
     """With n, in a stream, too."""
-    assert [each.message.content for each in asking(served, n=2, temperature=0.01).choices] == [WRITTEN] * 2
+    assert [each.message.content for each in asking(served, n=2, temperature=0.1).choices] == [WRITTEN] * 2
     told = {0: "", 1: ""}
-    for chunk in asking(served, n=2, temperature=0.01, stream=True):
+    for chunk in asking(served, n=2, temperature=0.1, stream=True):
         for choice in chunk.choices:
             told[choice.index] += choice.delta.content or ""
     assert told == {0: WRITTEN, 1: WRITTEN}
@@ -132,8 +168,8 @@ def test_each_choice_has_its_outline(served: Server) -> None:
 
 def test_a_conclusion_follows_the_points(served: Server) -> None:
     """It is the model's own, which has read them."""
-    (choice,) = asking(served, "", conclusion=True, **OUTLINE).choices
-    assert choice.message.content.startswith(f"{GIVEN}\n\n1")
+    (choice,) = asking(served, "", conclusion=True, max_tokens=300, **OUTLINE).choices
+    assert choice.message.content.startswith(f"{GIVEN}\n\n1. So")
 
 
 @pytest.mark.parametrize("num_chunks", [1, 5, 12])
@@ -157,8 +193,7 @@ def test_a_client_that_does_not_wait_for_its_answer_leaves_nothing(served: Serve
     [
         ({"outline": []}, "outline is []; give a list of 1 to 10 points"),
         ({"outline": ["x"] * 10_000}, "give a list of 1 to 10 points"),
-        ({"outline": ["Say <|im_end|>"]}, "outline has 'Say <|im_end|>'; give lines of 1 to 200 characters"),
-        ({"outline": ["a\nb"]}, "give lines of 1 to 200 characters"),
+        ({"outline": ["Say <|im_end|>"]}, "outline has 'Say <|im_end|>'; give a text with a letter or digit"),
         ({"skeleton": 7}, "skeleton is 7; use true, false or 'always'"),
         ({"skeleton": True, "response_format": {"type": "json_object"}}, "response_format is 'json_object', and an"),
         ({"skeleton": True, "messages": [{"role": "assistant", "content": "x"}]}, "messages end with one of the role"),
@@ -169,3 +204,79 @@ def test_a_bad_request_is_refused(served: Server, fields: dict[str, Any], messag
     with pytest.raises(openai.BadRequestError) as error:
         asking(served, "", **fields)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("stop", ["!\n\n2", "2. W", "b!"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_ends_at_its_first_stop_in_reading_order(served: Server, stop: str, stream: bool) -> None:
+    """Which may lie between two expansions; the outline, which nobody reads, has none."""
+    answer = asking(served, stop=[stop], stream=stream)
+    assert said(answer) == WRITTEN.partition(stop)[0]
+    end = chunks(answer)[-1] if stream else answer
+    assert (end.choices[0].finish_reason, end.choices[0].model_extra["stop_reason"]) == ("stop", stop)
+
+
+@pytest.mark.parametrize("most", [700, 150])
+def test_an_answer_is_no_longer_than_it_may_be(served: Server, most: int) -> None:
+    """The outline and all expansions together; it says if anything was cut."""
+    answer = asking(served, "", max_tokens=most, ignore_eos=True, skeleton="always")
+    sampled = answer.usage.model_dump()["completion_tokens_details"]["sampled_tokens"]
+    assert (sampled <= most, answer.choices[0].finish_reason) == (True, "length")
+
+
+@pytest.mark.skipif(not HAS_MESSAGES, reason="this server has no batches")
+def test_each_chat_of_a_batch_is_answered(served: Server) -> None:
+    """As by itself, and counted with the others."""
+    chats = [[{"role": "user", "content": question}] for question in ("why?", "who?")]
+    body = {"model": served.model + ALIAS, "messages": chats, "max_tokens": 300, "temperature": 0}
+    answer = served.call("POST", "/v1/chat/completions/batch", json=body).json()
+    told = [(each["index"], each["message"]["content"]) for each in answer["choices"]]
+    assert told == [(0, WRITTEN), (1, WRITTEN)]
+    alone = asking(served, max_tokens=300).usage.model_dump()
+    names = ("prompt_tokens", "completion_tokens")
+    assert [answer["usage"][name] for name in names] == [2 * alone[name] for name in names]
+    sampled = [each["completion_tokens_details"]["sampled_tokens"] for each in (answer["usage"], alone)]
+    assert sampled[0] == 2 * sampled[1]
+    refused = served.call("POST", "/v1/chat/completions/batch", json={**body, "skeleton": 7})
+    assert (refused.status_code, "skeleton is 7" in refused.text) == (400, True)
+
+
+def test_an_outline_is_asked_for_where_there_are_chats(served: Server) -> None:
+    """Anthropic's form has them by the model's name; elsewhere they are refused by name; a misspelt name is told."""
+    body = {"model": served.model + ALIAS, "max_tokens": 300, "messages": [{"role": "user", "content": "why?"}]}
+    if HAS_MESSAGES:
+        answer = served.call("POST", "/v1/messages", json=body).json()
+        assert answer["content"][0]["text"] == WRITTEN
+        refused = served.call("POST", "/v1/messages", json={**body, "outline": ["a"]})
+        assert (refused.status_code, "ask by the model's name" in refused.text) == (400, True)
+    others: dict[str, dict[str, Any]] = {"/v1/completions": {"prompt": "a"}, "/tokenize": {"prompt": "a"}}
+    if HAS_MESSAGES:
+        others["/v1/responses"] = {"input": "why?"}
+    for route, fields in others.items():
+        for extra in ({"model": served.model + ALIAS}, {"model": served.model, "outline": ["a"]}):
+            refused = served.call("POST", route, json={**fields, **extra})
+            assert (route, refused.status_code, "/v1/chat/completions" in refused.text) == (route, 400, True)
+    unknown = served.call("POST", "/v1/chat/completions", json={**body, "model": "m:skeletn"})
+    assert (unknown.status_code, ALIAS in unknown.text) == (404, True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("parser", ["qwen3", "deepseek_r1"])
+def test_a_reasoning_parser_gets_the_same_answer(tmp_path: Path, parser: str) -> None:
+    """What it takes for a thought is the same in a stream and as a whole, and so is the rest."""
+    model = save_bigrams(NOTATION, tmp_path / "model", FOLLOWING)
+    options = ["--reasoning-parser", parser]
+    with hook_server(tmp_path, options, {"protocol": "skeleton"}, model, max_model_len=1024) as served:
+        otherwise = {"skeleton": True, "logit_bias": OTHERWISE}
+        kinds: list[dict[str, Any]] = [{"skeleton": "always"}, {"skeleton": True}, OUTLINE, otherwise]
+        for fields in kinds:
+            whole, stream = (asking(served, "", max_tokens=200, stream=each, **fields) for each in (False, True))
+            message = whole.choices[0].message
+            assert parts_of(chunk.choices[0].delta for chunk in stream if chunk.choices) == parts_of([message])
+
+
+def parts_of(messages: Iterable[Any]) -> tuple[str, str]:
+    """What messages or deltas say as a thought, and what else."""
+    extras = [(each.model_extra or {}, each) for each in messages]
+    thoughts = (extra.get("reasoning") or extra.get("reasoning_content") or "" for extra, _ in extras)
+    return "".join(thoughts), "".join(each.content or "" for _, each in extras)

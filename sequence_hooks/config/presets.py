@@ -66,7 +66,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "trigger_by": "text",
     },
     "skeleton": {
-        "handlers": {"###": "sequence_hooks.protocols.skeleton.handler"},
+        "handlers": dict.fromkeys(("\n", "###"), "sequence_hooks.protocols.skeleton.handler"),
         "trigger_by": "text",
         "hooks_on_request": True,
         "child_sampling_params": {"max_tokens": 160, "stop": _BESIDE_A_POINT},

@@ -7,8 +7,13 @@
     the outline:   2. Exercise: Half an hour...
 
 No model was trained for it. Who asks for it, and what grammar holds the outline to its form, is the server's business,
-in ``sequence_hooks/serving/outline_requests.py``: a request without ``hooks=1`` in its extra arguments has no hook at
+in ``sequence_hooks/serving/outlines``: a request without ``hooks=1`` in its extra arguments has no hook at
 all. An answer that is no outline is an ordinary answer, and so is a ``###`` in it.
+
+What fires the handler says when a child is spawned: with a line break beside the mark, a point's as soon as its line is
+written; with the mark alone, all of them once the outline is, so that each has seen all points. What the caller has to
+say, its own points or how long the answer may be, comes as arguments of the request, and each child is labelled with
+its point.
 
 Here it differs: its authors send a request for each point, with a prompt that repeats question and outline; here a
 child has its parent's context, whose KV it shares. Their router is a model, or a prompt; here the model itself may
@@ -19,20 +24,21 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sequence_hooks.config.outlines import (
-    MAX_CHARACTERS,
-    THOUGHT,
-    TRIGGER,
-    heading,
-    last_outline_in,
-    num_breaks_after,
-    outline_in,
-)
 from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.chat_turns import turn_of
-from sequence_hooks.protocols.tags import start_of
+from sequence_hooks.protocols.outlines import (
+    MAX_CHARACTERS,
+    TRIGGER,
+    break_after,
+    expansion_ids,
+    heading,
+    is_complete,
+    own_points,
+    points_in,
+    tokens_per_point,
+)
 from sequence_hooks.results import ChildOutput
 
 SOURCES = {
@@ -61,62 +67,65 @@ class Skeleton:
         self._turn = turn_of(tokenizer)
         added: Any = getattr(tokenizer, "get_added_vocab", dict)()
         self._tags = tuple(filter(None, added))
-        self._asking = lru_cache(_MAX_POINTS)(self._ids_asking)
+        self._encode = lru_cache(4 * _MAX_POINTS)(self._encoded)
 
     def on_token(self, event: TokenEvent) -> Actions:
-        if event.depth or event.num_children:
+        is_joined = len(event.unjoined) < event.num_children
+        if event.depth or is_joined:
             return Actions()
-        sampled = [*event.output_token_ids, event.token_id]
-        points = outline_in(self._text(sampled))
-        if not points:
-            # A caller's own outline ends the prompt, and nothing but the trigger is sampled.
-            is_alone = self._text(sampled).strip().startswith(TRIGGER)
-            points = last_outline_in(self._text([*event.prompt_token_ids])) if is_alone else []
-        if not points or not self._can_expand(points):
-            return Actions(is_malformed=bool(points))
-        children = (self._spawn(number, point) for number, point in enumerate(points, 1))
-        return Actions(tuple(children), block=True, replace_from=self._start(sampled))
+        text = self._text([*event.output_token_ids, event.token_id])
+        own, is_whole = own_points(event.arguments), is_complete(text, event.arguments)
+        points = points_in(text)
+        if own:
+            # Nothing but the mark is sampled.
+            points = [*enumerate(own, 1)] if text.strip().startswith(TRIGGER) else None
+        if points is None:
+            return Actions()
+        new = points[event.num_children :]
+        if not self._can_expand([label for _, label in new]):
+            return Actions(is_malformed=True)
+        num_points = len(points) if is_whole and not event.num_children else None
+        share = tokens_per_point(event.arguments, len(event.output_token_ids) + 1, num_points)
+        spawn = tuple(
+            self._spawn(number, place, label, share)
+            for place, (number, label) in enumerate(new, event.num_children + 1)
+        )
+        if not is_whole:
+            return Actions(spawn)
+        return Actions(spawn, block=True, replace_from=0) if points else Actions(is_malformed=True)
 
     def join(self, children: Sequence[ChildOutput]) -> Merged:
         """Each point with its expansion, and an empty line between two of them."""
         merged: list[Piece] = []
-        ended_with = ""
-        for child in children:
-            if merged:
-                merged.append("\n\n"[num_breaks_after(ended_with) :])
-            number = int(child.request_id.rpartition("_")[2]) + 1
-            merged += child.prefix_token_ids[len(self._asking(number)) :]
-            expansion, ended_with = self._expansion(child)
-            merged.append(expansion)
+        between = ""
+        for number, child in enumerate(children, 1):
+            merged += self._encode(between)
+            merged += self._encode(heading(number, child.label))
+            kept = expansion_ids(child.result_token_ids, self._said)
+            merged += [child] if len(kept) == len(child.result_token_ids) else kept
+            between = break_after(self._said(kept))
         return merged
 
-    def _spawn(self, number: int, point: str) -> Spawn:
-        begin = prefix_ids_of(heading(number, point), self._tokenizer)
+    def _spawn(self, number: int, place: int, label: str, max_tokens: int | None) -> Spawn:
+        """The child of the point with this ``number`` in the outline, and this ``place`` in the answer."""
+        asking = self._encode(self._turn.asking(_QUESTION.format(number)))
         # The grammar is the outline's; whatever else its parent has, a child has, too.
-        return Spawn((*self._asking(number), *begin), {"structured_outputs": None})
-
-    def _expansion(self, child: ChildOutput) -> tuple[Piece, str]:
-        """What is merged of a child, and its text. Only if a token has a mark after some text, it is not its tokens."""
-        text = self._tokenizer.decode(list(child.result_token_ids), skip_special_tokens=True)
-        before, mark, _ = text.partition(TRIGGER)
-        return (before if mark else child), before
+        params: dict[str, Any] = {"structured_outputs": None}
+        if max_tokens is not None:
+            params["max_tokens"] = max_tokens
+        return Spawn((*asking, *self._encode(heading(place, label))), params, label=label)
 
     def _can_expand(self, points: Sequence[str]) -> bool:
         """Whether no point is too much, or would end its own turn. What is too long is not cut: it would look whole."""
-        if len(points) > _MAX_POINTS or max(map(len, points)) > MAX_CHARACTERS:
+        if len(points) > _MAX_POINTS or any(len(point) > MAX_CHARACTERS for point in points):
             return False
         return not any(tag in point for tag in self._tags for point in points)
 
-    def _start(self, sampled: list[int]) -> int:
-        """The first token after what was thought."""
-        thought = start_of(THOUGHT, sampled, self._tokenizer)
-        if thought is None:
-            return 0
-        ends = range(thought.index + 1, len(sampled))
-        return next(end for end in ends if THOUGHT in self._text(sampled[thought.index : end]))
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return prefix_ids_of(text, self._tokenizer) if text else ()
 
-    def _ids_asking(self, number: int) -> tuple[int, ...]:
-        return prefix_ids_of(self._turn.asking(_QUESTION.format(number)), self._tokenizer)
+    def _said(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def _text(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)

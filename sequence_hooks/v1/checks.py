@@ -14,7 +14,7 @@ from sequence_hooks.config.tokens import resolve
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.releases.installed import unsupported
-from sequence_hooks.v1.settings import KEY, SCHEDULER, plain_fields, special_kwargs_of
+from sequence_hooks.v1.settings import KEY, SCHEDULER, SERVES, plain_fields, special_kwargs_of
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
@@ -48,7 +48,8 @@ def prepare(config: VllmConfig, usage_context: UsageContext | None = None) -> No
     check_child_params(special_kwargs, config)
     fields = plain_fields(special_kwargs)
     assert isinstance(config.additional_config, dict)
-    config.additional_config = {**config.additional_config, KEY: fields}
+    serves = {SERVES: True} if usage_context == UsageContext.OPENAI_API_SERVER else {}
+    config.additional_config = {**config.additional_config, KEY: fields, **serves}
     logger.info("Sequence hooks are on: %s", fields)
     if warning := idle_warning(special_kwargs):
         logger.warning(warning)

@@ -9,12 +9,14 @@ up by name, so that a release without one of them is noticed at once:
 | ``EngineArgs.add_cli_args`` | the option ``--special-kwargs`` |
 | ``EngineArgs.create_engine_config`` | hooks are checked where an engine is started, before its processes are |
 | ``LLMEngine.__init__``, ``AsyncLLM.__init__`` | upstream makes the input and output processors there |
-| ``AsyncLLM.generate`` | what hooks refuse of a request is refused before a server begins to stream its answer |
+| ``AsyncLLM.generate`` | requests are refused before a server begins its answer; outlines are told as answers |
 | ``DPLBAsyncMPClient.abort_requests_async`` | an abort of a child goes to the engine that has its request |
 | ``CompletionOutput`` and ``RequestOutput`` of its output processor | outputs have room for a tree |
 | ``WorkerWrapperBase.initialize_from_config`` | upstream makes its sampler before it; ours has to know more |
 | the methods of the OpenAI server that make responses, and the lines of streams | choices carry their trees |
-| the OpenAI server's list of models | the names that ask for an outline are in it |
+| the OpenAI server's list of models, and its check of a request's | the names that ask for an outline |
+| ``AnthropicServingMessages.create_messages`` | fields that ask for an outline are refused there |
+| ``OpenAIServingChatBatch.create_batch_chat_completion`` | chats that ask for outlines are answered one by one |
 | ``load_endpoint_plugins`` | the routes of ``resume_sequence`` |
 
 Upstream's entry point for routes is not used: it loads only what ``VLLM_PLUGINS`` names, and warns on every server that
@@ -120,20 +122,34 @@ def _checked_early(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    from sequence_hooks.serving.outlines.answer import OutlineAnswer
     from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
+    from sequence_hooks.v1.frontend.outlines import engine_of
 
-    if isinstance(engine.input_processor, HookInputProcessor):
-        engine.input_processor.check_early(prompt, sampling_params, request_id)
-    return upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
+    if not isinstance(engine.input_processor, HookInputProcessor):
+        return upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
+    answer = OutlineAnswer.detach(sampling_params)
+    engine.input_processor.check_early(prompt, sampling_params, request_id)
+    results = upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
+    if answer is None:
+        return results
+
+    async def known() -> Any:
+        return engine_of(engine.output_processor.tokenizer)
+
+    return answer.read(results, known)
 
 
 def _extend_server() -> None:
     """Let the OpenAI server of this process tell its clients of trees."""
     import vllm.plugins
     from sequence_hooks.v1.frontend import openai
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+    from vllm.entrypoints.openai.chat_completion.batch_serving import OpenAIServingChatBatch
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.entrypoints.serve.engine.serving import BaseServing
 
     _extend(OpenAIServingCompletion, "create_completion", openai.request_trees)
     _extend(OpenAIServingCompletion, "completion_stream_generator", openai.completion_stream)
@@ -142,6 +158,9 @@ def _extend_server() -> None:
     _extend(OpenAIServingChat, "chat_completion_stream_generator", openai.chat_stream)
     _extend(OpenAIServingChat, "chat_completion_full_generator", openai.chat_response)
     _extend(OpenAIServingModels, "show_available_models", openai.list_models)
+    _extend(BaseServing, "_check_model", openai.check_model)
+    _extend(AnthropicServingMessages, "create_messages", openai.request_messages)
+    _extend(OpenAIServingChatBatch, "create_batch_chat_completion", openai.request_batch)
     _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)
 
 

@@ -20,6 +20,9 @@ from vllm.sampling_params import SamplingParams
 KEY = "special_kwargs"
 """The key in upstream's ``additional_config``."""
 
+SERVES = "sequence_hooks_serves"
+"""The key in ``additional_config`` that says that the engine is a server's, set where the engine is started."""
+
 SCHEDULER = "sequence_hooks.v1.core.scheduler.HookScheduler"
 
 
@@ -70,6 +73,12 @@ def special_kwargs_of(config: VllmConfig) -> SpecialKwargs | None:
     """
     additional = config.additional_config
     return SpecialKwargs.of(additional.get(KEY)) if isinstance(additional, Mapping) else None
+
+
+def is_of_server(config: VllmConfig) -> bool:
+    """Whether the engine was started for a server."""
+    additional = config.additional_config
+    return isinstance(additional, Mapping) and SERVES in additional
 
 
 def plain_fields(special_kwargs: SpecialKwargs) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from vllm.config import SpecialKwargs
 from vllm.engine.admission import admit_early
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.engine.hooked import special_kwargs_of
+from vllm.engine.outlines import told
 from vllm.engine.request_checks import only_value_errors
 from vllm.sampling_params import SamplingParams
 
@@ -54,8 +55,13 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
         Raises:
             ValueError: as in `admit_early`.
         """
-        admit_early(self.engine, request_id, sampling_params)
-        return super().generate(prompt, sampling_params, request_id, *args, **kwargs)
+        generate = super().generate
+
+        def admitted(name: str) -> Any:
+            admit_early(self.engine, name, sampling_params)
+            return generate(prompt, sampling_params, name, *args, **kwargs)
+
+        return told(self, admitted, sampling_params, request_id)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         """Upstream's `add_request`, after compiling a grammar outside of the loop in which the engine steps.

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of requests: their tokens, texts and parameters, and the requests of children."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,12 +18,15 @@ from sequence_hooks.v1.core.requests import cut_context, make_like
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, params_of
 from sequence_hooks.v1.core.stop_strings import StopStringChecker, has_stop_strings
 from sequence_hooks.v1.settings import special_kwargs_of
+from sequence_hooks.v1.wire import bare_request
 from vllm.config import VllmConfig
 from vllm.multimodal.inputs import PlaceholderRange
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+_POLL_SECONDS = 0.002
 
 
 class ChildRequests:
@@ -80,6 +85,20 @@ class ChildRequests:
         verify = partial(verify_params, config=config, tokenizer=tokenizer)
         completer = ParamsCompleter(tokenizer, eos_token_id, model.try_get_generation_config(), verify)
         return cls(special_kwargs, completer, grammars, model.max_model_len, vocab_size)
+
+    def compile(self, regexes: Iterable[str]) -> None:
+        """Compile grammars, which upstream keeps, so that no client waits. One that fails does so later, too."""
+        compiling = []
+        for regex in regexes:
+            params = SamplingParams(max_tokens=1, structured_outputs=StructuredOutputsParams(regex=regex))
+            bare = bare_request("a-grammar", [0], self._completer.complete(params))
+            request = Request.from_engine_core_request(bare, None)
+            self._grammars.grammar_init(request)
+            compiling.append(request.structured_output_request)
+        for each in compiling:
+            with suppress(Exception):
+                while each is not None and not each.is_grammar_ready:
+                    time.sleep(_POLL_SECONDS)
 
     def sequence_of(self, request: Request) -> V1Sequence:
         """A request as the rules see it."""

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import EvictionCandidate
+from sequence_hooks.serving.outlines.requests import has_outlines, regexes
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.injection import Source
@@ -43,6 +44,7 @@ from sequence_hooks.v1.core.slots import SlotSharing
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
+from sequence_hooks.v1.settings import is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -107,6 +109,8 @@ class HookScheduler(ReleaseScheduler):
             self.waiting_with_kv, self._shares, self._branch_of, self._has_kv, self._first_new
         )
         self._slots = SlotSharing(self._shares)
+        if has_outlines(hooks) and is_of_server(self.vllm_config):
+            children.compile(regexes(hooks))
 
     # What the rest of upstream's engine calls.
 
@@ -231,6 +235,8 @@ class HookScheduler(ReleaseScheduler):
             num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
             match = self.triggers.match(token_id, request.all_token_ids, num_sampled)
         if branch is None:
+            if match is not None and not self.driver.has_hooks(params_of(request)):
+                match = None
             uses_up = request.request_id in self._budgeted and request.num_output_tokens + 1 >= request.max_tokens
             if match is None and not uses_up:
                 return self._append_upstream(request, new_token_ids, is_stale)

@@ -4,17 +4,27 @@
 Each function extends one method of upstream's handlers, and gets it as its first argument.
 """
 
+import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import chain
 from typing import Any
 
-from sequence_hooks.serving.outline_requests import ask, asked_of, has_outlines, with_aliases
-from sequence_hooks.serving.outline_view import read
+from sequence_hooks.serving.outlines.requests import (
+    ALIAS,
+    answered,
+    asked_by,
+    asking,
+    has_outlines,
+    refused,
+    refused_fields,
+    with_aliases,
+)
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.v1.releases.installed import completion_usage_type
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
@@ -38,14 +48,54 @@ async def request_trees(upstream: Callable[..., Any], serving: Any, request: Any
 
 
 async def request_chat(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """`request_trees`, after a request for an outline has become one that gets it."""
+    """`request_trees`; a request for an outline gets it, or what the model answers without one."""
     special_kwargs = serving.engine_client.output_processor.special_kwargs
-    if has_outlines(special_kwargs):
-        try:
-            ask(request, special_kwargs, _constrain)
-        except ValueError as error:
-            raise VLLMValidationError(str(error)) from None
-    return await request_trees(upstream, serving, request, *args, **kwargs)
+    try:
+        asked = asking(request, special_kwargs, _constrain) if has_outlines(special_kwargs) else None
+    except ValueError as error:
+        raise VLLMValidationError(str(error)) from None
+    if asked is None:
+        return await request_trees(upstream, serving, request, *args, **kwargs)
+    return await answered(asked, lambda each: request_trees(upstream, serving, each, *args, **kwargs))
+
+
+async def request_batch(upstream: Callable[..., Any], serving: Any, request: Any, raw_request: Any = None) -> Any:
+    """Upstream's answer to a batch of chats. If they ask for outlines, each of them is answered by itself."""
+    if not has_outlines(_hooks_of(serving)) or asked_by(request) is None:
+        return await upstream(serving, request, raw_request)
+    chats = [request.to_chat_completion_request(each) for each in request.messages]
+    answers = await asyncio.gather(*(serving.create_chat_completion(chat, raw_request) for chat in chats))
+    for answer in answers:
+        if not hasattr(answer, "choices"):
+            return answer
+    whole = answers[0]
+    whole.choices = [choice for answer in answers for choice in answer.choices]
+    for number, choice in enumerate(whole.choices):
+        choice.index = number
+    whole.usage = _sum([answer.usage for answer in answers])
+    return whole
+
+
+async def check_model(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Upstream's check of a request's model. What asks for an outline is refused where nobody reads that."""
+    if not has_outlines(_hooks_of(serving)):
+        return await upstream(serving, request, *args, **kwargs)
+    reason = None if isinstance(request, ChatCompletionRequest) else refused(request)
+    if reason is not None:
+        return serving.create_error_response(VLLMValidationError(reason))
+    found = await upstream(serving, request, *args, **kwargs)
+    if found is not None and found.error.param == "model":
+        found.error.message += f" With {ALIAS!r} after it, a name asks for an outline."
+    return found
+
+
+async def request_messages(upstream: Callable[..., Any], serving: Any, request: Any, raw_request: Any = None) -> Any:
+    """Upstream's answer to a request of Anthropic's form, which asks for an outline by its model's name alone."""
+    has_body = raw_request is not None and has_outlines(_hooks_of(serving))
+    reason = refused_fields(await raw_request.json()) if has_body else None
+    if reason is not None:
+        return serving.create_error_response(VLLMValidationError(reason))
+    return await upstream(serving, request, raw_request)
 
 
 async def list_models(upstream: Callable[..., Any], serving: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +115,6 @@ def completion_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -
 def chat_stream(upstream: Callable[..., Any], *args: Any, **kwargs: Any) -> AsyncGenerator[str, None]:
     """Upstream's lines of a streamed chat completion, with trees."""
     given = _named(upstream, args, kwargs)
-    given["result_generator"] = _as_read(given)
     return _stream(upstream, given, {"object": CHAT_CHUNK, "created": int(time.time())})
 
 
@@ -82,7 +131,7 @@ async def chat_response(upstream: Callable[..., Any], *args: Any, **kwargs: Any)
     """Upstream's response of a chat completion, with trees; an error as it is."""
     given = _named(upstream, args, kwargs)
     results: list[Any] = []
-    given["result_generator"] = keep_last(_as_read(given), results)
+    given["result_generator"] = keep_last(given["result_generator"], results)
     response = await upstream(**given)
     if hasattr(response, "choices"):
         add_trees(response, results[0].outputs, completion_usage_type())
@@ -103,17 +152,31 @@ async def _stream(
         yield line
 
 
+def _sum(usages: Sequence[Any]) -> Any:
+    """The usage of several answers together."""
+    total = usages[0].model_copy(deep=True)
+    parts = [each.completion_tokens_details for each in usages if each.completion_tokens_details is not None]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        setattr(total, name, sum(getattr(each, name) for each in usages))
+    if parts:
+        names = {name for each in parts for name, value in each.model_dump().items() if value is not None}
+        values = {name: sum(getattr(each, name, None) or 0 for each in parts) for name in sorted(names)}
+        total.completion_tokens_details = type(parts[0])(**values)
+    return total
+
+
+def _hooks_of(serving: Any) -> Any:
+    """The hooks of a server's engine; None if it has none. What needs no engine knows the list of models."""
+    clients = (getattr(each, "engine_client", None) for each in (serving, getattr(serving, "models", None)))
+    processors = (getattr(client, "output_processor", None) for client in clients)
+    found = (getattr(each, "special_kwargs", None) for each in processors)
+    return next((each for each in found if each is not None), None)
+
+
 def _constrain(request: Any, regex: str) -> None:
     if request.structured_outputs is not None:
         raise ValueError("structured_outputs is given, and an outline has a grammar of its own; leave it out")
     request.structured_outputs = StructuredOutputsParams(regex=regex)
-
-
-def _as_read(given: dict[str, Any]) -> Any:
-    """A chat's outputs; without the outline, where one was asked for."""
-    request, results = given["request"], given["result_generator"]
-    asked = asked_of(request)
-    return results if asked is None else read(results, asked, bool(request.stream), bool(request.logprobs))
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from vllm._overlay import fall_back_to
 from vllm._upstream.engine.multiprocessing import client as upstream
 from vllm.engine.admission import admit_early
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+from vllm.engine.outlines import told
 
 
 class MQLLMEngineClient(upstream.MQLLMEngineClient):
@@ -20,8 +21,13 @@ class MQLLMEngineClient(upstream.MQLLMEngineClient):
 
     def generate(self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
         """As `AsyncLLMEngine.generate`."""
-        admit_early(self, request_id, sampling_params)
-        return super().generate(prompt, sampling_params, request_id, *args, **kwargs)
+        generate = super().generate
+
+        def admitted(name: str) -> Any:
+            admit_early(self, name, sampling_params)
+            return generate(prompt, sampling_params, name, *args, **kwargs)
+
+        return told(self, admitted, sampling_params, request_id)
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: str | Sequence[int] | None = None) -> None:
         """`AsyncLLMEngine.resume_sequence`."""

@@ -5,8 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from sequence_hooks.serving.outline_requests import ask, asked_of, has_outlines
-from sequence_hooks.serving.outline_view import read
+from sequence_hooks.serving.outlines.requests import Asking, answered, asking, has_outlines
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_chat as upstream
@@ -16,22 +15,28 @@ from vllm.outputs import RequestOutput
 
 
 class OpenAIServingChat(upstream.OpenAIServingChat):
-    """Upstream's `OpenAIServingChat`; see `sequence_hooks.serving.trees`, and for outlines `outline_requests` there."""
+    """Upstream's `OpenAIServingChat`; see `sequence_hooks.serving.trees`, and `sequence_hooks.serving.outlines`."""
 
     async def create_chat_completion(self, request: ChatCompletionRequest, *args: Any, **kwargs: Any) -> Any:
+        try:
+            asked = await self._asking(request)
+        except ValueError as error:
+            return self.create_error_response(str(error))
+        if asked is None:
+            return await super().create_chat_completion(request, *args, **kwargs)
+        create = super().create_chat_completion
+        return await answered(asked, lambda each: create(each, *args, **kwargs))
+
+    async def _asking(self, request: ChatCompletionRequest) -> Asking | None:
         special_kwargs = await special_kwargs_behind(self.engine_client)
-        if special_kwargs is not None and has_outlines(special_kwargs):
-            try:
-                ask(request, special_kwargs, _constrain)
-            except ValueError as error:
-                return self.create_error_response(str(error))
-        return await super().create_chat_completion(request, *args, **kwargs)
+        if special_kwargs is None or not has_outlines(special_kwargs):
+            return None
+        return asking(request, special_kwargs, _constrain)
 
     async def chat_completion_stream_generator(
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
     ) -> AsyncGenerator[str, None]:
         request_id, model_name, *_ = args
-        result_generator = _as_read(request, result_generator)
         chunk = {"id": request_id, "object": CHAT_CHUNK, "created": int(time.time()), "model": model_name}
         stream = TreeStream(chunk, request.n or 1)
         made = super().chat_completion_stream_generator(request, stream.watched(result_generator), *args, **kwargs)
@@ -43,7 +48,7 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
     ) -> ChatCompletionResponse | ErrorResponse:
         results: list[RequestOutput] = []
-        watched = keep_last(_as_read(request, result_generator), results)
+        watched = keep_last(result_generator, results)
         response = await super().chat_completion_full_generator(request, watched, *args, **kwargs)
         if isinstance(response, ChatCompletionResponse):
             add_trees(response, results[0].outputs)
@@ -55,11 +60,6 @@ def _constrain(request: ChatCompletionRequest, regex: str) -> None:
     if given:
         raise ValueError(f"{given[0]} is given, and an outline has a grammar of its own; leave it out")
     request.guided_regex = regex
-
-
-def _as_read(request: ChatCompletionRequest, results: AsyncIterator[RequestOutput]) -> AsyncIterator[RequestOutput]:
-    asked = asked_of(request)
-    return results if asked is None else read(results, asked, bool(request.stream), bool(request.logprobs))
 
 
 __getattr__ = fall_back_to("vllm._upstream.entrypoints.openai.serving_chat")

@@ -4,10 +4,12 @@
 from typing import Any
 
 from sequence_hooks.config.messages import abbreviated_error
+from sequence_hooks.serving.outlines.requests import ALIAS, has_outlines, refused
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
+from vllm.engine.hooked import special_kwargs_behind
 from vllm.entrypoints.openai.bodies import brief_text
-from vllm.entrypoints.openai.protocol import ErrorResponse
+from vllm.entrypoints.openai.protocol import ChatCompletionRequest, ErrorResponse
 
 
 class OpenAIServing(upstream.OpenAIServing):
@@ -16,6 +18,18 @@ class OpenAIServing(upstream.OpenAIServing):
     def create_error_response(self, message: str, *args: Any, **kwargs: Any) -> ErrorResponse:
         """A shortened message: upstream's contain model names, grammars and messages of other libraries."""
         return super().create_error_response(brief_text(message), *args, **kwargs)
+
+    async def _check_model(self, request: Any) -> ErrorResponse | None:
+        """Upstream's `_check_model`. What asks for an outline is refused where nobody reads that."""
+        if not has_outlines(await special_kwargs_behind(self.engine_client)):
+            return await super()._check_model(request)
+        reason = None if isinstance(request, ChatCompletionRequest) else refused(request)
+        if reason is not None:
+            return self.create_error_response(reason)
+        found = await super()._check_model(request)
+        if found is not None and found.type == "NotFoundError":
+            found.message += f" With {ALIAS!r} after it, a name asks for an outline."
+        return found
 
     def _load_prompt_embeds(self, *args: Any, **kwargs: Any) -> Any:
         """Upstream's `_load_prompt_embeds`; data that torch cannot load, or another tensor, is the client's error."""

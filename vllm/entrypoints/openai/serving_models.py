@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's list of models, with the names that ask for an outline."""
 
-from sequence_hooks.serving.outline_requests import has_outlines, with_aliases
+from sequence_hooks.serving.outlines.requests import has_outlines, with_aliases
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_models as upstream
 from vllm.engine.hooked import special_kwargs_behind
@@ -9,7 +9,7 @@ from vllm.entrypoints.openai.protocol import ModelList
 
 
 class OpenAIServingModels(upstream.OpenAIServingModels):
-    """Upstream's `OpenAIServingModels`; see `sequence_hooks.serving.outline_requests`."""
+    """Upstream's `OpenAIServingModels`; see `sequence_hooks.serving.outlines.requests`."""
 
     async def show_available_models(self) -> ModelList:
         found = await super().show_available_models()

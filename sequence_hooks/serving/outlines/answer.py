@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer by outline: the engine's outputs of one request, as its reader gets them.
+
+The engine always tells deltas, from which both a stream and a whole answer are made, so that they are the same. The
+first tokens say whether the answer is an outline; if it is none, nothing is told, and the request is to be answered as
+an ordinary one.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sequence_hooks.protocols.outlines import ANSWER_TOKENS, BEGINNING
+from sequence_hooks.results import TreeFields
+from sequence_hooks.serving.outlines.reader import Reader, Texts, kept_segments
+from sequence_hooks.serving.outlines.tape import Detokenizer, Stops, Tape
+from sequence_hooks.serving.usage import TELL_SEGMENTS
+
+_ARGUMENT = "sequence_hooks_answer"
+"""The extra argument that takes an `OutlineAnswer` to where the engine is called. No client can send one."""
+
+
+_LIMIT = "max_tree_tokens"
+_NUM_SEEN = 64
+"""Tokens of a prompt that a detokenizer gets: a text depends on a few before it, and upstream would decode all."""
+
+
+_OF_PROMPT = ("prompt", "prompt_token_ids", "prompt_logprobs")
+
+
+class NoOutline(Exception):
+    """An answer is none by outline."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request for an outline asks for."""
+
+    outline: tuple[str, ...] = ()
+    """The caller's own points; empty if the model writes them."""
+
+    may_be_other: bool = True
+    """Whether the model may answer without an outline."""
+
+    streams_children: bool = False
+    """Whether the caller gets the children's own chunks, too."""
+
+    concludes: bool = False
+    max_tree_tokens: int | None = None
+    """The server's own limit."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What is needed of an engine beside its outputs."""
+
+    texts: Texts
+    detokenizer: Callable[[list[int], Any], Detokenizer]
+    """That of an answer to a prompt which ends with these tokens, with these sampling parameters."""
+
+
+class OutlineAnswer:
+    """The answer to one request."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._results: Any = None
+        self._ready: deque[Any] = deque()
+        """What was read while it was not known whether there is an outline."""
+
+        self._first: Any = None
+        self._latest: Any = None
+        """The last output with a choice."""
+
+        self._readers: dict[int, Reader] = {}
+        self._is_known = self._has_ended = False
+        self._error: Exception | None = None
+
+    def attach(self, extra_args: dict[str, Any] | None) -> dict[str, Any]:
+        """The extra arguments with this."""
+        return {**(extra_args or {}), _ARGUMENT: self}
+
+    @staticmethod
+    def detach(params: Any) -> "OutlineAnswer | None":
+        """What a request's sampling parameters have of this, which is taken out of them."""
+        found = (getattr(params, "extra_args", None) or {}).get(_ARGUMENT)
+        if not isinstance(found, OutlineAnswer):
+            # A client may have sent a field of this name.
+            return None
+        params.extra_args = {name: value for name, value in params.extra_args.items() if name != _ARGUMENT}
+        found._prepare(params)
+        return found
+
+    def _prepare(self, params: Any) -> None:
+        """Have the engine tell what a reader needs: deltas, and all tokens up to the end of each sequence."""
+        kind = type(params.output_kind)
+        self._is_streamed = params.output_kind == kind.DELTA
+        stop = [params.stop] if isinstance(params.stop, str) else params.stop or ()
+        self._stops = Stops(
+            tuple(stop),
+            frozenset(params.stop_token_ids or ()),
+            params.include_stop_str_in_output,
+            params.min_tokens,
+        )
+        self._num_choices, self._has_logprobs = params.n, params.logprobs is not None
+        params.output_kind, params.stop, params.stop_token_ids = kind.DELTA, [], []
+        params.output_text_buffer_length = 0
+        params.include_stop_str_in_output = False
+        given = {**params.extra_args, TELL_SEGMENTS: 1}
+        own = given.get(_LIMIT)
+        # What is no number is the engine's to refuse.
+        if params.max_tokens is not None and (own is None or type(own) is int):
+            limits = params.max_tokens, self._asked.max_tree_tokens, own
+            most = min(each for each in limits if each is not None)
+            reserved = most // 4 if self._asked.concludes else 0
+            given |= {_LIMIT: most, ANSWER_TOKENS: max(1, most - reserved)}
+        # What a request samples is bounded by its tree: what a parent gets counts as its own.
+        params.extra_args, params.max_tokens = given, None
+        self._params = params
+
+    def read(self, results: AsyncIterator[Any], engine: Callable[[], Awaitable[Engine]]) -> AsyncIterator[Any]:
+        """The engine's ``results``, as the request's reader gets them."""
+        self._results, self._engine = results, engine
+        return self._told()
+
+    async def is_outline(self) -> bool:
+        """Whether each choice begins with an outline; reads as far as is needed to know.
+
+        An error of the engine's is told later, to whoever reads the answer.
+        """
+        while not self._is_known and not self._has_ended:
+            try:
+                await self._pull()
+            except Exception as error:
+                self._error, self._has_ended = error, True
+                break
+            begun = [self._begins(reader) for reader in self._readers.values()]
+            if False in begun:
+                await self.close()
+                return False
+            self._is_known = len(begun) == self._num_choices and all(begun)
+        return True
+
+    async def close(self) -> None:
+        """Read no more: what still runs is aborted."""
+        self._has_ended = True
+        await self._results.aclose()
+
+    def _begins(self, reader: Reader) -> bool | None:
+        """Whether a choice begins with an outline; None if that is not known yet."""
+        if not self._asked.may_be_other or reader.said.startswith(BEGINNING):
+            return True
+        may_begin = BEGINNING.startswith(reader.said) and not reader.has_finished
+        return None if may_begin else False
+
+    async def _told(self) -> AsyncIterator[Any]:
+        if not await self.is_outline():
+            raise NoOutline
+        if self._error is not None:
+            raise self._error
+        last = None
+        try:
+            while self._ready or not self._has_ended:
+                if not self._ready:
+                    await self._pull()
+                    continue
+                last = self._ready.popleft()
+                if self._is_streamed:
+                    yield last
+            if last is not None and not self._is_streamed:
+                yield self._whole(last)
+        finally:
+            await self.close()
+
+    async def _pull(self) -> None:
+        """Read one of the engine's outputs."""
+        output = await anext(self._results, None)
+        if output is None:
+            self._has_ended = True
+            return
+        if self._first is None:
+            self._first = output
+        if output.outputs:
+            self._latest = output
+        engine = await self._engine()
+        for completion in output.outputs:
+            self._reader(completion.index, output, engine).say(completion)
+        for delta in getattr(output, "child_deltas", ()):
+            self._reader(delta.index, output, engine).say_child(delta)
+        for reader in self._readers.values():
+            reader.read()
+        self._has_ended = len(self._readers) == self._num_choices and all(
+            reader.tape.has_ended for reader in self._readers.values()
+        )
+        shown = self._shown(output)
+        if shown is not None:
+            self._ready.append(shown)
+
+    def _reader(self, index: int, output: Any, engine: Engine) -> Reader:
+        if index not in self._readers:
+            tape = Tape(engine.detokenizer(list(output.prompt_token_ids or ())[-_NUM_SEEN:], self._params), self._stops)
+            self._readers[index] = Reader(engine.texts, tape, self._asked.outline, self._has_logprobs)
+        return self._readers[index]
+
+    def _shown(self, output: Any) -> Any:
+        """An output with what is new; None if nothing is."""
+        completions = [each for index, reader in self._readers.items() if (each := self._delta(index, reader))]
+        deltas = getattr(output, "child_deltas", ()) if self._asked.streams_children else ()
+        if not (completions or deltas or getattr(output, "waiting", ()) or self._has_ended):
+            return None
+        shown = copy(self._latest or output)
+        for name in _OF_PROMPT:
+            # V0 tells them once.
+            if getattr(shown, name, None) is None:
+                setattr(shown, name, getattr(self._first, name, None))
+        shown.outputs, shown.child_deltas, shown.finished = completions, deltas, self._has_ended
+        shown.waiting = getattr(output, "waiting", ())
+        return shown
+
+    def _delta(self, index: int, reader: Reader) -> Any:
+        told = reader.tape.take()
+        is_end = reader.tape.has_ended and not reader.was_told
+        reader.was_told = reader.tape.has_ended
+        if reader.latest is None or not (told.token_ids or told.text or is_end):
+            return None
+        return self._completion(reader, told.text, told.token_ids, told.logprobs, is_end)
+
+    def _whole(self, last: Any) -> Any:
+        """The last output, with all of the answer."""
+        readers = [reader for _, reader in sorted(self._readers.items()) if reader.latest is not None]
+        last.outputs = [
+            self._completion(each, each.tape.text, each.tape.token_ids, each.tape.logprobs, is_end=True)
+            for each in readers
+        ]
+        return last
+
+    def _completion(self, reader: Reader, text: str, token_ids: list[int], logprobs: list[Any], is_end: bool) -> Any:
+        made = copy(reader.latest)
+        made.text, made.token_ids = text, list(token_ids)
+        made.logprobs = list(logprobs) if self._has_logprobs else None
+        made.finish_reason = reader.finish_reason if is_end else None
+        made.stop_reason = reader.tape.stopped_by if is_end else None
+        if is_end and reader.has_finished:
+            _take_out_replaced(made, reader)
+        else:
+            made.segments = ()
+        return made
+
+
+def _take_out_replaced(completion: TreeFields, reader: Reader) -> None:
+    """Let a finished completion's tree be that of the answer, from which the outline is gone."""
+    replaced = [each for each in completion.segments if each.is_replaced]
+    if not replaced or completion.tree_tokens is None:
+        return
+    completion.sampled = reader.transcript()
+    num_sampled = sum(each.end - each.start for each in replaced if each.origin == "sampled")
+    tree = completion.tree_tokens
+    completion.tree_tokens = replace(tree, replaced=tree.replaced + num_sampled)
+    completion.segments = tuple(kept_segments(completion.segments))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers by outline on V0: what they need of the engine, and where they are told."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from sequence_hooks.serving.outlines.answer import Engine, OutlineAnswer
+from sequence_hooks.serving.outlines.reader import Texts
+from sequence_hooks.serving.outlines.tape import Detokenizer
+from vllm.sequence import Logprob
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+
+def told(client: Any, generate: Callable[..., Any], params: Any, request_id: str) -> AsyncIterator[Any]:
+    """The outputs of a request as its reader gets them: an answer by outline, if its parameters ask for one.
+
+    Args:
+        generate: Called with the request's id, which of an answer by outline is another one: if the model writes no
+            outline, the same request comes again, and the engine may not have heard of the end of this one.
+    """
+    answer = OutlineAnswer.detach(params)
+    if answer is None:
+        results: AsyncIterator[Any] = generate(request_id)
+        return results
+
+    async def known() -> Engine:
+        return _engine_of(await client.get_tokenizer())
+
+    return answer.read(generate(f"{request_id}-outline"), known)
+
+
+def _engine_of(tokenizer: Any) -> Engine:
+    def detokenizer(prompt_token_ids: list[int], params: Any) -> Detokenizer:
+        # V0 has none for tokens that it has not sampled; that of V1 takes any.
+        nothing: list[Any] = [None] * 3
+        of_request = "answer", prompt_token_ids, *nothing, params, None, None, 0.0, None, None, None
+        made: Any = IncrementalDetokenizer.from_new_request(tokenizer, EngineCoreRequest(*of_request))
+        return made
+
+    return Engine(Texts(tokenizer, Logprob), detokenizer)
