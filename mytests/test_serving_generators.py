@@ -169,7 +169,7 @@ class TestOutlines:
         """Where outlines are expanded; and a name that is unknown is told of the other."""
 
         async def check(serving: Any, request: Any) -> Any:
-            return ErrorResponse(message="no", type="NotFoundError", code=404)
+            return None if request.model == "m" else ErrorResponse(message="no", type="NotFoundError", code=404)
 
         monkeypatch.setattr(OpenAIServing.__bases__[0], "_check_model", check)
         named = CompletionRequest(prompt="", model="m:skeleton")
@@ -183,6 +183,7 @@ class TestOutlines:
             (404, False),
         ]
         assert "/v1/chat/completions" in found[0].message
+        assert asyncio.run(serving._check_model(ChatCompletionRequest(messages=[], model="m"))) is None
 
     def test_a_request_for_one_gets_a_grammar(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Only where outlines are expanded."""

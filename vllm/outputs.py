@@ -207,7 +207,7 @@ def _attach_trees(output: upstream.RequestOutput, seq_group: SequenceGroup) -> N
                 completion.tree_tokens = tokens_of(branch)
             if asked.get(TELL_SEGMENTS):
                 completion.segments = branch.segments
-        elif branch.limits.hooks:
+        else:
             set_tree(completion, branch)
             if branch.sequence.orders is not None:
                 is_delta = branch.sequence.sampling_params.output_kind == RequestOutputKind.DELTA

@@ -66,8 +66,6 @@ class TreeRequestState(HookRequestState, ReleaseRequestState):
         made = super()._new_completion_output(token_ids, finish_reason, stop_reason)
         assert isinstance(made, CompletionOutput)
         branch = self.branch
-        if not branch.limits.hooks:
-            return made
         if finish_reason is not None:
             # No event tells how a request itself ends.
             branch.sequence.finish_reason = made.finish_reason
