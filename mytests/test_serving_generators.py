@@ -160,7 +160,8 @@ class TestOutlines:
             return [completion.text for each in outputs for completion in each.outputs]
 
         names: list[str] = []
-        params = SamplingParams(extra_args=OutlineAnswer(Asked()).attach(None))
+        answer = OutlineAnswer(Asked())
+        params = SamplingParams(extra_args=answer.attach(None))
         assert asyncio.run(texts(params)) == ["1. a\n"]
         assert asyncio.run(texts(SamplingParams())) == ["1. a\n"]
         assert names == ["r-outline", "r"]

@@ -2,6 +2,7 @@
 """Nothing but time tells an answer by outline from an ordinary one, whatever is sampled and however it arrives."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from random import Random
 from types import SimpleNamespace
@@ -150,6 +151,8 @@ class TestAnyAnswer:
         text, token_ids, _, reason, stopped_by = joined(stream)
         whole, player = told(play, Random(1), Kind.FINAL_ONLY, **fields, min_tokens=least)
         assert joined(whole)[:2] == (text, token_ids)
+        if stopped_by is not None:
+            assert (stream[-1].segments, whole[0].segments, whole[0].tree_tokens) == ((), (), None)
         if player.answer:
             expected = expected_end(player.answer, stop, stop_ids, is_included, least)
             assert (text, token_ids, stopped_by) == expected
@@ -241,15 +244,16 @@ class TestOrdinaryAnswer:
         assert [each.outputs[0].text for each in told_] == ["1. Sleep\n2. Walk"]
 
 
-@pytest.mark.parametrize(
-    ("most", "own"), [(None, {}), (None, {"max_tree_tokens": 9}), (5, {"max_tree_tokens": "many"})]
-)
-def test_without_a_limit_an_answer_has_none(most: int | None, own: dict[str, Any]) -> None:
-    """Its tree has what its request says, which the engine refuses if it is no number."""
-    given = params(Kind.DELTA, Play((), ()), max_tokens=most)
-    given.extra_args = OutlineAnswer(Asked()).attach(own)
-    OutlineAnswer.detach(given)
-    assert given.extra_args == {"tell_segments": 1, **own}
+def test_without_a_limit_an_answer_has_none() -> None:
+    """Neither has its tree."""
+    given = params(Kind.DELTA, Play((), ()), max_tokens=None)
+    given.extra_args = OutlineAnswer(Asked()).attach(None)
+    assert OutlineAnswer.detach(given) is None, "nobody holds the answer"
+    answer = OutlineAnswer(Asked())
+    given.extra_args = answer.attach(None)
+    assert json.dumps(given.extra_args), "servers log it"
+    assert OutlineAnswer.detach(given) is answer
+    assert given.extra_args == {"tell_segments": 1}
 
 
 def test_nothing_is_told_after_a_stop() -> None:
@@ -263,6 +267,6 @@ def test_nothing_is_told_after_a_stop() -> None:
 def test_no_client_can_send_an_answer() -> None:
     """A field of its name is a client's own."""
     given = params(Kind.DELTA, Play((), ()))
-    for value in (1, {"answer": 1}):
+    for value in (1, {"answer": 1}, "a-name"):
         given.extra_args = {"sequence_hooks_answer": value}
         assert OutlineAnswer.detach(given) is None

@@ -109,12 +109,12 @@ class TestAsk:
         given = {"num_points": 10, "max_tree_tokens": 500, "answer_tokens": 375, **POINTS}
         assert params.extra_args == {name: value for name, value in given.items() if name != "end_at_join"}
 
-    @pytest.mark.parametrize(("most", "num_points"), [(128, 2), (250, 3), (9000, 10)])
+    @pytest.mark.parametrize(("most", "num_points"), [(128, 2), (250, 3), (400, 6), (9000, 10)])
     def test_of_a_short_answer_fewer_points_are_asked_for(self, most: int, num_points: int) -> None:
         """As OpenAI's own field says, or its older one."""
         for request in (Request(skeleton=True, max_tokens=most), Request(skeleton=True, max_completion_tokens=most)):
             found = changed(request)
-            assert f"{min(3, num_points)} to {num_points} points" in found.messages[0]["content"]
+            assert f"{num_points} points of at most" in found.messages[0]["content"]
             assert (found.regex, found.vllm_xargs["num_points"]) == (outline_or_other_regex(10, False), num_points)
 
     def test_others_stay_as_they_are(self) -> None:
@@ -153,6 +153,7 @@ class TestAsk:
         request = with_messages({"role": "user", "content": parts}, skeleton=True, conclusion=True)
         request.chat_template_kwargs, request.vllm_xargs = {"x": True}, {"max_children": 3, "max_tree_tokens": 99}
         found = changed(request)
+        assert "list of 3 points" in found.messages[0]["content"][1]["text"]
         assert found.messages[0]["content"][0] == parts[0]
         assert "conclusion" in found.messages[0]["content"][1]["text"]
         assert found.chat_template_kwargs == {"enable_thinking": False, "x": True}
@@ -177,6 +178,12 @@ class TestAsk:
             (Request(outline=["..."]), "outline has '...'; give a text"),
             (Request(outline=["a ### b"]), "outline has 'a ### b'; give a text"),
             (Request(outline=["<|im_end|>"]), "outline has '<|im_end|>'; give a text"),
+            (Request(outline=["a\ud800"]), "or half of a surrogate pair"),
+            (Request(outline=["a", "b"], vllm_xargs={"max_children": 1}), "give a list of 1 to 1 points"),
+            (
+                Request(skeleton=True, vllm_xargs={"max_tree_tokens": "many"}),
+                "max_tree_tokens is 'many'; use an integer",
+            ),
             (Request(outline=["x" * 201]), "give points of at most 200 characters"),
             (Request(skeleton=1), "skeleton is 1; use true, false or 'always'"),
             (Request(skeleton=True, use_beam_search=True), "use_beam_search is true, and beams"),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which texts are outlines, and what their points become, without an engine."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -129,6 +130,18 @@ class TestChildren:
     def test_a_callers_outline_that_is_too_much_spawns_nothing(self) -> None:
         """A caller may have sent it without the server's check."""
         assert asked("###", outline=["x"] * 10_000) == Actions(is_malformed=True)
+
+    def test_a_long_answer_is_not_read_at_each_of_its_lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its first tokens say that it is no outline."""
+        decode, read = type(TOKENIZER).decode, list[int]()
+
+        def noted(tokenizer: Any, token_ids: Sequence[int], **options: Any) -> str:
+            read.append(len(token_ids))
+            return decode(tokenizer, token_ids, **options)
+
+        monkeypatch.setattr(type(TOKENIZER), "decode", noted)
+        assert asked("1. a\nSo\n" + "and on\n" * 1000) == asked("So\n" * 1000) == Actions()
+        assert max(read) < 200
 
     def test_a_heading_in_an_answer_is_text(self) -> None:
         """Not a mark."""

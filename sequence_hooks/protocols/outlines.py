@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The form of an outline (`sequence_hooks.protocols.skeleton`), its grammar, and the answer that is made of it.
+"""The form of an outline (`sequence_hooks.protocols.skeleton`), its grammar, and the answer that is made of it::
 
-outline                     answer
-1. Sleep\\n2. Exercise\\n###   1. Sleep: Seven hours a night...\\n\\n2. Exercise: Half an hour...
+the outline   1. Sleep\\n2. Exercise\\n###
+the answer    1. Sleep: Seven hours a night...\\n\\n2. Exercise: Half an hour...
 """
 
 import re
@@ -42,7 +42,7 @@ _OTHER = r"\n#<>\[\]|"
 _ANY = r"[^\x00]"
 """Any character. In ``(.|\\n)`` each line break doubles what V0's xgrammar follows, until a step takes seconds."""
 
-_OWN = re.compile(rf"[^{_OTHER}]+")
+_OWN = re.compile(rf"[^{_OTHER}\ud800-\udfff]+")
 _MARKS = " :;,.\N{EN DASH}\N{EM DASH}-"
 """What a heading does not end with before its own colon."""
 
@@ -83,7 +83,8 @@ def checked_outline(given: Any, most: int) -> tuple[str, ...]:
     for point in points:
         if not isinstance(point, str) or not _OWN.fullmatch(point) or not any(map(str.isalnum, point)):
             raise ValueError(
-                f"outline has {abbreviated(point)}; give a text with a letter or digit, and without any of #<>[]|"
+                f"outline has {abbreviated(point)}; give a text with a letter or digit, and without any of #<>[]| or "
+                "half of a surrogate pair"
             )
         if len(point) > MAX_CHARACTERS:
             raise ValueError(f"outline has {abbreviated(point)}; give points of at most {MAX_CHARACTERS} characters")

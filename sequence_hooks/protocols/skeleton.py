@@ -56,6 +56,9 @@ SOURCES = {
 """Where each point of the notation stands; docs/protocols.md says what it is."""
 
 _MAX_POINTS = 256
+_NUM_FIRST = 128
+"""Tokens that tell whether an answer begins with an outline, and not only with a list."""
+
 _QUESTION = "Explain point {} in two or three sentences, and no other point."
 
 
@@ -73,9 +76,12 @@ class Skeleton:
         is_joined = len(event.unjoined) < event.num_children
         if event.depth or is_joined:
             return Actions()
-        text = self._text([*event.output_token_ids, event.token_id])
-        own, is_whole = own_points(event.arguments), is_complete(text, event.arguments)
-        points = points_in(text)
+        sampled, own = [*event.output_token_ids, event.token_id], own_points(event.arguments)
+        if not own and points_in(self._text(sampled[:_NUM_FIRST])) is None:
+            # A long answer that is no outline has many line breaks, and all that it has is not read at each.
+            return Actions()
+        text = self._text(sampled)
+        is_whole, points = is_complete(text, event.arguments), points_in(text)
         if own:
             # Nothing but the mark is sampled.
             points = [*enumerate(own, 1)] if text.strip().startswith(TRIGGER) else None

@@ -15,13 +15,10 @@ from collections import deque
 class ToldTokens:
     """Counts them, for whoever tells them."""
 
-    num_tokens = 0
-    """Those that were told."""
-
-    num_characters = 0
-    """The text that was told."""
-
     def __init__(self) -> None:
+        self.num_tokens = self.num_characters = 0
+        """What was told. Whoever tells it writes both."""
+
         self._pending: deque[tuple[int, int]] = deque()
         """The lengths of the output, in tokens and in characters, that are not told yet."""
 

@@ -9,8 +9,10 @@ an ordinary one.
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from sequence_hooks.protocols.outlines import ANSWER_TOKENS, BEGINNING
 from sequence_hooks.results import TreeFields
@@ -19,19 +21,18 @@ from sequence_hooks.serving.outlines.tape import Detokenizer, Stops, Tape
 from sequence_hooks.serving.usage import TELL_SEGMENTS
 
 _ARGUMENT = "sequence_hooks_answer"
-"""The extra argument that takes an `OutlineAnswer` to where the engine is called. No client can send one."""
+"""The extra argument that leads from a request to its `OutlineAnswer`, where the engine is called: a random name, since
+servers may log their requests as JSON, and no client can guess it."""
 
-
-_LIMIT = "max_tree_tokens"
 _NUM_SEEN = 64
 """Tokens of a prompt that a detokenizer gets: a text depends on a few before it, and upstream would decode all."""
 
-
 _OF_PROMPT = ("prompt", "prompt_token_ids", "prompt_logprobs")
+"""What only the first output of a V0 engine tells."""
 
 
 class NoOutline(Exception):
-    """An answer is none by outline."""
+    """The model has begun an answer without an outline."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Asked:
 
     concludes: bool = False
     max_tree_tokens: int | None = None
-    """The server's own limit."""
+    """The server's own limit, or the request's, if that is tighter."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,11 @@ class Engine:
 class OutlineAnswer:
     """The answer to one request."""
 
+    _by_name: ClassVar[WeakValueDictionary[str, "OutlineAnswer"]] = WeakValueDictionary()
+
     def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+        self._asked, self._name = asked, uuid4().hex
+        self._by_name[self._name] = self
         self._results: Any = None
         self._ready: deque[Any] = deque()
         """What was read while it was not known whether there is an outline."""
@@ -79,15 +83,16 @@ class OutlineAnswer:
         self._error: Exception | None = None
 
     def attach(self, extra_args: dict[str, Any] | None) -> dict[str, Any]:
-        """The extra arguments with this."""
-        return {**(extra_args or {}), _ARGUMENT: self}
+        """The extra arguments with the name of this."""
+        return {**(extra_args or {}), _ARGUMENT: self._name}
 
     @staticmethod
     def detach(params: Any) -> "OutlineAnswer | None":
-        """What a request's sampling parameters have of this, which is taken out of them."""
-        found = (getattr(params, "extra_args", None) or {}).get(_ARGUMENT)
-        if not isinstance(found, OutlineAnswer):
-            # A client may have sent a field of this name.
+        """The answer that a request's sampling parameters lead to; they become those that the engine is asked with."""
+        name = (getattr(params, "extra_args", None) or {}).get(_ARGUMENT)
+        # A client may have sent anything under this name.
+        found = OutlineAnswer._by_name.pop(name, None) if isinstance(name, str) else None
+        if found is None:
             return None
         params.extra_args = {name: value for name, value in params.extra_args.items() if name != _ARGUMENT}
         found._prepare(params)
@@ -109,13 +114,11 @@ class OutlineAnswer:
         params.output_text_buffer_length = 0
         params.include_stop_str_in_output = False
         given = {**params.extra_args, TELL_SEGMENTS: 1}
-        own = given.get(_LIMIT)
-        # What is no number is the engine's to refuse.
-        if params.max_tokens is not None and (own is None or type(own) is int):
-            limits = params.max_tokens, self._asked.max_tree_tokens, own
-            most = min(each for each in limits if each is not None)
+        limits = params.max_tokens, self._asked.max_tree_tokens
+        most = min((each for each in limits if each is not None), default=None)
+        if most is not None:
             reserved = most // 4 if self._asked.concludes else 0
-            given |= {_LIMIT: most, ANSWER_TOKENS: max(1, most - reserved)}
+            given |= {"max_tree_tokens": most, ANSWER_TOKENS: max(1, most - reserved)}
         # What a request samples is bounded by its tree: what a parent gets counts as its own.
         params.extra_args, params.max_tokens = given, None
         self._params = params
@@ -212,7 +215,6 @@ class OutlineAnswer:
             return None
         shown = copy(self._latest or output)
         for name in _OF_PROMPT:
-            # V0 tells them once.
             if getattr(shown, name, None) is None:
                 setattr(shown, name, getattr(self._first, name, None))
         shown.outputs, shown.child_deltas, shown.finished = completions, deltas, self._has_ended
@@ -238,14 +240,16 @@ class OutlineAnswer:
 
     def _completion(self, reader: Reader, text: str, token_ids: list[int], logprobs: list[Any], is_end: bool) -> Any:
         made = copy(reader.latest)
+        if not is_end or reader.tape.stopped_by is not None:
+            # A stop cancels what follows it, and how much of it was sampled is chance.
+            for each in fields(TreeFields):
+                setattr(made, each.name, each.default)
+        elif reader.has_finished:
+            _take_out_replaced(made, reader)
         made.text, made.token_ids = text, list(token_ids)
         made.logprobs = list(logprobs) if self._has_logprobs else None
         made.finish_reason = reader.finish_reason if is_end else None
         made.stop_reason = reader.tape.stopped_by if is_end else None
-        if is_end and reader.has_finished:
-            _take_out_replaced(made, reader)
-        else:
-            made.segments = ()
         return made
 
 

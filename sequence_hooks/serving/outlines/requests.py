@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.limits import limits_of
 from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.protocols.outlines import (
     NUM_POINTS,
@@ -132,11 +133,11 @@ def asking(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any
         request.model = request.model.removesuffix(ALIAS)
     if not (is_named or skeleton or outline is not None):
         return None
-    most = special_kwargs.max_children
-    own = () if outline is None else checked_outline(outline, most)
+    limits = limits_of(special_kwargs, request.vllm_xargs)
+    own = () if outline is None else checked_outline(outline, limits.max_children)
     may_be_other = not own and skeleton != "always"
     _check_others(request, may_be_other)
-    num_points = _num_points(request, most)
+    num_points = _num_points(request, limits.max_children, special_kwargs.max_children)
     if may_be_other and (num_points < 2 or _thinks(request)):
         # What is so short, or is thought of first, is no outline.
         return None
@@ -145,10 +146,10 @@ def asking(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any
         may_be_other,
         bool(request.stream and getattr(request, "stream_children", False)),
         bool(concludes),
-        special_kwargs.max_tree_tokens,
+        limits.max_tree_tokens,
     )
     answer, plain = OutlineAnswer(asked), request.model_copy(deep=True)
-    _ask(request, asked, num_points, most, constrain)
+    _ask(request, asked, num_points, special_kwargs.max_children, constrain)
     given: dict[str, Any] = {"hooks": 1, NUM_POINTS: num_points, **_lengths(special_kwargs)}
     if own:
         given[OWN_POINTS] = list(own)
@@ -175,7 +176,7 @@ def _ask(request: Any, asked: Asked, num_points: int, most: int, constrain: Call
         _begin_with(request, asked.outline)
         constrain(request, _own_regex(asked.concludes))
         return
-    points = "one point" if num_points == 1 else f"{min(3, num_points)} to {num_points} points"
+    points = "one point" if num_points == 1 else f"{'3 to ' * (num_points > 3)}{num_points} points"
     instruction = _INSTRUCTION.format(points=points) + _CONCLUSION * asked.concludes + _OTHER * asked.may_be_other
     _instruct(request, instruction)
     form = outline_or_other_regex if asked.may_be_other else outline_regex
@@ -192,14 +193,17 @@ def _counts(most: int) -> list[int]:
     return [each for each in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128) if each < most] + [most]
 
 
-def _num_points(request: Any, most: int) -> int:
-    """How many points are asked for: fewer where the answer may not be long."""
+def _num_points(request: Any, allowed: int, most: int) -> int:
+    """How many points are asked for: no more than a request allows, and fewer where its answer may not be long.
+
+    Args:
+        most: The server's own limit.
+    """
     # Upstream warns of whoever reads the older of the two.
     fields = vars(request)
     given = fields.get("max_completion_tokens") or fields.get("max_tokens")
-    if given is None:
-        return most
-    return max(each for each in _counts(most) if each <= max(1, given // _TOKENS_PER_POINT))
+    wanted = allowed if given is None else min(allowed, given // _TOKENS_PER_POINT)
+    return max(each for each in _counts(most) if each <= max(1, wanted))
 
 
 def _lengths(special_kwargs: SpecialKwargs) -> dict[str, int]:

@@ -64,7 +64,14 @@ async def request_batch(upstream: Callable[..., Any], serving: Any, request: Any
     if not has_outlines(_hooks_of(serving)) or asked_by(request) is None:
         return await upstream(serving, request, raw_request)
     chats = [request.to_chat_completion_request(each) for each in request.messages]
-    answers = await asyncio.gather(*(serving.create_chat_completion(chat, raw_request) for chat in chats))
+    answering = [asyncio.ensure_future(serving.create_chat_completion(chat, raw_request)) for chat in chats]
+    try:
+        answers = await asyncio.gather(*answering)
+    except BaseException:
+        # One that is refused ends the others.
+        for each in answering:
+            each.cancel()
+        raise
     for answer in answers:
         if not hasattr(answer, "choices"):
             return answer
