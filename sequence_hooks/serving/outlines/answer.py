@@ -86,12 +86,12 @@ class OutlineAnswer:
         """The extra arguments with the name of this."""
         return {**(extra_args or {}), _ARGUMENT: self._name}
 
-    @staticmethod
-    def detach(params: Any) -> "OutlineAnswer | None":
+    @classmethod
+    def detach(cls, params: Any) -> "OutlineAnswer | None":
         """The answer that a request's sampling parameters lead to; they become those that the engine is asked with."""
         name = (getattr(params, "extra_args", None) or {}).get(_ARGUMENT)
         # A client may have sent anything under this name.
-        found = OutlineAnswer._by_name.pop(name, None) if isinstance(name, str) else None
+        found = cls._by_name.pop(name, None) if isinstance(name, str) else None
         if found is None:
             return None
         params.extra_args = {name: value for name, value in params.extra_args.items() if name != _ARGUMENT}
@@ -244,7 +244,7 @@ class OutlineAnswer:
             # A stop cancels what follows it, and how much of it was sampled is chance.
             for each in fields(TreeFields):
                 setattr(made, each.name, each.default)
-        elif reader.has_finished:
+        else:
             _take_out_replaced(made, reader)
         made.text, made.token_ids = text, list(token_ids)
         made.logprobs = list(logprobs) if self._has_logprobs else None
