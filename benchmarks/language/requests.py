@@ -9,6 +9,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import TokenEvent
 from sequence_hooks.protocols.outlines import TRIGGER
 from sequence_hooks.protocols.skeleton import Skeleton
+from sequence_hooks.serving.outlines.forms import Chat
 from sequence_hooks.serving.outlines.requests import asking
 
 MAX_TOKENS = 1500
@@ -105,7 +106,7 @@ class Prompts:
     def outlined(self, question: str) -> Wanted:
         """A request that a server gives an outline: its own instruction and grammar."""
         request: Any = _Request(question)
-        asking(request, self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
+        asking(Chat(request), self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
         return Wanted(self._ids(request.messages), regex=request.regex, forks=True, question=question)
 
     def outline(self, question: str) -> Wanted:

@@ -253,7 +253,7 @@ def test_without_a_limit_an_answer_has_none() -> None:
     given.extra_args = answer.attach(None)
     assert json.dumps(given.extra_args), "servers log it"
     assert OutlineAnswer.detach(given) is answer
-    assert given.extra_args == {"tell_segments": 1}
+    assert answer.params.extra_args == {"tell_segments": 1}
 
 
 def test_nothing_is_told_after_a_stop() -> None:

@@ -2,11 +2,15 @@
 """Requests that ask for an outline, without a server."""
 
 import asyncio
+import gc
+import json
 import re
 from collections.abc import AsyncGenerator
 from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -14,6 +18,7 @@ from mytests.core.outline_engine import Kind
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.protocols.outlines import outline_or_other_regex, outline_regex
 from sequence_hooks.serving.outlines.answer import NoOutline, OutlineAnswer
+from sequence_hooks.serving.outlines.forms import Chat, Response
 from sequence_hooks.serving.outlines.requests import (
     Asking,
     answered,
@@ -61,19 +66,31 @@ class Request:
         return deepcopy(self)
 
 
-def asked(request: Any) -> Asking | None:
+def asked(request: Any, form: Any = Chat) -> Asking | None:
     """What a server finds in it."""
-    return asking(request, SKELETON, lambda each, regex: setattr(each, "regex", regex))
+    return asking(form(request), SKELETON, constrained)
 
 
-def changed(request: Any) -> Any:
+def changed(request: Any, form: Any = Chat) -> Any:
     """The request as the engine is asked, with its arguments without the answer's own."""
-    found = asked(request)
+    found = asked(request, form)
     assert found is not None and found.plain.regex is None
     given = SimpleNamespace(**PARAMS, extra_args=found.request.vllm_xargs)
     assert OutlineAnswer.detach(given) is found.answer
-    found.request.vllm_xargs, found.request.limits = given.extra_args, given
+    found.request.vllm_xargs, found.request.limits = found.answer.params.extra_args, found.answer.params
     return found.request
+
+
+class ItemRequest(Request):
+    """A request of ``/v1/responses``, which by default is stored."""
+
+    background: Any = False
+    text = reasoning = max_output_tokens = None
+
+    def __init__(self, input: Any, **fields: Any) -> None:
+        super().__init__(**{"skeleton": True, **fields})
+        del self.messages
+        self.input, self.store = input, True
 
 
 def with_messages(*messages: Any, **extra: Any) -> Request:
@@ -90,8 +107,11 @@ class TestAsk:
         found = changed(request_)
         given = {"num_points": 10, "max_tree_tokens": 500, "answer_tokens": 500, **POINTS}
         assert (found.model, found.vllm_xargs) == ("m", given)
-        content = found.messages[0]["content"]
-        assert content.startswith("why?\n\nFirst write only the skeleton") and "3 to 10 points" in content
+        *examples, question = found.messages
+        told = "Give only the outline of your answer, of at most 10 points, or the answer if it is short."
+        assert question == {"role": "user", "content": f"why?\n\n{told}"}
+        assert examples[0] == {"role": "user", "content": f"How can I save money?\n\n{told}"}
+        assert [each["role"] for each in examples] == ["user", "assistant"] * 6
         assert found.regex == outline_or_other_regex(10, False)
         assert found.chat_template_kwargs == {"enable_thinking": False}
 
@@ -99,7 +119,7 @@ class TestAsk:
         """For a model that would rather not."""
         found = changed(Request(skeleton="always"))
         assert found.regex == outline_regex(10, False)
-        assert "short answer" not in found.messages[0]["content"]
+        assert found.messages[-1]["content"] == "why?\n\nGive only the outline of your answer, of at most 10 points."
 
     def test_the_engine_ends_it_by_its_tree_alone(self) -> None:
         """What a parent gets would count as its own, and stops are looked for in reading order."""
@@ -114,7 +134,7 @@ class TestAsk:
         """As OpenAI's own field says, or its older one."""
         for request in (Request(skeleton=True, max_tokens=most), Request(skeleton=True, max_completion_tokens=most)):
             found = changed(request)
-            assert f"{num_points} points of at most" in found.messages[0]["content"]
+            assert f"of at most {num_points} points" in found.messages[-1]["content"]
             assert (found.regex, found.vllm_xargs["num_points"]) == (outline_or_other_regex(10, False), num_points)
 
     def test_others_stay_as_they_are(self) -> None:
@@ -130,7 +150,7 @@ class TestAsk:
         request = Request("m:skeleton", **field)
         assert (asked(request), request.model) == (None, "m")
         found = changed(Request(skeleton="always", max_tokens=100, conclusion=True))
-        assert (found.regex, "list of one point of" in found.messages[0]["content"]) == (outline_regex(1, True), True)
+        assert (found.regex, "of at most one point." in found.messages[-1]["content"]) == (outline_regex(1, True), True)
 
     def test_without_an_outline_it_is_answered_as_it_came(self) -> None:
         """But for the model's name."""
@@ -153,9 +173,9 @@ class TestAsk:
         request = with_messages({"role": "user", "content": parts}, skeleton=True, conclusion=True)
         request.chat_template_kwargs, request.vllm_xargs = {"x": True}, {"max_children": 3, "max_tree_tokens": 99}
         found = changed(request)
-        assert "list of 3 points" in found.messages[0]["content"][1]["text"]
-        assert found.messages[0]["content"][0] == parts[0]
-        assert "conclusion" in found.messages[0]["content"][1]["text"]
+        told, added = found.messages[-1]["content"]
+        assert (told, added["type"]) == (parts[0], "text")
+        assert "of at most 3 points" in added["text"] and added["text"].endswith("a conclusion of one or two sentences.")
         assert found.chat_template_kwargs == {"enable_thinking": False, "x": True}
         assert (found.vllm_xargs["max_children"], found.vllm_xargs["max_tree_tokens"]) == (3, 99)
 
@@ -198,7 +218,7 @@ class TestAsk:
                 Request(skeleton=True, response_format=SimpleNamespace(type="json_object")),
                 "response_format is 'json_object', and an outline",
             ),
-            (with_messages(skeleton=True), "messages end with one of the role None; end with a user's"),
+            (with_messages(skeleton=True), "messages ends with one of the role None; end with a user's"),
             (with_messages({"role": "assistant", "content": ""}, skeleton=True), "of the role 'assistant'; end with a"),
         ],
     )
@@ -208,15 +228,148 @@ class TestAsk:
             asked(request_)
 
 
+class TestResponse:
+    """A request of ``/v1/responses``."""
+
+    def test_its_items_are_asked(self) -> None:
+        """Examples follow what a system says; and nothing is stored, where a later request would find them."""
+        system, earlier = {"role": "system", "content": "be kind"}, {"role": "assistant", "content": "hi"}
+        last = {"role": "user", "content": [{"type": "input_text", "text": "why?"}]}
+        found = changed(ItemRequest([system, earlier, last], max_output_tokens=128), Response)
+        first, *examples, before, question = found.input
+        assert (first, before, len(examples)) == (system, earlier, 12)
+        assert question["content"][1]["type"] == "input_text"
+        assert (found.store, found.vllm_xargs["num_points"]) == (False, 2)
+
+    def test_a_callers_outline_begins_the_answer(self) -> None:
+        """A text is one item."""
+        found = changed(ItemRequest("why?", outline=["Risks"]), Response)
+        begun = {"role": "assistant", "content": "1. Risks", "status": "in_progress"}
+        assert (found.input, found.store) == ([{"role": "user", "content": "why?"}, begun], False)
+
+    def test_what_is_thought_of_first_is_no_outline(self) -> None:
+        """As much as it may be thought of."""
+        effort = SimpleNamespace(effort="low")
+        assert asked(ItemRequest("why?", reasoning=effort), Response) is None
+        assert asked(ItemRequest("why?", reasoning=SimpleNamespace(effort="none")), Response) is not None
+
+    @pytest.mark.parametrize(
+        ("request_", "message"),
+        [
+            ("background", "background is true, and an outline's answer is not stored"),
+            ("reasoning", "reasoning has the effort 'low', and an answer that has to be"),
+            ("text", "text.format is 'json_schema', and an outline has a form"),
+            ("input", "input ends with one of the role 'assistant'; end with a user's"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, request_: str, message: str) -> None:
+        """By the field's name on this route."""
+        given = {
+            "background": True,
+            "reasoning": SimpleNamespace(effort="low"),
+            "text": SimpleNamespace(format=SimpleNamespace(type="json_schema")),
+            "input": [SimpleNamespace(role="assistant")],
+        }[request_]
+        with pytest.raises(ValueError, match=re.escape(message)):
+            asked(ItemRequest(**{"input": "why?", "skeleton": "always", request_: given}), Response)
+
+
+class TestOperator:
+    """What the fields of `SpecialKwargs` change."""
+
+    def test_a_file_says_how_a_model_is_asked(self, tmp_path: Path) -> None:
+        """What it has not, stays."""
+        examples = [{"question": "a?", "answer": "1. b\n2. c\n###"}]
+        path = written(tmp_path, {"examples": examples, "outline": "List {points}."})
+        found = asking(Chat(Request(skeleton=True, conclusion=True)), hooks(outline_prompt=path), constrained)
+        assert found is not None
+        texts = [each["content"] for each in found.request.messages]
+        assert texts[:2] == ["a?\n\nList 10 points.", "1. b\n2. c\n###"]
+        assert texts[2] == "why?\n\nList 10 points. After ### write a conclusion of one or two sentences."
+        assert hooks(outline_prompt=written(tmp_path, {"always": "x"})).outline_prompt is not None
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"exampels": []}, "it has 'exampels'; give an object with some of examples, outline"),
+            ([], "it has []; give an object"),
+            ({"outline": " "}, "its outline is ' '; give a text"),
+            ({"examples": [{"question": "a"}]}, "its examples are [{'question': 'a'}]; give a list of objects"),
+            ({"examples": ["a"]}, "its examples are ['a']; give a list"),
+            ({"examples": [{"question": "a", "answer": 5}]}, "its answer of an example is 5; give a text"),
+            ({"examples": [{"question": "a", "answer": "1. b"}]}, "its answer '1. b' is an outline without a last line ###"),
+        ],
+    )
+    def test_what_the_file_cannot_have_is_refused(self, tmp_path: Path, given: Any, message: str) -> None:
+        """When the hooks are made."""
+        with pytest.raises(ValueError, match=rf"outline_prompt is .*; {re.escape(message)}"):
+            hooks(outline_prompt=written(tmp_path, given))
+
+    @pytest.mark.parametrize(
+        ("path", "message"), [(5, "5; give the path of a JSON file, as a string"), ("none.json", "cannot be read")]
+    )
+    def test_it_has_to_be_there(self, path: Any, message: str) -> None:
+        """And JSON."""
+        with pytest.raises(ValueError, match=f"outline_prompt is .*{message}"):
+            hooks(outline_prompt=path)
+
+    def test_so_many_are_answered_by_outline_at_once(self) -> None:
+        """One more is answered without, unless it has to have one; and one that has ended makes room."""
+        gc.collect()
+        special_kwargs = hooks(max_outlines=OutlineAnswer.num_open() + 1)
+
+        def ask(**fields: Any) -> Asking | None:
+            return asking(Chat(Request(**fields)), special_kwargs, constrained)
+
+        first = ask(skeleton=True)
+        assert first is not None and ask(skeleton=True) is None
+        assert ask(skeleton="always") is not None and ask(outline=["a"]) is not None
+        first.answer.has_ended = True
+        assert ask(skeleton=True) is not None
+
+
+def hooks(**fields: Any) -> SpecialKwargs:
+    return SpecialKwargs(protocol="skeleton", **fields)
+
+
+def constrained(request: Any, regex: str) -> None:
+    request.regex = regex
+
+
+def written(folder: Path, given: Any) -> str:
+    """The path of a JSON file with this."""
+    path = folder / f"{uuid4().hex}.json"
+    path.write_text(json.dumps(given))
+    return str(path)
+
+
 class Stream:
-    """What a server returns for a stream."""
+    """What a server returns for a stream.
+
+    Args:
+        asks_after: How many events it tells before it asks the engine.
+        ends_after: How many, before it is known that there is no outline.
+    """
+
+    def __init__(self, asks_after: int, ends_after: int = 9) -> None:
+        self.asks_after, self.ends_after, self.num_told, self.is_closed = asks_after, ends_after, 0, False
 
     async def lines(self) -> AsyncGenerator[str, None]:
-        yield "a line"
+        try:
+            for event in ("created", "a line"):
+                if self.num_told == self.ends_after:
+                    raise NoOutline
+                self.num_told += 1
+                yield event
+        finally:
+            self.is_closed = True
 
 
 def answer_of(asked_: Asking, *made: Any) -> tuple[Any, list[Any]]:
-    """What a server returns, and which of its requests it was asked; ``made`` are its own answers, or errors."""
+    """What a server returns, and which of its requests it was asked; ``made`` are its own answers, or errors.
+
+    Of a stream, all that it tells.
+    """
     seen, left = [], list(made)
 
     async def create(request: Any) -> Any:
@@ -224,12 +377,19 @@ def answer_of(asked_: Asking, *made: Any) -> tuple[Any, list[Any]]:
         found = left.pop(0)
         if isinstance(found, Exception):
             raise found
-        return found
+        return found.lines() if isinstance(found, Stream) else found
 
-    return asyncio.run(answered(asked_, create)), seen
+    async def whole() -> Any:
+        found = await answered(asked_, create)
+        return [event async for event in found] if isinstance(found, AsyncGenerator) else found
+
+    return asyncio.run(whole()), seen
 
 
 class TestAnswered:
+    stream: Stream
+    is_outline = True
+
     @pytest.fixture
     def asking_(self, monkeypatch: pytest.MonkeyPatch) -> Asking:
         found = asked(Request(skeleton=True))
@@ -239,21 +399,34 @@ class TestAnswered:
             return self.is_outline
 
         monkeypatch.setattr(OutlineAnswer, "is_outline", is_outline)
+        asks = property(lambda answer: self.stream.num_told >= self.stream.asks_after)
+        monkeypatch.setattr(OutlineAnswer, "was_asked", asks)
         return found
 
-    is_outline = True
-
-    def test_an_outline_is_the_answer(self, asking_: Asking) -> None:
-        """Whole, or as a stream that has begun with one; so is an error."""
+    @pytest.mark.parametrize("asks_after", [0, 1, 9])
+    def test_an_outline_is_the_answer(self, asking_: Asking, asks_after: int) -> None:
+        """Whole, or as a stream, which may tell something before it asks; so is an error that is returned."""
         assert answer_of(asking_, "whole") == ("whole", [asking_.request])
-        stream = Stream().lines()
-        assert answer_of(asking_, stream) == (stream, [asking_.request])
+        assert asking_.answer.has_ended
+        self.stream = Stream(asks_after)
+        assert answer_of(asking_, self.stream) == (["created", "a line"], [asking_.request])
+        assert self.stream.is_closed
 
     def test_otherwise_it_is_that_of_the_request_as_it_came(self, asking_: Asking) -> None:
-        """The stream that has begun is closed."""
-        assert answer_of(asking_, NoOutline(), "plain") == ("plain", [asking_.request, asking_.plain])
-        self.is_outline = False
-        assert answer_of(asking_, Stream().lines(), "plain")[0] == "plain"
+        """The stream that has begun is closed, and nothing of it is told."""
+        both = [asking_.request, asking_.plain]
+        assert answer_of(asking_, NoOutline(), "plain") == ("plain", both)
+        self.stream = Stream(2, ends_after=1)
+        assert answer_of(asking_, self.stream, "plain") == ("plain", both)
+        self.stream, self.is_outline = Stream(1), False
+        assert answer_of(asking_, self.stream, "plain") == ("plain", both)
+        assert self.stream.is_closed
+
+    def test_an_error_ends_it(self, asking_: Asking) -> None:
+        """It counts no more among those that are answered."""
+        with pytest.raises(KeyError):
+            answer_of(asking_, KeyError())
+        assert asking_.answer.has_ended
 
 
 @pytest.mark.parametrize(
@@ -261,7 +434,7 @@ class TestAnswered:
     [
         (
             Request("m:skeleton"),
-            "model is 'm:skeleton', which /v1/chat/completions and /v1/messages answer alone; use 'm'",
+            "model is 'm:skeleton', which /v1/chat/completions, /v1/responses and /v1/messages answer alone; use 'm'",
         ),
         (Request(outline=["a"]), r"outline is \['a'\], which .* alone; leave it out"),
     ],

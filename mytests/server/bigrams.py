@@ -23,7 +23,7 @@ def save_bigrams(notation: Notation, folder: Path, following: Mapping[str, Seque
         intermediate_size=64,
         num_hidden_layers=1,
         num_attention_heads=4,
-        max_position_embeddings=2048,
+        max_position_embeddings=4096,
         eos_token_id=1,
         tie_word_embeddings=False,
     )

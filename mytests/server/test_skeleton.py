@@ -53,7 +53,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """It is switched on by one word."""
     folder = tmp_path_factory.mktemp("skeleton")
     model = save_bigrams(NOTATION, folder / "model", FOLLOWING)
-    with hook_server(folder, KINDS[request.param], {"protocol": "skeleton"}, model, max_model_len=1024) as found:
+    with hook_server(folder, KINDS[request.param], {"protocol": "skeleton"}, model, max_model_len=4096) as found:
         yield found
 
 
@@ -196,7 +196,7 @@ def test_a_client_that_does_not_wait_for_its_answer_leaves_nothing(served: Serve
         ({"outline": ["Say <|im_end|>"]}, "outline has 'Say <|im_end|>'; give a text with a letter or digit"),
         ({"skeleton": 7}, "skeleton is 7; use true, false or 'always'"),
         ({"skeleton": True, "response_format": {"type": "json_object"}}, "response_format is 'json_object', and an"),
-        ({"skeleton": True, "messages": [{"role": "assistant", "content": "x"}]}, "messages end with one of the role"),
+        ({"skeleton": True, "messages": [{"role": "assistant", "content": "x"}]}, "messages ends with one of the role"),
     ],
 )
 def test_a_bad_request_is_refused(served: Server, fields: dict[str, Any], message: str) -> None:
@@ -250,8 +250,6 @@ def test_an_outline_is_asked_for_where_there_are_chats(served: Server) -> None:
         refused = served.call("POST", "/v1/messages", json={**body, "outline": ["a"]})
         assert (refused.status_code, "ask by the model's name" in refused.text) == (400, True)
     others: dict[str, dict[str, Any]] = {"/v1/completions": {"prompt": "a"}, "/tokenize": {"prompt": "a"}}
-    if HAS_MESSAGES:
-        others["/v1/responses"] = {"input": "why?"}
     for route, fields in others.items():
         for extra in ({"model": served.model + ALIAS}, {"model": served.model, "outline": ["a"]}):
             refused = served.call("POST", route, json={**fields, **extra})
@@ -260,13 +258,61 @@ def test_an_outline_is_asked_for_where_there_are_chats(served: Server) -> None:
     assert (unknown.status_code, ALIAS in unknown.text) == (404, True)
 
 
+def responding(served: Server, model: str = ALIAS, **fields: Any) -> Any:
+    """The server's answer to a request for a response."""
+    body = {name: fields.pop(name) for name in [*fields] if name in ("outline", "logit_bias", "ignore_eos", "skeleton")}
+    given: dict[str, Any] = {"input": "why?", "temperature": 0, "max_output_tokens": 700, "extra_body": body, **fields}
+    return served.client.responses.create(model=served.model + model, **given)
+
+
+@pytest.mark.skipif(not HAS_MESSAGES, reason="this server has no responses")
+class TestResponses:
+    def test_they_have_outlines(self, served: Server) -> None:
+        """Asked for by the model's name, or with the caller's points; beside what was said before."""
+        answer = responding(served)
+        assert (answer.output_text, answer.status, answer.model) == (WRITTEN, "completed", served.model)
+        assert responding(served, "", **OUTLINE).output_text == GIVEN
+        items = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "who?"}]
+        items += [{"role": "assistant", "content": "I."}, {"role": "user", "content": "why?"}]
+        assert responding(served, input=items, instructions="Be brief.").output_text == WRITTEN
+        assert responding(served, max_output_tokens=150, ignore_eos=True, skeleton="always").status == "incomplete"
+
+    @pytest.mark.parametrize("bias", [{}, OTHERWISE], ids=["an outline", "none"])
+    def test_a_stream_is_the_answer(self, served: Server, bias: dict[str, int]) -> None:
+        """Each event is told once, whether there is an outline or not."""
+        fields = {"logit_bias": bias, "max_output_tokens": 200}
+        whole = responding(served, **fields)
+        assert whole.output_text == ("z" * 200 if bias else WRITTEN)
+        assert not bias or (responding(served, "", **fields).usage == whole.usage)
+        events = list(responding(served, stream=True, **fields))
+        assert "".join(each.delta for each in events if each.type == "response.output_text.delta") == whole.output_text
+        assert [each.sequence_number for each in events] == [*range(len(events))]
+        assert [each.type for each in events].count("response.created") == 1
+        assert (events[-1].type, events[-1].response.usage) == ("response.completed", whole.usage)
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"background": True}, "background is true, and an outline's answer is not stored"),
+            ({"outline": []}, "outline is []; give a list of 1 to 10 points"),
+            ({"input": [{"role": "assistant", "content": "x"}]}, "input ends with one of the role 'assistant'"),
+            ({"reasoning": {"effort": "low"}, **OUTLINE}, "reasoning has the effort 'low'"),
+        ],
+    )
+    def test_a_bad_request_is_refused(self, served: Server, fields: dict[str, Any], message: str) -> None:
+        """With 400, and by the field's name on this route."""
+        with pytest.raises(openai.BadRequestError) as error:
+            responding(served, **fields)
+        assert message in str(error.value)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("parser", ["qwen3", "deepseek_r1"])
 def test_a_reasoning_parser_gets_the_same_answer(tmp_path: Path, parser: str) -> None:
     """What it takes for a thought is the same in a stream and as a whole, and so is the rest."""
     model = save_bigrams(NOTATION, tmp_path / "model", FOLLOWING)
     options = ["--reasoning-parser", parser]
-    with hook_server(tmp_path, options, {"protocol": "skeleton"}, model, max_model_len=1024) as served:
+    with hook_server(tmp_path, options, {"protocol": "skeleton"}, model, max_model_len=4096) as served:
         otherwise = {"skeleton": True, "logit_bias": OTHERWISE}
         kinds: list[dict[str, Any]] = [{"skeleton": "always"}, {"skeleton": True}, OUTLINE, otherwise]
         for fields in kinds:

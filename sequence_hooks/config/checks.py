@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.config.outline_prompt import outline_prompt
 
 MAX_LABEL = 256
 """The longest label of a child, in characters."""
@@ -88,6 +89,17 @@ def check_record_to(owner: object, name: str = "record_to") -> None:
         raise_for_field(owner, name, "make its folder first, or give a path in a folder that exists")
     if Path(path).is_dir():
         raise_for_field(owner, name, "give the path of a file; this is a folder")
+
+
+def check_outline_prompt(owner: object, name: str = "outline_prompt") -> None:
+    """Require None, or the path of a file that says how to ask for an outline."""
+    path = getattr(owner, name)
+    if path is not None and not isinstance(path, str):
+        raise_for_field(owner, name, "give the path of a JSON file, as a string")
+    try:
+        outline_prompt(path)
+    except ValueError as error:
+        raise_for_field(owner, name, str(error))
 
 
 def _is_path(path: str) -> bool:

@@ -10,6 +10,7 @@ from sequence_hooks.config.checks import (
     check_choice,
     check_encodable,
     check_ids,
+    check_outline_prompt,
     check_overrides,
     check_record_to,
     check_switch,
@@ -59,12 +60,13 @@ def check_fields(given: Any) -> None:
     _check_choices(given)
     for name, least in (("max_child_depth", 0), ("max_children", 1), ("children_per_promise", 1)):
         check_at_least(given, name, least)
-    for name in ("max_tree_tokens", "max_tree_sequences", "max_running_children", "join_when"):
+    for name in ("max_tree_tokens", "max_tree_sequences", "max_running_children", "join_when", "max_outlines"):
         if getattr(given, name) is not None:
             check_at_least(given, name, 1)
     check_text(given, "merge_separator")
     check_overrides(given, "child_sampling_params")
     check_record_to(given)
+    check_outline_prompt(given)
     check_switch(given, "live_page")
     check_switch(given, "hooks_on_request")
     if given.children_per_promise > given.max_children:

@@ -147,6 +147,14 @@ class SpecialKwargs(metaclass=_WithProtocol):
     """Whether the server has a page at ``/live`` that shows running trees, and the routes that it reads. Whoever has
     the API key sees the texts of all requests there."""
 
+    outline_prompt: str | None = None
+    """Path of a JSON file that says how chat requests ask a model for an outline, instead of the examples and words of
+    `sequence_hooks.config.outline_prompt`; with the protocol "skeleton"."""
+
+    max_outlines: int | None = None
+    """How many requests a process of the server answers by an outline at once. One more is answered without, unless it
+    has to have one. None sets no limit."""
+
     protocol: str | None = None
     """A published notation, such as "npr", whose fields are used for those that are not given; see
     `sequence_hooks.protocols`."""

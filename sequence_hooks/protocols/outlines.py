@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sequence_hooks.config.messages import abbreviated
-
-TRIGGER = "###"
-BEGINNING = "1. "
-"""What an outline begins with. An answer that begins otherwise is none."""
+from sequence_hooks.config.outline_prompt import BEGINNING, TRIGGER
 
 MAX_CHARACTERS = 200
 """The longest point that is expanded."""

@@ -129,6 +129,8 @@ def _checked_early(
     if not isinstance(engine.input_processor, HookInputProcessor):
         return upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
     answer = OutlineAnswer.detach(sampling_params)
+    if answer is not None:
+        sampling_params = answer.params
     engine.input_processor.check_early(prompt, sampling_params, request_id)
     results = upstream(engine, prompt, sampling_params, request_id, *args, **kwargs)
     if answer is None:
@@ -149,6 +151,7 @@ def _extend_server() -> None:
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
     from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+    from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
     from vllm.entrypoints.serve.engine.serving import BaseServing
 
     _extend(OpenAIServingCompletion, "create_completion", openai.request_trees)
@@ -160,6 +163,7 @@ def _extend_server() -> None:
     _extend(OpenAIServingModels, "show_available_models", openai.list_models)
     _extend(BaseServing, "_check_model", openai.check_model)
     _extend(AnthropicServingMessages, "create_messages", openai.request_messages)
+    _extend(OpenAIServingResponses, "create_responses", openai.request_response)
     _extend(OpenAIServingChatBatch, "create_batch_chat_completion", openai.request_batch)
     _extend(vllm.plugins, "load_endpoint_plugins", _with_routes)
 

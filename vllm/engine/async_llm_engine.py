@@ -57,9 +57,9 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
         """
         generate = super().generate
 
-        def admitted(name: str) -> Any:
-            admit_early(self.engine, name, sampling_params)
-            return generate(prompt, sampling_params, name, *args, **kwargs)
+        def admitted(params: Any, name: str) -> Any:
+            admit_early(self.engine, name, params)
+            return generate(prompt, params, name, *args, **kwargs)
 
         return told(self, admitted, sampling_params, request_id)
 

@@ -16,18 +16,18 @@ def told(client: Any, generate: Callable[..., Any], params: Any, request_id: str
     """The outputs of a request as its reader gets them: an answer by outline, if its parameters ask for one.
 
     Args:
-        generate: Called with the request's id, which of an answer by outline is another one: if the model writes no
-            outline, the same request comes again, and the engine may not have heard of the end of this one.
+        generate: Called with parameters and the request's id, which of an answer by outline are others: if the model
+            writes no outline, the same request comes again, and the engine may not have heard of the end of this one.
     """
     answer = OutlineAnswer.detach(params)
     if answer is None:
-        results: AsyncIterator[Any] = generate(request_id)
+        results: AsyncIterator[Any] = generate(params, request_id)
         return results
 
     async def known() -> Engine:
         return _engine_of(await client.get_tokenizer())
 
-    return answer.read(generate(f"{request_id}-outline"), known)
+    return answer.read(generate(answer.params, f"{request_id}-outline"), known)
 
 
 def _engine_of(tokenizer: Any) -> Engine:

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 from uuid import uuid4
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from sequence_hooks.protocols.outlines import ANSWER_TOKENS, BEGINNING
 from sequence_hooks.results import TreeFields
@@ -66,10 +66,12 @@ class OutlineAnswer:
     """The answer to one request."""
 
     _by_name: ClassVar[WeakValueDictionary[str, "OutlineAnswer"]] = WeakValueDictionary()
+    _all: ClassVar[WeakSet["OutlineAnswer"]] = WeakSet()
 
     def __init__(self, asked: Asked) -> None:
         self._asked, self._name = asked, uuid4().hex
         self._by_name[self._name] = self
+        self._all.add(self)
         self._results: Any = None
         self._ready: deque[Any] = deque()
         """What was read while it was not known whether there is an outline."""
@@ -79,8 +81,21 @@ class OutlineAnswer:
         """The last output with a choice."""
 
         self._readers: dict[int, Reader] = {}
-        self._is_known = self._has_ended = False
+        self._is_known = False
+        self.has_ended = False
+        """Whether nobody reads any more."""
+
         self._error: Exception | None = None
+
+    @classmethod
+    def num_open(cls) -> int:
+        """How many have not ended."""
+        return sum(not each.has_ended for each in cls._all)
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the engine has its request."""
+        return self._results is not None
 
     def attach(self, extra_args: dict[str, Any] | None) -> dict[str, Any]:
         """The extra arguments with the name of this."""
@@ -88,14 +103,12 @@ class OutlineAnswer:
 
     @classmethod
     def detach(cls, params: Any) -> "OutlineAnswer | None":
-        """The answer that a request's sampling parameters lead to; they become those that the engine is asked with."""
+        """The answer that a request's sampling parameters lead to."""
         name = (getattr(params, "extra_args", None) or {}).get(_ARGUMENT)
         # A client may have sent anything under this name.
         found = cls._by_name.pop(name, None) if isinstance(name, str) else None
-        if found is None:
-            return None
-        params.extra_args = {name: value for name, value in params.extra_args.items() if name != _ARGUMENT}
-        found._prepare(params)
+        if found is not None:
+            found._prepare(copy(params))
         return found
 
     def _prepare(self, params: Any) -> None:
@@ -113,7 +126,7 @@ class OutlineAnswer:
         params.output_kind, params.stop, params.stop_token_ids = kind.DELTA, [], []
         params.output_text_buffer_length = 0
         params.include_stop_str_in_output = False
-        given = {**params.extra_args, TELL_SEGMENTS: 1}
+        given = {name: value for name, value in params.extra_args.items() if name != _ARGUMENT} | {TELL_SEGMENTS: 1}
         limits = params.max_tokens, self._asked.max_tree_tokens
         most = min((each for each in limits if each is not None), default=None)
         if most is not None:
@@ -121,7 +134,8 @@ class OutlineAnswer:
             given |= {"max_tree_tokens": most, ANSWER_TOKENS: max(1, most - reserved)}
         # What a request samples is bounded by its tree: what a parent gets counts as its own.
         params.extra_args, params.max_tokens = given, None
-        self._params = params
+        self.params = params
+        """With which the engine is asked."""
 
     def read(self, results: AsyncIterator[Any], engine: Callable[[], Awaitable[Engine]]) -> AsyncIterator[Any]:
         """The engine's ``results``, as the request's reader gets them."""
@@ -133,11 +147,11 @@ class OutlineAnswer:
 
         An error of the engine's is told later, to whoever reads the answer.
         """
-        while not self._is_known and not self._has_ended:
+        while not self._is_known and not self.has_ended:
             try:
                 await self._pull()
             except Exception as error:
-                self._error, self._has_ended = error, True
+                self._error, self.has_ended = error, True
                 break
             begun = [self._begins(reader) for reader in self._readers.values()]
             if False in begun:
@@ -148,7 +162,7 @@ class OutlineAnswer:
 
     async def close(self) -> None:
         """Read no more: what still runs is aborted."""
-        self._has_ended = True
+        self.has_ended = True
         await self._results.aclose()
 
     def _begins(self, reader: Reader) -> bool | None:
@@ -165,7 +179,7 @@ class OutlineAnswer:
             raise self._error
         last = None
         try:
-            while self._ready or not self._has_ended:
+            while self._ready or not self.has_ended:
                 if not self._ready:
                     await self._pull()
                     continue
@@ -181,7 +195,7 @@ class OutlineAnswer:
         """Read one of the engine's outputs."""
         output = await anext(self._results, None)
         if output is None:
-            self._has_ended = True
+            self.has_ended = True
             return
         if self._first is None:
             self._first = output
@@ -194,7 +208,7 @@ class OutlineAnswer:
             self._reader(delta.index, output, engine).say_child(delta)
         for reader in self._readers.values():
             reader.read()
-        self._has_ended = len(self._readers) == self._num_choices and all(
+        self.has_ended = len(self._readers) == self._num_choices and all(
             reader.tape.has_ended for reader in self._readers.values()
         )
         shown = self._shown(output)
@@ -203,7 +217,7 @@ class OutlineAnswer:
 
     def _reader(self, index: int, output: Any, engine: Engine) -> Reader:
         if index not in self._readers:
-            tape = Tape(engine.detokenizer(list(output.prompt_token_ids or ())[-_NUM_SEEN:], self._params), self._stops)
+            tape = Tape(engine.detokenizer(list(output.prompt_token_ids or ())[-_NUM_SEEN:], self.params), self._stops)
             self._readers[index] = Reader(engine.texts, tape, self._asked.outline, self._has_logprobs)
         return self._readers[index]
 
@@ -211,13 +225,13 @@ class OutlineAnswer:
         """An output with what is new; None if nothing is."""
         completions = [each for index, reader in self._readers.items() if (each := self._delta(index, reader))]
         deltas = getattr(output, "child_deltas", ()) if self._asked.streams_children else ()
-        if not (completions or deltas or getattr(output, "waiting", ()) or self._has_ended):
+        if not (completions or deltas or getattr(output, "waiting", ()) or self.has_ended):
             return None
         shown = copy(self._latest or output)
         for name in _OF_PROMPT:
             if getattr(shown, name, None) is None:
                 setattr(shown, name, getattr(self._first, name, None))
-        shown.outputs, shown.child_deltas, shown.finished = completions, deltas, self._has_ended
+        shown.outputs, shown.child_deltas, shown.finished = completions, deltas, self.has_ended
         shown.waiting = getattr(output, "waiting", ())
         return shown
 

@@ -8,12 +8,14 @@ request's hooks. Other requests stay as they are, and so does one that the model
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.config.outline_prompt import outline_prompt
 from sequence_hooks.protocols.outlines import (
     NUM_POINTS,
     OWN_POINTS,
@@ -25,22 +27,16 @@ from sequence_hooks.protocols.outlines import (
     outline_regex,
 )
 from sequence_hooks.serving.outlines.answer import Asked, NoOutline, OutlineAnswer
+from sequence_hooks.serving.outlines.forms import Form
 
 ALIAS = ":skeleton"
 """Follows the model's name."""
 
 _FIELDS = ("skeleton", "outline", "conclusion")
-_ROUTES = "/v1/chat/completions and /v1/messages answer"
+_ROUTES = "/v1/chat/completions, /v1/responses and /v1/messages answer"
 _HANDLER = "sequence_hooks.protocols.skeleton.handler"
 _TOKENS_PER_POINT = 64
 """Of an answer that may be so long for each of its points, and no longer, fewer points are asked for."""
-
-_INSTRUCTION = (
-    "First write only the skeleton of your answer: a numbered list of {points} of at most five words each, one on each "
-    "line and nothing else, and then ###."
-)
-_OTHER = " Only if a short answer is enough, give that instead, without a list."
-_CONCLUSION = " What follows the points after ### is a conclusion of one or two sentences."
 
 
 @dataclass(frozen=True)
@@ -64,13 +60,36 @@ async def answered(asked: Asking, create: Callable[[Any], Awaitable[Any]]) -> An
     """
     try:
         made = await create(asked.request)
-        if not isinstance(made, AsyncGenerator) or await asked.answer.is_outline():
+        if not isinstance(made, AsyncGenerator):
+            asked.answer.has_ended = True
             return made
+        begun = await _begun(made, asked.answer)
+        if await asked.answer.is_outline():
+            return begun
         await made.aclose()
     except NoOutline:
-        # It was to be whole.
+        # It was to be whole, or its stream has begun already.
         pass
+    except BaseException:
+        asked.answer.has_ended = True
+        raise
     return await create(asked.plain)
+
+
+async def _begun(stream: AsyncGenerator[Any, None], answer: OutlineAnswer) -> AsyncGenerator[Any, None]:
+    """A stream that has asked the engine: some tell something before they do."""
+    told = []
+    while not answer.was_asked and (event := await anext(stream, None)) is not None:
+        told.append(event)
+
+    async def whole() -> AsyncGenerator[Any, None]:
+        async with aclosing(stream):
+            for event in told:
+                yield event
+            async for event in stream:
+                yield event
+
+    return whole() if told else stream
 
 
 def has_outlines(special_kwargs: SpecialKwargs | None) -> bool:
@@ -113,8 +132,8 @@ def refused_fields(body: Any) -> str | None:
     )
 
 
-def asking(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any, str], None]) -> Asking | None:
-    """What a chat request asks for; None if it is answered as any other, which it is made ready for.
+def asking(form: Form, special_kwargs: SpecialKwargs, constrain: Callable[[Any, str], None]) -> Asking | None:
+    """What a request asks for; None if it is answered as any other, which it is made ready for.
 
     Args:
         constrain: Gives a request a grammar, by a regular expression, if it has none.
@@ -122,7 +141,7 @@ def asking(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any
     Raises:
         ValueError: a field has an invalid value, or cannot be had with an outline.
     """
-    extra = request.model_extra or {}
+    request, extra = form.request, form.request.model_extra or {}
     skeleton, outline, concludes = (extra.get(name) for name in _FIELDS)
     if not any(skeleton is each for each in (None, True, False)) and skeleton != "always":
         raise ValueError(f"skeleton is {abbreviated(skeleton)}; use true, false or 'always', or leave it out")
@@ -136,20 +155,17 @@ def asking(request: Any, special_kwargs: SpecialKwargs, constrain: Callable[[Any
     limits = limits_of(special_kwargs, request.vllm_xargs)
     own = () if outline is None else checked_outline(outline, limits.max_children)
     may_be_other = not own and skeleton != "always"
-    _check_others(request, may_be_other)
-    num_points = _num_points(request, limits.max_children, special_kwargs.max_children)
-    if may_be_other and (num_points < 2 or _thinks(request)):
+    form.check()
+    if form.thinks_by and not may_be_other:
+        raise ValueError(f"{form.thinks_by}, and an answer that has to be an outline begins with it; leave it out")
+    num_points = _num_points(form.max_tokens, limits.max_children, special_kwargs.max_children)
+    if may_be_other and (num_points < 2 or form.thinks_by or _is_full(special_kwargs)):
         # What is so short, or is thought of first, is no outline.
         return None
-    asked = Asked(
-        own,
-        may_be_other,
-        bool(request.stream and getattr(request, "stream_children", False)),
-        bool(concludes),
-        limits.max_tree_tokens,
-    )
+    streams_children = bool(request.stream and getattr(request, "stream_children", False))
+    asked = Asked(own, may_be_other, streams_children, bool(concludes), limits.max_tree_tokens)
     answer, plain = OutlineAnswer(asked), request.model_copy(deep=True)
-    _ask(request, asked, num_points, special_kwargs.max_children, constrain)
+    _ask(form, asked, num_points, special_kwargs, constrain)
     given: dict[str, Any] = {"hooks": 1, NUM_POINTS: num_points, **_lengths(special_kwargs)}
     if own:
         given[OWN_POINTS] = list(own)
@@ -170,18 +186,22 @@ def regexes(special_kwargs: SpecialKwargs) -> list[str]:
     return [_own_regex(False), _own_regex(True), *(form(most, False) for form in forms), *concluded]
 
 
-def _ask(request: Any, asked: Asked, num_points: int, most: int, constrain: Callable[[Any, str], None]) -> None:
-    """Put the instruction into a request, and the grammar."""
+def _ask(form: Form, asked: Asked, num_points: int, special_kwargs: SpecialKwargs, constrain: Any) -> None:
+    """Put examples and instruction into a request, or its own points, and the grammar."""
     if asked.outline:
-        _begin_with(request, asked.outline)
-        constrain(request, _own_regex(asked.concludes))
+        form.begin_with(numbered(asked.outline))
+        constrain(form.request, _own_regex(asked.concludes))
         return
-    points = "one point" if num_points == 1 else f"{'3 to ' * (num_points > 3)}{num_points} points"
-    instruction = _INSTRUCTION.format(points=points) + _CONCLUSION * asked.concludes + _OTHER * asked.may_be_other
-    _instruct(request, instruction)
-    form = outline_or_other_regex if asked.may_be_other else outline_regex
+    prompt, most = outline_prompt(special_kwargs.outline_prompt), special_kwargs.max_children
+    form.ask(prompt.turns(num_points), prompt.asking(num_points, asked.may_be_other, asked.concludes))
+    regex = outline_or_other_regex if asked.may_be_other else outline_regex
     # Without a conclusion, nothing is sampled after the last point that was asked for.
-    constrain(request, form(num_points if asked.concludes else most, asked.concludes))
+    constrain(form.request, regex(num_points if asked.concludes else most, asked.concludes))
+
+
+def _is_full(special_kwargs: SpecialKwargs) -> bool:
+    most = special_kwargs.max_outlines
+    return most is not None and OutlineAnswer.num_open() >= most
 
 
 def _own_regex(concludes: bool) -> str:
@@ -193,16 +213,13 @@ def _counts(most: int) -> list[int]:
     return [each for each in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128) if each < most] + [most]
 
 
-def _num_points(request: Any, allowed: int, most: int) -> int:
+def _num_points(max_tokens: int | None, allowed: int, most: int) -> int:
     """How many points are asked for: no more than a request allows, and fewer where its answer may not be long.
 
     Args:
         most: The server's own limit.
     """
-    # Upstream warns of whoever reads the older of the two.
-    fields = vars(request)
-    given = fields.get("max_completion_tokens") or fields.get("max_tokens")
-    wanted = allowed if given is None else min(allowed, given // _TOKENS_PER_POINT)
+    wanted = allowed if max_tokens is None else min(allowed, max_tokens // _TOKENS_PER_POINT)
     return max(each for each in _counts(most) if each <= max(1, wanted))
 
 
@@ -211,50 +228,3 @@ def _lengths(special_kwargs: SpecialKwargs) -> dict[str, int]:
     params = special_kwargs.child_sampling_params
     given = params.get("max_tokens") if isinstance(params, Mapping) else getattr(params, "max_tokens", None)
     return {} if given is None else {POINT_TOKENS: given}
-
-
-def _thinks(request: Any) -> bool:
-    return bool((request.chat_template_kwargs or {}).get("enable_thinking"))
-
-
-def _check_others(request: Any, may_be_other: bool) -> None:
-    """Refuse what has a form of its own."""
-    kind = getattr(request.response_format, "type", None)
-    if kind not in (None, "text"):
-        raise ValueError(f"response_format is {abbreviated(kind)}, and an outline has a form of its own; leave it out")
-    if request.tools:
-        raise ValueError("tools are given, and an answer with an outline calls none; leave them out")
-    if request.continue_final_message:
-        raise ValueError("continue_final_message is true, and an answer begins with its outline; leave it out")
-    if getattr(request, "use_beam_search", False):
-        raise ValueError("use_beam_search is true, and beams cannot be expanded side by side; leave it out")
-    if (best_of := getattr(request, "best_of", None)) not in (None, request.n):
-        raise ValueError(f"best_of is {abbreviated(best_of)}, and all choices of an outline are told; leave it out")
-    if _thinks(request) and not may_be_other:
-        raise ValueError(
-            "chat_template_kwargs has enable_thinking, and an answer that has to be an outline begins with it; leave "
-            "it out"
-        )
-    _messages(request)
-
-
-def _instruct(request: Any, instruction: str) -> None:
-    *before, last = _messages(request)
-    content = last.get("content")
-    added = {"type": "text", "text": instruction}
-    whole = f"{content}\n\n{instruction}" if isinstance(content, str) else [*(content or ()), added]
-    request.messages = [*before, {**last, "content": whole}]
-
-
-def _begin_with(request: Any, own: tuple[str, ...]) -> None:
-    """Let the answer begin with the caller's outline."""
-    request.messages = [*_messages(request), {"role": "assistant", "content": numbered(own)}]
-    request.add_generation_prompt, request.continue_final_message = False, True
-
-
-def _messages(request: Any) -> list[Any]:
-    messages = list(request.messages)
-    role = messages[-1].get("role") if messages and isinstance(messages[-1], Mapping) else None
-    if role != "user":
-        raise ValueError(f"messages end with one of the role {abbreviated(role)}; end with a user's, which is answered")
-    return messages

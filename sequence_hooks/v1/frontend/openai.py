@@ -11,8 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import chain
 from typing import Any
 
+from sequence_hooks.serving.outlines.forms import Chat, Form, Response
 from sequence_hooks.serving.outlines.requests import (
     ALIAS,
+    Asking,
     answered,
     asked_by,
     asking,
@@ -25,6 +27,7 @@ from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep
 from sequence_hooks.serving.usage import COUNT_TREE
 from sequence_hooks.v1.releases.installed import completion_usage_type
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.utils.api_utils import should_include_usage
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
@@ -49,14 +52,18 @@ async def request_trees(upstream: Callable[..., Any], serving: Any, request: Any
 
 async def request_chat(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
     """`request_trees`; a request for an outline gets it, or what the model answers without one."""
-    special_kwargs = serving.engine_client.output_processor.special_kwargs
-    try:
-        asked = asking(request, special_kwargs, _constrain) if has_outlines(special_kwargs) else None
-    except ValueError as error:
-        raise VLLMValidationError(str(error)) from None
+    asked = _asking(serving, Chat(request))
     if asked is None:
         return await request_trees(upstream, serving, request, *args, **kwargs)
     return await answered(asked, lambda each: request_trees(upstream, serving, each, *args, **kwargs))
+
+
+async def request_response(upstream: Callable[..., Any], serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Upstream's answer to a request for a response; one that asks for an outline gets it, or an answer without one."""
+    asked = _asking(serving, Response(request))
+    if asked is None:
+        return await upstream(serving, request, *args, **kwargs)
+    return await answered(asked, lambda each: upstream(serving, each, *args, **kwargs))
 
 
 async def request_batch(upstream: Callable[..., Any], serving: Any, request: Any, raw_request: Any = None) -> Any:
@@ -87,7 +94,7 @@ async def check_model(upstream: Callable[..., Any], serving: Any, request: Any, 
     """Upstream's check of a request's model. What asks for an outline is refused where nobody reads that."""
     if not has_outlines(_hooks_of(serving)):
         return await upstream(serving, request, *args, **kwargs)
-    reason = None if isinstance(request, ChatCompletionRequest) else refused(request)
+    reason = None if isinstance(request, (ChatCompletionRequest, ResponsesRequest)) else refused(request)
     if reason is not None:
         return serving.create_error_response(VLLMValidationError(reason))
     found = await upstream(serving, request, *args, **kwargs)
@@ -157,6 +164,14 @@ async def _stream(
     has_events = may_wait or bool((request.vllm_xargs or {}).get(STREAM_CHILDREN))
     async for line in stream.with_events(made) if has_events else stream.of_parent(made):
         yield line
+
+
+def _asking(serving: Any, form: Form) -> Asking | None:
+    special_kwargs = _hooks_of(serving)
+    try:
+        return asking(form, special_kwargs, _constrain) if has_outlines(special_kwargs) else None
+    except ValueError as error:
+        raise VLLMValidationError(str(error)) from None
 
 
 def _sum(usages: Sequence[Any]) -> Any:

@@ -23,9 +23,9 @@ class MQLLMEngineClient(upstream.MQLLMEngineClient):
         """As `AsyncLLMEngine.generate`."""
         generate = super().generate
 
-        def admitted(name: str) -> Any:
-            admit_early(self, name, sampling_params)
-            return generate(prompt, sampling_params, name, *args, **kwargs)
+        def admitted(params: Any, name: str) -> Any:
+            admit_early(self, name, params)
+            return generate(prompt, params, name, *args, **kwargs)
 
         return told(self, admitted, sampling_params, request_id)
 

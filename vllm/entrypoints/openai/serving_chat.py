@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
+from sequence_hooks.serving.outlines.forms import Chat
 from sequence_hooks.serving.outlines.requests import Asking, answered, asking, has_outlines
 from sequence_hooks.serving.trees import CHAT_CHUNK, TreeStream, add_trees, keep_last
 from vllm._overlay import fall_back_to
@@ -31,7 +32,7 @@ class OpenAIServingChat(upstream.OpenAIServingChat):
         special_kwargs = await special_kwargs_behind(self.engine_client)
         if special_kwargs is None or not has_outlines(special_kwargs):
             return None
-        return asking(request, special_kwargs, _constrain)
+        return asking(Chat(request), special_kwargs, _constrain)
 
     async def chat_completion_stream_generator(
         self, request: ChatCompletionRequest, result_generator: AsyncIterator[RequestOutput], *args: Any, **kwargs: Any
