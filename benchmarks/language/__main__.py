@@ -27,10 +27,12 @@ from benchmarks.language.outcomes import Outcomes
 from benchmarks.language.page import write_page
 from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.requests import Prompts
-from benchmarks.language.ways import TRAINED, UNTRAINED, Way
+from benchmarks.language.ways import AT_THE_MARK, TRAINED, UNTRAINED, Way
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.outline_prompt import TRIGGER
 
 MAX_MODEL_LEN = 2048
+HANDLER = "sequence_hooks.protocols.skeleton.handler"
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "2"}
 
 
@@ -102,7 +104,11 @@ async def _over_http(subject: Subject, plan: Plan, outcomes: Outcomes) -> None:
 
 def _subjects(arguments: argparse.Namespace) -> list[Subject]:
     fields = {"protocol": "skeleton", "max_children": arguments.points}
-    found = [Subject("Outlines", str(arguments.model), fields, UNTRAINED)]
+    marked = {**fields, "handlers": {TRIGGER: HANDLER}}
+    found = [
+        Subject("Outlines", str(arguments.model), fields, UNTRAINED),
+        Subject("Outlines at the mark", str(arguments.model), marked, AT_THE_MARK),
+    ]
     if arguments.trained:
         # Its sequential answer comes from the same engine.
         hooks = {**arguments.trained_hooks, "hooks_on_request": True}

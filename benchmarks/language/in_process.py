@@ -22,11 +22,12 @@ class _Open:
     """A request that runs."""
 
     done: "asyncio.Future[Answered]"
-    hides_outline: bool
-    """Whether a reader sees nothing but what children write."""
+    tells_lines: bool
+    """Whether a reader sees an outline's first line once it is whole, and then what children write."""
 
     token_ids: list[int] = field(default_factory=list)
     first: float = 0.0
+    expanded: float = 0.0
 
 
 _IDLE_SECONDS = 0.001
@@ -45,9 +46,10 @@ class InProcess:
         self._stepping: asyncio.Task[None] | None = None
         self._observe()
 
-    def forget(self) -> None:
-        """Begin anew: no steps, and nothing in the prefix cache."""
+    async def forget(self, before: Wanted) -> None:
+        """Begin anew, without steps; see `Caller`."""
         self._engine.reset_prefix_cache()
+        await self.call(before)
         self.steps.clear()
 
     async def call(self, wanted: Wanted) -> Answered:
@@ -84,9 +86,11 @@ class InProcess:
         # An output may have nothing but what children have sampled.
         new = [token_id for completion in output.outputs for token_id in completion.token_ids]
         request.token_ids += new
-        has_begun = bool(output.child_deltas) if request.hides_outline else bool(new)
-        if has_begun and not request.first:
-            request.first = time.perf_counter()
+        now = time.perf_counter()
+        if not request.first and new and (not request.tells_lines or "\n" in self.tokenizer.decode(request.token_ids)):
+            request.first = now
+        if not request.expanded and any(delta.token_ids for delta in output.child_deltas):
+            request.expanded = now
         if output.finished:
             request.done.set_result(_answered(self._open.pop(output.request_id), output.outputs[0]))
 
@@ -113,7 +117,7 @@ def _params(wanted: Wanted) -> SamplingParams:
         stop=list(wanted.stop),
         stop_token_ids=list(wanted.stop_token_ids),
         structured_outputs=StructuredOutputsParams(regex=wanted.regex) if wanted.regex else None,
-        extra_args={"hooks": 1, "stream_children": 1} if wanted.forks else None,
+        extra_args=dict(wanted.arguments) or None,
         output_kind=RequestOutputKind.DELTA,
     )
 
@@ -131,9 +135,10 @@ def _answered(request: _Open, completion: Any) -> Answered:
     return Answered(
         tuple(request.token_ids[replaced:]),
         request.first or time.perf_counter(),
+        request.expanded or time.perf_counter(),
         num_outline,
         sum(len(child.prefix_token_ids) for child in children),
         tuple(child.spawn_position for child in children),
-        tuple(len(child.token_ids) for child in children),
+        tuple(tuple(child.token_ids) for child in children),
         num_closing,
     )

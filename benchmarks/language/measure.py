@@ -90,7 +90,7 @@ async def _group(
     found: list[Group] = []
     num_tokens = [1] * len(questions)
     for way in ways:
-        caller.forget()
+        await caller.forget(prompts.before)
         before = busy_elsewhere()
         asked = (way(caller, prompts, *each) for each in zip(questions, num_tokens, strict=True))
         outcomes = tuple(await asyncio.gather(*asked))

@@ -37,14 +37,15 @@ class OverHttp:
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
 
-    def forget(self) -> None:
-        """Empty the prefix cache."""
-        httpx.post(f"{self._client.base_url}/reset_prefix_cache").raise_for_status()
+    async def forget(self, before: Wanted) -> None:
+        """Begin anew; see `Caller`."""
+        (await self._client.post("/reset_prefix_cache")).raise_for_status()
+        await self.call(before)
 
     async def call(self, wanted: Wanted) -> Answered:
         """The answer to one request; see `Caller`."""
         path, body = _body(wanted)
-        first, token_ids, usage = 0.0, list[int](), dict[str, Any]()
+        times, token_ids, usage = list[float](), list[int](), dict[str, Any]()
         async with self._client.stream("POST", path, json=body) as response:
             response.raise_for_status()
             async for chunk in _chunks(response.aiter_lines()):
@@ -52,10 +53,13 @@ class OverHttp:
                 for choice in chunk["choices"]:
                     token_ids += choice.get("token_ids") or ()
                     said = choice["delta"].get("content") if "delta" in choice else choice["text"]
-                    first = first or (time.perf_counter() if said else 0.0)
+                    times += [time.perf_counter()] if said else []
         # What a join has merged is told as text alone.
         count = usage["completion_tokens"]
-        return Answered(tuple(token_ids) if len(token_ids) == count else tuple(range(count)), first)
+        whole = tuple(token_ids) if len(token_ids) == count else tuple(range(count))
+        first, second, *_ = *times, time.perf_counter(), time.perf_counter()
+        # Of an outline a heading comes first, without the expansion.
+        return Answered(whole, first, second if wanted.question else first)
 
 
 def _body(wanted: Wanted) -> tuple[str, dict[str, Any]]:
@@ -68,8 +72,8 @@ def _body(wanted: Wanted) -> tuple[str, dict[str, Any]]:
         body |= {"ignore_eos": True, "min_tokens": wanted.max_tokens}
     if wanted.regex:
         body["structured_outputs"] = {"regex": wanted.regex}
-    if wanted.forks:
-        body["vllm_xargs"] = {"hooks": 1}
+    if wanted.arguments:
+        body["vllm_xargs"] = {"hooks": wanted.arguments["hooks"]}
     tags = {"stop_token_ids": list(wanted.stop_token_ids)}
     return "/v1/completions", {**body, "prompt": list(wanted.prompt), "stop": list(wanted.stop[:MAX_STOPS]), **tags}
 

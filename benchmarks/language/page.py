@@ -18,12 +18,13 @@ INTRODUCTION = """# Points side by side, on a real model
 Made by {command}, {when}, on {device}: {minutes:.0f} minutes of
 answers, during which others kept {elsewhere:.2f} cores busy on average. The model is {model}, in float32, greedy, on
 vLLM {version}, and has at most {points} points. Each of {num_questions} questions is asked in all ways, one after the
-other, each time with an empty prefix cache; questions that are asked at once are one of {num_groups} groups, and a last
-group that is smaller is left out.
+other. Each time the prefix cache has what all requests have in common, the examples of an outline, and no more.
+Questions that are asked at once are one of {num_groups} groups, and a last group that is smaller is left out.
 
 | way | |
 | --- | --- |
-| skeleton | one request, `NAME:skeleton`, which may give no answer without an outline |
+| skeleton | one request, `NAME:skeleton`, answered by an outline in any case, with a child at each line's end |
+| at the mark | the same, of another engine, where all children are spawned at the outline's end |
 | client | a request for the same outline, then one for each point, at once, and one for what follows, if any |
 | trained | one request to a model that was trained to fork |
 | sequence | one ordinary request, of the same engine, for as many tokens as the first way's answer has |
@@ -31,7 +32,7 @@ group that is smaller is left out.
 All ways use one engine with hooks, which only `skeleton` and `trained` ask for. The bound of a way is what its steps
 take if nothing else takes any time: steps and prefilled tokens of its plan, each as long as the steps of the same run
 were (`benchmarks/language/bounds.py`). Times of steps are known in process alone, so over HTTP the bounds are those of
-the process. The first token is the first that a reader sees, who is shown no outline but a trained model's.
+the process. The first text is the first that a reader sees: of an outline the first line, once it is whole.
 """
 
 
@@ -75,14 +76,19 @@ def _section(groups: Sequence[Group], side: str) -> Iterator[str]:
 
 
 def _seconds(ways: dict[str, list[Group]]) -> str:
-    headers = ["way", "s to the last token, p50", "p95", "s to the first token, p50", "p95", "tokens of text, p50"]
+    """The times of each way's answers; and how many times as late as in sequence text comes, one by one."""
+    headers = ["way", "s to the last token, p50", "p95", "s to the first text, p50", "p95"]
+    headers += ["s to an expansion's first token, p50", "p95", "first text", "first token", "tokens of text, p50"]
     rows = []
+    firsts = [each.first for group in ways["sequence"] for each in group.outcomes]
     for way, groups in ways.items():
         found = [
             [figure(each) for group in groups for each in group.outcomes]
-            for figure in (lambda each: each.seconds, lambda each: each.first)
+            for figure in (lambda each: each.seconds, lambda each: each.first, lambda each: each.expanded)
         ]
         figures = [f"{percentile(each, share):.2f}" for each in found for share in (0.5, 0.95)]
+        later = [statistics.median(a / b for a, b in zip(each, firsts, strict=True)) for each in found[1:]]
+        figures += [f"{each:.1f} times" for each in later]
         rows.append([way, *figures, f"{_median(groups, lambda each: each.num_tokens):.0f}"])
     return markdown(headers, rows)
 
@@ -124,10 +130,11 @@ def _long_points(ways: dict[str, list[Group]], measured: dict[str, list[Group]])
 def _counts(ways: dict[str, list[Group]]) -> str:
     """What does not depend on the machine, of a question."""
     headers = ["way", "points", "outline, tokens", "longest expansion", "tokens computed", "steps of the plan"]
+    headers += ["different runs of three tokens", "expansions that repeat one"]
     rows = []
     for way, groups in ways.items():
-        num = sum(len(each.outcomes) for each in groups)
-        computed = sum(each.num_computed for each in groups) / num
+        outcomes = [each for group in groups for each in group.outcomes]
+        computed = sum(each.num_computed for each in groups) / len(outcomes)
         figures: list[Callable[[Outcome], float]] = [
             lambda each: len(each.lengths),
             lambda each: each.num_outline,
@@ -142,6 +149,10 @@ def _counts(ways: dict[str, list[Group]]) -> str:
                 *(told if known else ["-"] * 3),
                 f"{computed:.0f}" if known else "-",
                 f"{steps:.0f}" if known else "-",
+                f"{_median(groups, lambda each: each.distinct):.2f}" if known else "-",
+                f"{sum(each.num_alike for each in outcomes) / (sum(len(each.lengths) for each in outcomes) or 1):.2f}"
+                if known
+                else "-",
             ]
         )
     return markdown(headers, rows)

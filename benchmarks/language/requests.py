@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each request asks an engine for: token ids and parameters, the same in process and over HTTP."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sequence_hooks.config import SpecialKwargs
@@ -12,6 +12,7 @@ from sequence_hooks.protocols.skeleton import Skeleton
 from sequence_hooks.serving.outlines.forms import Chat
 from sequence_hooks.serving.outlines.requests import asking
 
+HOOKS = {"hooks": 1, "stream_children": 1}
 MAX_TOKENS = 1500
 """Of a whole answer."""
 
@@ -30,8 +31,8 @@ class Wanted:
     has_length: bool = False
     """Whether it samples exactly ``max_tokens``."""
 
-    forks: bool = False
-    """Whether it has hooks; other requests of the same engine have none."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Extra ones for the engine. Without ``hooks`` it has none, as other requests of the same engine."""
 
     question: str = ""
     """If a server shall make the prompt itself, as it does for whoever asks for ``NAME:skeleton``."""
@@ -45,7 +46,10 @@ class Answered:
     """Those of the text that a reader gets."""
 
     first: float
-    """When a reader had its first token, by the clock `time.perf_counter`."""
+    """When a reader had the first text, by the clock `time.perf_counter`."""
+
+    expanded: float = 0.0
+    """When it had the first token of an expansion."""
 
     num_outline: int = 0
     """Tokens that the answer's own sequence has sampled before its join."""
@@ -56,8 +60,8 @@ class Answered:
     starts: tuple[int, ...] = ()
     """After how many tokens of the outline each child was spawned."""
 
-    lengths: tuple[int, ...] = ()
-    """Tokens that each child has sampled."""
+    expansions: tuple[tuple[int, ...], ...] = ()
+    """What each child has sampled."""
 
     num_closing: int = 0
     """Tokens that the answer's own sequence has sampled after its join."""
@@ -69,8 +73,8 @@ class Caller(Protocol):
     async def call(self, wanted: Wanted) -> Answered:
         """The answer to one request."""
 
-    def forget(self) -> None:
-        """Begin anew, with nothing in the prefix cache."""
+    async def forget(self, before: Wanted) -> None:
+        """Begin anew, with nothing in the prefix cache but what a request ``before`` has left."""
 
 
 class _Request:
@@ -99,6 +103,12 @@ class Prompts:
     def __init__(self, tokenizer: Any, special_kwargs: SpecialKwargs) -> None:
         self._tokenizer, self._special_kwargs = tokenizer, special_kwargs
 
+    @property
+    def before(self) -> Wanted:
+        """A request that leaves in the prefix cache what all have in common: the examples of an outline, if any."""
+        asks = self.outline if self._special_kwargs.protocol == "skeleton" else self.tagged
+        return replace(asks("What is new?"), max_tokens=1)
+
     def plain(self, question: str, num_tokens: int) -> Wanted:
         """A request for an answer of so many tokens."""
         return Wanted(self._ids([{"role": "user", "content": question}]), num_tokens, has_length=True)
@@ -106,12 +116,13 @@ class Prompts:
     def outlined(self, question: str) -> Wanted:
         """A request that a server gives an outline: its own instruction and grammar."""
         request: Any = _Request(question)
-        asking(Chat(request), self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
-        return Wanted(self._ids(request.messages), regex=request.regex, forks=True, question=question)
+        asked = asking(Chat(request), self._special_kwargs, lambda each, regex: setattr(each, "regex", regex))
+        arguments = asked.arguments if asked else {}
+        return Wanted(self._ids(request.messages), regex=request.regex, arguments=arguments, question=question)
 
     def outline(self, question: str) -> Wanted:
         """A client's request for the outline alone, which ends with its mark."""
-        return replace(self.outlined(question), forks=False, question="", stop=(TRIGGER,))
+        return replace(self.outlined(question), arguments={}, question="", stop=(TRIGGER,))
 
     def expansions(self, outline: Wanted, sampled: Sequence[int]) -> list[Wanted]:
         """A client's requests for the points of an outline, with the contexts and parameters of children."""
@@ -133,11 +144,11 @@ class Prompts:
 
     def forking(self, question: str) -> Wanted:
         """A request to a model that was trained to fork."""
-        return Wanted(self._ids([{"role": "user", "content": question}]), forks=True)
+        return Wanted(self._ids([{"role": "user", "content": question}]), arguments=HOOKS)
 
     def tagged(self, question: str) -> Wanted:
         """A client's request to such a model for what comes before the join."""
-        return replace(self.forking(question), forks=False, stop_token_ids=(self._tag("sync_token"),))
+        return replace(self.forking(question), arguments={}, stop_token_ids=(self._tag("sync_token"),))
 
     @property
     def num_child_prefix(self) -> int:

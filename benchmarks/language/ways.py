@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from benchmarks.language.repetition import distinct, num_alike
 from benchmarks.language.requests import Answered, Caller, Prompts
 
 
@@ -17,6 +18,11 @@ class Outcome:
     way: str
     seconds: float
     first: float
+    """When the first text came."""
+
+    expanded: float
+    """When the first token of an expansion came; of an answer in sequence, its first token."""
+
     num_tokens: int
     """Of the text that a reader gets."""
 
@@ -34,12 +40,21 @@ class Outcome:
     num_closing: int = 0
     """Tokens that follow the expansions."""
 
+    distinct: float = 1.0
+    """The share of runs of three tokens of the text that are different ones."""
+
+    num_alike: int = 0
+    """Expansions that repeat another one."""
+
 
 async def skeleton(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
     """One request, whose points are expanded by children."""
-    wanted, start = prompts.outlined(question), time.perf_counter()
-    found = await caller.call(wanted)
-    return _outcome(question, "skeleton", start, found, len(wanted.prompt))
+    return await _forked(caller, prompts, question, "skeleton")
+
+
+async def at_the_mark(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
+    """The same of an engine that spawns no child before the outline's end."""
+    return await _forked(caller, prompts, question, "at the mark")
 
 
 async def client(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
@@ -48,13 +63,13 @@ async def client(caller: Caller, prompts: Prompts, question: str, num_tokens: in
     outline = await caller.call(wanted)
     asked = prompts.expansions(wanted, outline.token_ids)
     found = await asyncio.gather(*map(caller.call, asked))
-    lengths = tuple(len(each.token_ids) for each in found)
     # A reader sees nothing of an outline.
     first = found[0].first if found else outline.first
     num_prefix = sum(len(each.prompt) - len(wanted.prompt) - len(outline.token_ids) for each in asked)
     text = tuple(token_id for each in found for token_id in each.token_ids)
     starts = (len(outline.token_ids),) * len(found)
-    whole = Answered(text, first, len(outline.token_ids), num_prefix, starts, lengths)
+    expansions = tuple(each.token_ids for each in found)
+    whole = Answered(text, first, first, len(outline.token_ids), num_prefix, starts, expansions)
     return _outcome(question, "client", start, whole, len(wanted.prompt))
 
 
@@ -76,18 +91,21 @@ async def tagging_client(caller: Caller, prompts: Prompts, question: str, num_to
     outline = await caller.call(wanted)
     asked = prompts.tagged_expansions(wanted, outline.token_ids)
     found = await asyncio.gather(*map(caller.call, asked))
-    expansions = [each.token_ids for each in found]
-    rest = await caller.call(prompts.closing(wanted, outline.token_ids, expansions)) if found else Answered((), 0.0)
+    expansions = tuple(each.token_ids for each in found)
+    rest = (
+        await caller.call(prompts.closing(wanted, outline.token_ids, expansions)) if found else Answered((), 0.0, 0.0)
+    )
     num_outline = len(outline.token_ids)
     num_prefix = len(asked) * prompts.num_child_prefix
     text = (*outline.token_ids, *(token_id for each in expansions for token_id in each), *rest.token_ids)
     whole = Answered(
         text,
         outline.first,
+        found[0].first if found else outline.first,
         num_outline,
         num_prefix,
         (num_outline,) * len(found),
-        tuple(map(len, expansions)),
+        expansions,
         len(rest.token_ids),
     )
     return _outcome(question, "client", start, whole, len(wanted.prompt))
@@ -95,8 +113,15 @@ async def tagging_client(caller: Caller, prompts: Prompts, question: str, num_to
 
 Way = Callable[[Caller, Prompts, str, int], Awaitable[Outcome]]
 UNTRAINED: tuple[Way, ...] = (skeleton, client, sequence)
+AT_THE_MARK: tuple[Way, ...] = (at_the_mark, sequence)
 TRAINED: tuple[Way, ...] = (trained, tagging_client, sequence)
 """The first one says how many tokens the last one samples."""
+
+
+async def _forked(caller: Caller, prompts: Prompts, question: str, way: str) -> Outcome:
+    wanted, start = prompts.outlined(question), time.perf_counter()
+    found = await caller.call(wanted)
+    return _outcome(question, way, start, found, len(wanted.prompt))
 
 
 def _outcome(question: str, way: str, start: float, found: Answered, num_prompt: int) -> Outcome:
@@ -106,11 +131,14 @@ def _outcome(question: str, way: str, start: float, found: Answered, num_prompt:
         way,
         end - start,
         found.first - start,
+        found.expanded - start,
         len(found.token_ids),
         num_prompt,
         found.num_outline,
         found.num_prefix,
         found.starts,
-        found.lengths,
+        tuple(map(len, found.expansions)),
         found.num_closing,
+        distinct(found.token_ids),
+        num_alike(found.expansions),
     )

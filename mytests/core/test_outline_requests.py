@@ -175,7 +175,9 @@ class TestAsk:
         found = changed(request)
         told, added = found.messages[-1]["content"]
         assert (told, added["type"]) == (parts[0], "text")
-        assert "of at most 3 points" in added["text"] and added["text"].endswith("a conclusion of one or two sentences.")
+        assert "of at most 3 points" in added["text"] and added["text"].endswith(
+            "a conclusion of one or two sentences."
+        )
         assert found.chat_template_kwargs == {"enable_thinking": False, "x": True}
         assert (found.vllm_xargs["max_children"], found.vllm_xargs["max_tree_tokens"]) == (3, 99)
 
@@ -297,7 +299,10 @@ class TestOperator:
             ({"examples": [{"question": "a"}]}, "its examples are [{'question': 'a'}]; give a list of objects"),
             ({"examples": ["a"]}, "its examples are ['a']; give a list"),
             ({"examples": [{"question": "a", "answer": 5}]}, "its answer of an example is 5; give a text"),
-            ({"examples": [{"question": "a", "answer": "1. b"}]}, "its answer '1. b' is an outline without a last line ###"),
+            (
+                {"examples": [{"question": "a", "answer": "1. b"}]},
+                "its answer '1. b' is an outline without a last line ###",
+            ),
         ],
     )
     def test_what_the_file_cannot_have_is_refused(self, tmp_path: Path, given: Any, message: str) -> None:

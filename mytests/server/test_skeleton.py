@@ -280,7 +280,7 @@ class TestResponses:
     @pytest.mark.parametrize("bias", [{}, OTHERWISE], ids=["an outline", "none"])
     def test_a_stream_is_the_answer(self, served: Server, bias: dict[str, int]) -> None:
         """Each event is told once, whether there is an outline or not."""
-        fields = {"logit_bias": bias, "max_output_tokens": 200}
+        fields: dict[str, Any] = {"logit_bias": bias, "max_output_tokens": 200}
         whole = responding(served, **fields)
         assert whole.output_text == ("z" * 200 if bias else WRITTEN)
         assert not bias or (responding(served, "", **fields).usage == whole.usage)

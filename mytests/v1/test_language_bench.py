@@ -18,6 +18,7 @@ from benchmarks.language.measure import Group, Step, groups_of, measure, planned
 from benchmarks.language.outcomes import Outcomes
 from benchmarks.language.page import percentile, write_page
 from benchmarks.language.questions import DEFAULT, read_questions
+from benchmarks.language.repetition import distinct, num_alike
 from benchmarks.language.requests import Answered, Prompts, Wanted
 from benchmarks.language.ways import TRAINED, UNTRAINED, Outcome
 from mytests.rules.notations import SKELETON
@@ -64,15 +65,15 @@ class Fake:
         self.asked: list[Wanted] = []
         self.steps = [Step(1.0, 1, 1), Step(2.0, 2, 2)]
 
-    def forget(self) -> None:
-        self.asked.append(Wanted(()))
+    async def forget(self, before: Wanted) -> None:
+        self.asked.append(before)
 
     async def call(self, wanted: Wanted) -> Answered:
         self.asked.append(wanted)
         outline = tuple(SKELETON.ids(OUTLINE))
-        if wanted.forks:
-            return Answered((7,) * 20, 0.0, len(outline), 30, (len(outline),) * 2, (8, 8))
-        return Answered(outline if wanted.regex else (7,) * min(8, wanted.max_tokens), 0.0)
+        if wanted.arguments:
+            return Answered((7,) * 20, 1.0, 2.0, len(outline), 30, (len(outline),) * 2, ((7,) * 8,) * 2)
+        return Answered(outline if wanted.regex else (7,) * min(8, wanted.max_tokens), 1.0, 1.0)
 
 
 def prompts(fields: dict[str, Any] = FIELDS) -> Prompts:
@@ -117,19 +118,20 @@ class TestWays:
         """The outline, and a request for each of its points, with its context and parameters."""
         outline = prompts().outline("why?")
         one, two = prompts().expansions(outline, SKELETON.ids(OUTLINE))
-        assert outline.regex and not outline.forks
+        assert outline.regex and not outline.arguments
         assert one.prompt[: len(outline.prompt)] == two.prompt[: len(outline.prompt)] == outline.prompt
         assert SKELETON.text(two.prompt).endswith("<|im_start|>assistant\n2. bb:")
         assert one.max_tokens == 160 and "###" in one.stop
         assert (one.stop[2], two.stop[2:4]) == ("\n2.", ("\n3.", "\n1."))
 
     def test_an_answer_in_sequence_is_as_long_as_the_first_ways(self) -> None:
-        """And no way finds anything in the prefix cache."""
+        """And no way finds more in the prefix cache than what all have in common."""
         caller = Fake()
         groups = measured(caller)
         lengths = [each.max_tokens for each in caller.asked if each.has_length]
         assert set(lengths) == {20} and len(lengths) == len([each for each in groups if each.way == "sequence"]) + 2
-        assert caller.asked[0] == Wanted(())
+        first, asked, *_ = caller.asked
+        assert (first.max_tokens, first.prompt[:100], asked.arguments["num_points"]) == (1, asked.prompt[:100], 2)
 
     def test_all_ways_have_their_outcomes(self) -> None:
         """One of each question, in groups of each size."""
@@ -164,6 +166,17 @@ class TestWays:
         assert SKELETON.text(closing.prompt[num_prompt + len(sampled) :]) == "cd\ne"
 
 
+class TestRepetition:
+    @pytest.mark.parametrize(("ids", "share"), [([], 1), ([1, 2], 1), ([1, 2, 3, 4], 1), ([1, 1, 1, 1, 1], 1 / 3)])
+    def test_runs_of_three_tokens_differ_or_not(self, ids: list[int], share: float) -> None:
+        """An answer without one repeats nothing."""
+        assert distinct(ids) == share
+
+    def test_an_expansion_repeats_another_by_half(self) -> None:
+        """One that is too short repeats none."""
+        assert num_alike([[1, 2, 3, 4], [9], [1, 2, 3, 5], [9], [5, 6, 7, 1, 2, 3]]) == 1
+
+
 class TestBounds:
     TIMES = StepTimes.of([Step(1.0, 1, 1), Step(1.0, 1, 1), Step(3.0, 3, 3), Step(11.0, 11, 1)])
 
@@ -174,22 +187,22 @@ class TestBounds:
 
     def test_an_answer_in_sequence_takes_a_step_a_token(self) -> None:
         """After its prompt's prefill."""
-        assert bound(self.TIMES, [Outcome("q", "sequence", 0, 0, 10, num_prompt=5)]) == 15.0
+        assert bound(self.TIMES, [Outcome("q", "sequence", 0, 0, 0, 10, num_prompt=5)]) == 15.0
 
     def test_points_take_as_long_as_the_longest(self) -> None:
         """After the outline and what asks for them; what follows prefills them once more."""
-        outcome = Outcome("q", "skeleton", 0, 0, 9, 5, num_outline=2, num_prefix=4, starts=(2, 2), lengths=(1, 3))
+        outcome = Outcome("q", "skeleton", 0, 0, 0, 9, 5, num_outline=2, num_prefix=4, starts=(2, 2), lengths=(1, 3))
         assert bound(self.TIMES, [outcome]) == 5 + 2 + 4 + (2 + 1 + 1)
         assert bound(self.TIMES, [replace(outcome, num_closing=3)]) == 5 + 2 + 4 + (2 + 1 + 1) + 4 + 3
 
     def test_points_that_are_promised_begin_before_the_outline_ends(self) -> None:
         """Each decodes beside the rest of it."""
-        outcome = Outcome("q", "trained", 0, 0, 9, 5, num_outline=4, starts=(2, 4), lengths=(1, 3), num_closing=1)
+        outcome = Outcome("q", "trained", 0, 0, 0, 9, 5, num_outline=4, starts=(2, 4), lengths=(1, 3), num_closing=1)
         assert counts(outcome) == [1, 1, 2, 1, 1, 1, 1, 1]
 
     def test_questions_at_once_begin_together(self) -> None:
         """A step is one of all that decode then."""
-        short, long = (Outcome("q", "sequence", 0, 0, num_tokens, 0) for num_tokens in (1, 3))
+        short, long = (Outcome("q", "sequence", 0, 0, 0, num_tokens, 0) for num_tokens in (1, 3))
         assert bound(self.TIMES, [short, long]) == 2 + 1 + 1
 
     def test_without_steps_there_is_none(self) -> None:
@@ -218,7 +231,7 @@ class TestPage:
                 "Outlines, in process",
                 1,
                 way,
-                (Outcome(question, way, seconds, 0, 9, 5, starts=(0, 0), lengths=lengths),),
+                (Outcome(question, way, seconds, 1, 1, 9, 5, starts=(0, 0), lengths=lengths),),
             )
             for question, lengths in (("short?", (10, 20)), ("long?", (50, 70)))
             for way, seconds in (("skeleton", 1.0), ("sequence", 3.0 if question == "long?" else 1.0))
@@ -267,12 +280,12 @@ class TestHttp:
         return found, asked[0].url.path, json.loads(asked[0].content)
 
     def test_who_asks_for_an_outline_chats(self) -> None:
-        """Its first token is the first that has text."""
-        chunks = [{"choices": [{"delta": {"content": text}}]} for text in ("", "1. aa:")]
+        """Its heading is the first that has text, and then comes the expansion."""
+        chunks = [{"choices": [{"delta": {"content": text}}]} for text in ("", "1. aa", ": a")]
         usage = {"choices": [], "usage": {"completion_tokens": 5}}
         found, path, body = self.answered(prompts().outlined("why?"), *chunks, usage)
         assert (path, body["skeleton"], body["messages"][0]["content"]) == ("/v1/chat/completions", "always", "why?")
-        assert len(found.token_ids) == 5 and found.first > 0
+        assert len(found.token_ids) == 5 and found.expanded > found.first > 0
 
     def test_others_give_their_tokens(self) -> None:
         """And get those of the answer."""
@@ -309,7 +322,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     fields = {**FIELDS, "child_sampling_params": children}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        yield InProcess(model, fields, dtype="float32", max_model_len=1024, gpu_memory_utilization=0.1)
+        yield InProcess(model, fields, dtype="float32", max_model_len=4096, gpu_memory_utilization=0.1)
 
 
 @pytest.mark.model
@@ -319,11 +332,9 @@ def test_an_engine_answers_in_all_ways(engine: Any) -> None:
     own = Prompts(engine.tokenizer, special_kwargs)
     groups = listed(measure("Outlines, in process", engine, own, UNTRAINED, planned(read_questions(DEFAULT, 1))))
     forked, asked, alone = (each.outcomes[0] for each in groups)
-    assert (forked.num_outline, forked.num_prefix, forked.lengths) == (
-        asked.num_outline,
-        asked.num_prefix,
-        asked.lengths,
-    )
+    assert (forked.num_prefix, forked.lengths) == (asked.num_prefix, asked.lengths)
+    # After the last of its points it needs no mark.
+    assert asked.num_outline - forked.num_outline == len(SKELETON.ids("###"))
     assert len(forked.lengths) == 2 and alone.num_tokens == forked.num_tokens
     assert all(0 < each.first <= each.seconds for each in (forked, asked, alone))
     assert all(each.num_computed > 0 for each in groups)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sequence_hooks.config.messages import abbreviated
-from sequence_hooks.config.outline_prompt import BEGINNING, TRIGGER
+from sequence_hooks.config.outline_prompt import TRIGGER
 
 MAX_CHARACTERS = 200
 """The longest point that is expanded."""

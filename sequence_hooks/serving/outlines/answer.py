@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet, WeakValueDictionary
 
-from sequence_hooks.protocols.outlines import ANSWER_TOKENS, BEGINNING
+from sequence_hooks.config.outline_prompt import BEGINNING
+from sequence_hooks.protocols.outlines import ANSWER_TOKENS
 from sequence_hooks.results import TreeFields
 from sequence_hooks.serving.outlines.reader import Reader, Texts, kept_segments
 from sequence_hooks.serving.outlines.tape import Detokenizer, Stops, Tape

@@ -6,6 +6,7 @@ from typing import Any
 
 from sequence_hooks.config.messages import abbreviated
 
+
 class Form:
     """What all of them have in common.
 

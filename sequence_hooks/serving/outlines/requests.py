@@ -51,6 +51,9 @@ class Asking:
 
     answer: OutlineAnswer
 
+    arguments: Mapping[str, Any]
+    """What the engine and the handler are told, beside what the request tells them."""
+
 
 async def answered(asked: Asking, create: Callable[[Any], Awaitable[Any]]) -> Any:
     """What a server returns for a request that asks for an outline: its answer, or its plain one's.
@@ -166,17 +169,17 @@ def asking(form: Form, special_kwargs: SpecialKwargs, constrain: Callable[[Any, 
     asked = Asked(own, may_be_other, streams_children, bool(concludes), limits.max_tree_tokens)
     answer, plain = OutlineAnswer(asked), request.model_copy(deep=True)
     _ask(form, asked, num_points, special_kwargs, constrain)
-    given: dict[str, Any] = {"hooks": 1, NUM_POINTS: num_points, **_lengths(special_kwargs)}
+    given: dict[str, Any] = {"hooks": 1, "stream_children": 1, NUM_POINTS: num_points, **_lengths(special_kwargs)}
     if own:
         given[OWN_POINTS] = list(own)
     if not concludes:
         # Nothing but an EOS could follow the points.
         given["end_at_join"] = 1
     request.chat_template_kwargs = {"enable_thinking": False, **(request.chat_template_kwargs or {})}
-    request.vllm_xargs = answer.attach({**(request.vllm_xargs or {}), **given, "stream_children": 1})
+    request.vllm_xargs = answer.attach({**(request.vllm_xargs or {}), **given})
     # On V1 it is no field, and what a client has sent would take its place.
     extra.pop("stream_children", None)
-    return Asking(plain, request, answer)
+    return Asking(plain, request, answer, given)
 
 
 def regexes(special_kwargs: SpecialKwargs) -> list[str]:
