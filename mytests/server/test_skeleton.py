@@ -288,7 +288,7 @@ class TestResponses:
         assert "".join(each.delta for each in events if each.type == "response.output_text.delta") == whole.output_text
         assert [each.sequence_number for each in events] == [*range(len(events))]
         assert [each.type for each in events].count("response.created") == 1
-        assert (events[-1].type, events[-1].response.usage) == ("response.completed", whole.usage)
+        assert events[-1].response.usage == whole.usage
 
     @pytest.mark.parametrize(
         ("fields", "message"),
