@@ -24,7 +24,7 @@ from benchmarks.counts import positive
 from benchmarks.language.machine import device
 from benchmarks.language.measure import Plan, measure, planned
 from benchmarks.language.outcomes import Outcomes
-from benchmarks.language.page import write_page
+from benchmarks.language.page import OF_ANOTHER_ENGINE, write_page
 from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.requests import Prompts
 from benchmarks.language.ways import AT_THE_MARK, TRAINED, UNTRAINED, Way
@@ -107,7 +107,7 @@ def _subjects(arguments: argparse.Namespace) -> list[Subject]:
     marked = {**fields, "handlers": {TRIGGER: HANDLER}}
     found = [
         Subject("Outlines", str(arguments.model), fields, UNTRAINED),
-        Subject("Outlines at the mark", str(arguments.model), marked, AT_THE_MARK),
+        Subject(f"Outlines{OF_ANOTHER_ENGINE}", str(arguments.model), marked, AT_THE_MARK),
     ]
     if arguments.trained:
         # Its sequential answer comes from the same engine.

@@ -4,11 +4,15 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from benchmarks.forkjoin.verdicts import quartiles
 from benchmarks.language.bounds import StepTimes, bound, counts
 from benchmarks.language.measure import Group, by_way
 from benchmarks.language.ways import Outcome
+
+OF_ANOTHER_ENGINE = " at the mark"
+"""In the name of a side whose ways are told beside those of the side without it."""
 
 LONG_POINTS = 60
 """Tokens of an expansion."""
@@ -42,6 +46,7 @@ def write_page(groups: Sequence[Group], told: dict[str, object]) -> str:
     Args:
         told: What the introduction says of the run.
     """
+    groups = [replace(each, side=each.side.replace(OF_ANOTHER_ENGINE, "")) for each in groups]
     seconds = sum(each.seconds for each in groups)
     elsewhere = sum(each.elsewhere for each in groups) / seconds
     parts = [INTRODUCTION.format(num_groups=len(groups), minutes=seconds / 60, elsewhere=elsewhere, **told)]

@@ -113,7 +113,7 @@ async def tagging_client(caller: Caller, prompts: Prompts, question: str, num_to
 
 Way = Callable[[Caller, Prompts, str, int], Awaitable[Outcome]]
 UNTRAINED: tuple[Way, ...] = (skeleton, client, sequence)
-AT_THE_MARK: tuple[Way, ...] = (at_the_mark, sequence)
+AT_THE_MARK: tuple[Way, ...] = (at_the_mark,)
 TRAINED: tuple[Way, ...] = (trained, tagging_client, sequence)
 """The first one says how many tokens the last one samples."""
 

@@ -20,7 +20,7 @@ from benchmarks.language.page import percentile, write_page
 from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.repetition import distinct, num_alike
 from benchmarks.language.requests import Answered, Prompts, Wanted
-from benchmarks.language.ways import TRAINED, UNTRAINED, Outcome
+from benchmarks.language.ways import AT_THE_MARK, TRAINED, UNTRAINED, Outcome
 from mytests.rules.notations import SKELETON
 from mytests.server.published import save_model
 from sequence_hooks.config import SpecialKwargs
@@ -213,11 +213,15 @@ class TestBounds:
 class TestPage:
     def test_each_size_has_its_tables(self) -> None:
         """With bounds beside the figures, in process and over HTTP."""
-        here = measured(Fake())
+        plan = planned(read_questions(DEFAULT, 2))
+        marked = listed(measure("Outlines at the mark, in process", Fake(), prompts(), AT_THE_MARK, plan))
+        here = [*measured(Fake()), *marked]
         there = [Group("Outlines, over HTTP", each.size, each.way, each.outcomes) for each in here]
         page = write_page([*here, *there], TOLD)
         assert page.count("### 1 at once") == page.count("### 2 at once") == 2
-        assert "bounds' ratio" in page and "| skeleton | 2 |" in page and "{" not in page
+        assert (
+            "bounds' ratio" in page and "| skeleton | 2 |" in page and "| at the mark | 2 |" in page and "{" not in page
+        )
 
     def test_a_percentile_is_a_value_of_its_own(self) -> None:
         """The least that so many do not exceed."""
