@@ -485,7 +485,7 @@ class TestGrammar:
             ("1. Sleep\n2. Walk\n3. Eat\n4. More\n###", False),
             ("1. Sleep\n2. <|im_end|>\n###", False),
             ("1. Sleep. 2. Eat\n2. Walk\n###", False),
-            ("1. " + "x" * 61 + "\n2. Walk\n###", False),
+            ("1. " + "x" * 999 + "\n2. Walk\n###", True),
             ("Four,\nof course. 1.", True),
             ("1945", True),
             ("1.5 million", True),

@@ -53,8 +53,9 @@ def outline_regex(most: int, concludes: bool) -> str:
     lines = ""
     for number in range(most, 0, -1):
         rest = f"({lines})?" if number > 1 and lines else lines
-        # Without a full stop, no point goes on with the next one's number.
-        lines = rf"{number}\. [^ .{_OTHER}][^.{_OTHER}]{{1,59}}\n{rest}"
+        # Without a full stop, no point goes on with the next one's number. A longest line would take V0's xgrammar so
+        # long to compile that it refuses ten of them.
+        lines = rf"{number}\. [^ .{_OTHER}][^.{_OTHER}]+\n{rest}"
     return lines + mark_regex(concludes)
 
 

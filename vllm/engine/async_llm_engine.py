@@ -15,7 +15,7 @@ from vllm.config import SpecialKwargs
 from vllm.engine.admission import admit_early
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.engine.hooked import special_kwargs_of
-from vllm.engine.outlines import told
+from vllm.engine.outlines import compile_grammars, told
 from vllm.engine.request_checks import only_value_errors
 from vllm.sampling_params import SamplingParams
 
@@ -35,6 +35,10 @@ class AsyncLLMEngine(upstream.AsyncLLMEngine):
     """Upstream's `AsyncLLMEngine`; the engine inside it implements the sequence hooks."""
 
     _engine_class = _AsyncLLMEngine
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        compile_grammars(self.engine)
 
     @classmethod
     def from_engine_args(

@@ -6,10 +6,30 @@ from typing import Any
 
 from sequence_hooks.serving.outlines.answer import Engine, OutlineAnswer
 from sequence_hooks.serving.outlines.reader import Texts
+from sequence_hooks.serving.outlines.requests import has_outlines, regexes
 from sequence_hooks.serving.outlines.tape import Detokenizer
+from vllm.engine.hooked import special_kwargs_of
+from vllm.model_executor.guided_decoding import get_local_guided_decoding_logits_processor
+from vllm.model_executor.guided_decoding.xgrammar_decoding import GrammarCompilerCache, XGrammarLogitsProcessor
+from vllm.sampling_params import GuidedDecodingParams
 from vllm.sequence import Logprob
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+
+def compile_grammars(engine: Any) -> None:
+    """Compile the grammars of a server's outlines, which xgrammar keeps, so that no client waits for one."""
+    special_kwargs = special_kwargs_of(engine)
+    if special_kwargs is None or not has_outlines(special_kwargs):
+        return
+    decoding, tokenizer = engine.decoding_config, engine.get_tokenizer()
+    for regex in regexes(special_kwargs):
+        params = GuidedDecodingParams(regex=regex, backend=decoding.backend)
+        made = get_local_guided_decoding_logits_processor(
+            params, tokenizer, engine.model_config, decoding.reasoning_backend
+        )
+        if isinstance(made, XGrammarLogitsProcessor):
+            GrammarCompilerCache.get_compiler(made.config).compile_regex(regex)
 
 
 def told(client: Any, generate: Callable[..., Any], params: Any, request_id: str) -> AsyncIterator[Any]:

@@ -9,6 +9,7 @@ from vllm._upstream.engine.multiprocessing import engine as upstream
 from vllm.engine.hooked import special_kwargs_of
 from vllm.engine.multiprocessing import RPCError, RPCLoadAdapterRequest
 from vllm.engine.multiprocessing.hook_calls import RPCHookCall, RPCHookResult
+from vllm.engine.outlines import compile_grammars
 from vllm.outputs import RequestOutput
 
 _IDLE_SECONDS = 0.001
@@ -16,6 +17,10 @@ _IDLE_SECONDS = 0.001
 
 class MQLLMEngine(upstream.MQLLMEngine):
     """Upstream's `MQLLMEngine`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        compile_grammars(self.engine)
 
     def engine_step(self) -> list[RequestOutput]:
         """Upstream's `engine_step`, which doesn't spin while every unfinished sequence waits for a caller."""
