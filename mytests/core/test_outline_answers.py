@@ -261,7 +261,7 @@ def test_nothing_is_told_after_a_stop() -> None:
     tape = Tape(Detokenizer(), Stops(("b",)))
     tape.append(ids("abc"), [None] * 3)
     tape.end_with(EOS, None)
-    assert (tape.text, tape.token_ids, tape.stopped_by) == ("a", ids("ab"), "b")
+    assert (tape.whole.text, tape.token_ids, tape.stopped_by) == ("a", ids("ab"), "b")
 
 
 def test_no_client_can_send_an_answer() -> None:

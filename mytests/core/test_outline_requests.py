@@ -392,8 +392,8 @@ def answer_of(asked_: Asking, *made: Any) -> tuple[Any, list[Any]]:
 
 
 class TestAnswered:
-    stream: Stream
-    is_outline = True
+    stream: Stream | None = None
+    is_outline = was_asked = True
 
     @pytest.fixture
     def asking_(self, monkeypatch: pytest.MonkeyPatch) -> Asking:
@@ -404,7 +404,9 @@ class TestAnswered:
             return self.is_outline
 
         monkeypatch.setattr(OutlineAnswer, "is_outline", is_outline)
-        asks = property(lambda answer: self.stream.num_told >= self.stream.asks_after)
+        asks = property(
+            lambda answer: self.stream.num_told >= self.stream.asks_after if self.stream else self.was_asked
+        )
         monkeypatch.setattr(OutlineAnswer, "was_asked", asks)
         return found
 
@@ -432,6 +434,19 @@ class TestAnswered:
         with pytest.raises(KeyError):
             answer_of(asking_, KeyError())
         assert asking_.answer.has_ended
+
+    @pytest.mark.parametrize("refusal", ["an error", ValueError("too long")])
+    def test_what_is_refused_with_its_examples_is_answered_without(self, asking_: Asking, refusal: Any) -> None:
+        """It may be too long with them; but not if it has to be an outline."""
+        self.was_asked = False
+        assert answer_of(asking_, refusal, "plain") == ("plain", [asking_.request, asking_.plain])
+        must = asked(Request(skeleton="always"))
+        assert must is not None
+        if isinstance(refusal, Exception):
+            with pytest.raises(ValueError, match="too long"):
+                answer_of(must, refusal)
+        else:
+            assert answer_of(must, refusal) == (refusal, [must.request])
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def asking(served: Server, model: str = ALIAS, **fields: Any) -> Any:
     """The server's answer to a chat."""
     beside = ("outline", "skeleton", "conclusion", "stream_children", "ignore_eos")
-    body = {name: fields.pop(name) for name in [*fields] if name in beside}
+    body = {name: fields.pop(name) for name in [*fields] if name in beside} | fields.pop("beside", {})
     given: dict[str, Any] = {"messages": [{"role": "user", "content": "why?"}], "temperature": 0, "max_tokens": 700}
     given |= {"extra_body": body, **fields}
     return served.client.chat.completions.create(model=served.model + model, **given)
@@ -204,6 +204,59 @@ def test_a_bad_request_is_refused(served: Server, fields: dict[str, Any], messag
     with pytest.raises(openai.BadRequestError) as error:
         asking(served, "", **fields)
     assert message in str(error.value)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "written": {"skeleton": "always", "logprobs": True, "top_logprobs": 2},
+    "odd points": {"outline": ["Costs\u2028of it", "Section 1. Rent", "\N{SLIGHTLY SMILING FACE} \x1c a", "1.5 times"]},
+    "long points": {"outline": ["x" * 200, "y" * 200], "logprobs": True},
+    "concluded": {"conclusion": True, "max_tokens": 120, **OUTLINE},
+    "stopped": {
+        "skeleton": "always",
+        "stop": ["!\n\n2"],
+        "extra": {"include_stop_str_in_output": True},
+        "logprobs": True,
+    },
+    "stopped by a token": {"extra": {"stop_token_ids": NOTATION.ids("2. ")}, **OUTLINE},
+    "cut": {"skeleton": "always", "max_tokens": 160, "ignore_eos": True, "logprobs": True},
+    "several": {"n": 2, "temperature": 0.1, "seed": 3, **OUTLINE},
+}
+"""As `mytests/core/test_outline_answers.py` draws them."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_stream_joins_up_to_the_whole_answer(served: Server, case: str) -> None:
+    """Text, token ids, logprobs, and how it ends."""
+    fields = dict(CASES[case])
+    extra = {"return_token_ids": True, **fields.pop("extra", {})}
+    whole, stream = (asking(served, "", stream=each, beside=extra, **fields) for each in (False, True))
+    told = {choice.index: list[Any]() for choice in whole.choices}
+    for chunk in chunks(stream):
+        for choice in chunk.choices:
+            told[choice.index].append(choice)
+    for choice in whole.choices:
+        assert streamed(told[choice.index]) == parts(choice, choice.message)
+        assert choice.message.content
+
+
+def streamed(deltas: list[Any]) -> dict[str, Any]:
+    """What the deltas of a choice say together."""
+    found = [parts(each, each.delta) for each in deltas]
+    joined = {name: [value for each in found for value in each[name]] for name in ("token_ids", "logprobs")}
+    text, ends = "".join(each["text"] for each in found), [each["end"] for each in found if each["end"][0]]
+    return {"text": text, **joined, "end": ends[0]}
+
+
+def parts(choice: Any, message: Any) -> dict[str, Any]:
+    """What a choice has, or a delta."""
+    extra = choice.model_extra or {}
+    logprobs = choice.logprobs.content if choice.logprobs else ()
+    return {
+        "text": message.content or "",
+        "token_ids": extra.get("token_ids") or [],
+        "logprobs": [(each.token, pytest.approx(each.logprob, abs=1e-3)) for each in logprobs],
+        "end": (choice.finish_reason, extra.get("stop_reason")),
+    }
 
 
 @pytest.mark.parametrize("stop", ["!\n\n2", "2. W", "b!"])

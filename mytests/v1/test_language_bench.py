@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from benchmarks.language import over_http
+from benchmarks.language import asking, over_http
 from benchmarks.language.bounds import StepTimes, bound, counts
 from benchmarks.language.measure import Group, Step, groups_of, measure, planned, sizes_for
 from benchmarks.language.outcomes import Outcomes
@@ -175,6 +175,30 @@ class TestRepetition:
     def test_an_expansion_repeats_another_by_half(self) -> None:
         """One that is too short repeats none."""
         assert num_alike([[1, 2, 3, 4], [9], [1, 2, 3, 5], [9], [5, 6, 7, 1, 2, 3]]) == 1
+
+
+class TestAsking:
+    def test_an_outline_is_told_from_another_answer(self) -> None:
+        """By its beginning, and with its mark if it has one."""
+        answers = [OUTLINE, "1. aa\n2. bb\n", "1. aa", "aa\n1. b\n###", "###"]
+        told = [
+            asking.begun(SKELETON.tokenizer, "short", Wanted((1, 2)), Answered(tuple(SKELETON.ids(each)), 0.0))
+            for each in answers
+        ]
+        assert [(each.num_points, each.is_whole) for each in told] == [(2, True), (2, False), *[(0, False)] * 3]
+
+    def test_each_kind_of_question_has_its_rows(self) -> None:
+        """By how it is asked, and whether there is a system prompt; figures are of outlines alone."""
+        found = [asking.Begun("short", 2, True, 9, 7), asking.Begun("short", 0, False, 3, 7)]
+        page = asking.table({("examples", None): found, ("an instruction", "Be polite."): found[1:]})
+        assert "| short | examples | no | 1 of 2 | 1 | 2.0 | 9.0 | 7 |" in page
+        assert "| short | an instruction | yes | 0 of 1 | 0 | - | - | 7 |" in page
+
+    def test_there_are_fifty_others_in_three_languages(self) -> None:
+        """No two are the same; each says what it wants."""
+        asked = list(asking.questions())
+        assert len({question for _, question in asked}) == 100
+        assert len({kind for kind, _ in asked}) == 7
 
 
 class TestBounds:

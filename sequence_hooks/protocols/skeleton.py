@@ -49,7 +49,7 @@ SOURCES = {
     "end": "guess: EOS in arXiv 2307.15337; here an empty line and another point as well",
     "merge": "arXiv 2307.15337, section 2: the points are concatenated",
     "mask": "arXiv 2307.15337, section 2: points are expanded by requests of their own",
-    "prompt": "guess: words of our own, shorter than those of arXiv 2307.15337",
+    "prompt": "guess: examples and words of our own",
     "limits": "arXiv 2307.15337, section 2: three to ten points; their length is a guess",
     "checkpoints": "arXiv 2307.15337: twelve chat models, none of them trained for it",
 }

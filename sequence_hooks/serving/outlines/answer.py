@@ -9,15 +9,14 @@ an ordinary one.
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet, WeakValueDictionary
 
 from sequence_hooks.config.outline_prompt import BEGINNING
 from sequence_hooks.protocols.outlines import ANSWER_TOKENS
-from sequence_hooks.results import TreeFields
-from sequence_hooks.serving.outlines.reader import Reader, Texts, kept_segments
+from sequence_hooks.serving.outlines.reader import Reader, Texts
 from sequence_hooks.serving.outlines.tape import Detokenizer, Stops, Tape
 from sequence_hooks.serving.usage import TELL_SEGMENTS
 
@@ -94,6 +93,11 @@ class OutlineAnswer:
         return sum(not each.has_ended for each in cls._all)
 
     @property
+    def may_be_other(self) -> bool:
+        """Whether there need not be an outline."""
+        return self._asked.may_be_other
+
+    @property
     def was_asked(self) -> bool:
         """Whether the engine has its request."""
         return self._results is not None
@@ -168,7 +172,7 @@ class OutlineAnswer:
 
     def _begins(self, reader: Reader) -> bool | None:
         """Whether a choice begins with an outline; None if that is not known yet."""
-        if not self._asked.may_be_other or reader.said.startswith(BEGINNING):
+        if not self.may_be_other or reader.said.startswith(BEGINNING):
             return True
         may_begin = BEGINNING.startswith(reader.said) and not reader.has_finished
         return None if may_begin else False
@@ -224,7 +228,7 @@ class OutlineAnswer:
 
     def _shown(self, output: Any) -> Any:
         """An output with what is new; None if nothing is."""
-        completions = [each for index, reader in self._readers.items() if (each := self._delta(index, reader))]
+        completions = [each for reader in self._readers.values() if (each := self._delta(reader))]
         deltas = getattr(output, "child_deltas", ()) if self._asked.streams_children else ()
         if not (completions or deltas or getattr(output, "waiting", ()) or self.has_ended):
             return None
@@ -236,45 +240,16 @@ class OutlineAnswer:
         shown.waiting = getattr(output, "waiting", ())
         return shown
 
-    def _delta(self, index: int, reader: Reader) -> Any:
+    def _delta(self, reader: Reader) -> Any:
         told = reader.tape.take()
         is_end = reader.tape.has_ended and not reader.was_told
         reader.was_told = reader.tape.has_ended
         if reader.latest is None or not (told.token_ids or told.text or is_end):
             return None
-        return self._completion(reader, told.text, told.token_ids, told.logprobs, is_end)
+        return reader.completion(told, is_end)
 
     def _whole(self, last: Any) -> Any:
         """The last output, with all of the answer."""
         readers = [reader for _, reader in sorted(self._readers.items()) if reader.latest is not None]
-        last.outputs = [
-            self._completion(each, each.tape.text, each.tape.token_ids, each.tape.logprobs, is_end=True)
-            for each in readers
-        ]
+        last.outputs = [each.completion(each.tape.whole, is_end=True) for each in readers]
         return last
-
-    def _completion(self, reader: Reader, text: str, token_ids: list[int], logprobs: list[Any], is_end: bool) -> Any:
-        made = copy(reader.latest)
-        if not is_end or reader.tape.stopped_by is not None:
-            # A stop cancels what follows it, and how much of it was sampled is chance.
-            for each in fields(TreeFields):
-                setattr(made, each.name, each.default)
-        else:
-            _take_out_replaced(made, reader)
-        made.text, made.token_ids = text, list(token_ids)
-        made.logprobs = list(logprobs) if self._has_logprobs else None
-        made.finish_reason = reader.finish_reason if is_end else None
-        made.stop_reason = reader.tape.stopped_by if is_end else None
-        return made
-
-
-def _take_out_replaced(completion: TreeFields, reader: Reader) -> None:
-    """Let a finished completion's tree be that of the answer, from which the outline is gone."""
-    replaced = [each for each in completion.segments if each.is_replaced]
-    if not replaced or completion.tree_tokens is None:
-        return
-    completion.sampled = reader.transcript()
-    num_sampled = sum(each.end - each.start for each in replaced if each.origin == "sampled")
-    tree = completion.tree_tokens
-    completion.tree_tokens = replace(tree, replaced=tree.replaced + num_sampled)
-    completion.segments = tuple(kept_segments(completion.segments))

@@ -12,13 +12,14 @@ choice tell which of its own tokens the join has not replaced.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sequence_hooks.config.tokens import Tokenizer, prefix_ids_of
 from sequence_hooks.protocols.outlines import TRIGGER, break_after, expansion_ids, heading, label_of, points_in
-from sequence_hooks.results import ChildDelta, Segment, Transcript
-from sequence_hooks.serving.outlines.tape import Tape
+from sequence_hooks.results import ChildDelta, Segment, Transcript, TreeFields
+from sequence_hooks.serving.outlines.tape import Tape, Told
 
 
 class Texts:
@@ -134,19 +135,41 @@ class Reader:
         if self.has_finished:
             self.tape.end()
 
+    def completion(self, told: Told, is_end: bool) -> Any:
+        """The choice as its reader gets it, with what is ``told`` now."""
+        made = copy(self.latest)
+        if not is_end or self.tape.stopped_by is not None:
+            # A stop cancels what follows it, and how much of it was sampled is chance.
+            for each in fields(TreeFields):
+                setattr(made, each.name, each.default)
+        else:
+            self._take_out_replaced(made)
+        made.text, made.token_ids = told.text, list(told.token_ids)
+        made.logprobs = list(told.logprobs) if self._has_logprobs else None
+        made.finish_reason = self._finish_reason if is_end else None
+        made.stop_reason = self.tape.stopped_by if is_end else None
+        return made
+
+    def _take_out_replaced(self, completion: TreeFields) -> None:
+        """Let a finished completion's tree be that of the answer, from which the outline is gone."""
+        replaced = [each for each in completion.segments if each.is_replaced]
+        if not replaced or completion.tree_tokens is None:
+            return
+        logprobs = self._logprobs if self._has_logprobs else None
+        completion.sampled = Transcript(self.said, tuple(self._token_ids), tuple(self._segments), logprobs)
+        num_sampled = sum(each.end - each.start for each in replaced if each.origin == "sampled")
+        tree = completion.tree_tokens
+        completion.tree_tokens = replace(tree, replaced=tree.replaced + num_sampled)
+        completion.segments = tuple(_kept(completion.segments))
+
     @property
-    def finish_reason(self) -> str | None:
+    def _finish_reason(self) -> str | None:
         """How the choice has ended, for its reader."""
         if self.tape.stopped_by is not None:
             return "stop"
         was_cut = any(child.was_cut for child in self._children.values())
         told: str | None = self.latest.finish_reason
         return "length" if told == "stop" and was_cut else told
-
-    def transcript(self) -> Transcript:
-        """The choice as it was sampled."""
-        logprobs = self._logprobs if self._has_logprobs else None
-        return Transcript(self.said, tuple(self._token_ids), tuple(self._segments), logprobs)
 
     @property
     def _segments(self) -> Sequence[Segment]:
@@ -210,7 +233,7 @@ class Reader:
         return list(map(self._texts.inserted, token_ids)) if self._has_logprobs else [None] * len(token_ids)
 
 
-def kept_segments(segments: Sequence[Segment]) -> Iterator[Segment]:
+def _kept(segments: Sequence[Segment]) -> Iterator[Segment]:
     """The segments of an answer: those that no join has replaced."""
     start = 0
     for each in segments:

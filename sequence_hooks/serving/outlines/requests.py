@@ -61,22 +61,37 @@ async def answered(asked: Asking, create: Callable[[Any], Awaitable[Any]]) -> An
     Args:
         create: The server's own method, which returns a response, an error or a stream.
     """
+    made = None
     try:
-        made = await create(asked.request)
+        made = await _outlined(asked, create)
+    finally:
         if not isinstance(made, AsyncGenerator):
             asked.answer.has_ended = True
-            return made
-        begun = await _begun(made, asked.answer)
-        if await asked.answer.is_outline():
-            return begun
-        await made.aclose()
+    return await create(asked.plain) if made is None else made
+
+
+async def _outlined(asked: Asking, create: Callable[[Any], Awaitable[Any]]) -> Any:
+    """The answer to a request for an outline; None if it is none.
+
+    What is refused before it comes to the engine may be too long with the examples, and not without.
+    """
+    answer = asked.answer
+    try:
+        made = await create(asked.request)
+        if isinstance(made, AsyncGenerator):
+            begun = await _begun(made, answer)
+            if await answer.is_outline():
+                return begun
+            await made.aclose()
+            return None
     except NoOutline:
         # It was to be whole, or its stream has begun already.
-        pass
-    except BaseException:
-        asked.answer.has_ended = True
-        raise
-    return await create(asked.plain)
+        return None
+    except Exception:
+        if answer.was_asked or not answer.may_be_other:
+            raise
+        return None
+    return made if answer.was_asked or not answer.may_be_other else None
 
 
 async def _begun(stream: AsyncGenerator[Any, None], answer: OutlineAnswer) -> AsyncGenerator[Any, None]:

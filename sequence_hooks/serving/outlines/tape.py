@@ -58,9 +58,9 @@ class Tape:
         self._text_told = 0
 
     @property
-    def text(self) -> str:
-        """All of its text."""
-        return self._text
+    def whole(self) -> Told:
+        """All of it."""
+        return Told(self._text, self.token_ids, self.logprobs)
 
     def append(self, token_ids: Sequence[int], logprobs: Sequence[Any]) -> None:
         """Append tokens, up to the first that stops it."""

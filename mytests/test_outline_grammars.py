@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grammars of outlines, which V0's servers compile when they start."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sequence_hooks.serving.outlines.requests import regexes
+from vllm.config import SpecialKwargs
+from vllm.engine import outlines
+from vllm.engine.outlines import compile_grammars
+
+SKELETON = SpecialKwargs(protocol="skeleton", max_children=3)
+
+
+class Processor:
+    """What xgrammar's is made with."""
+
+    config = "a tokenizer's"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The regular expressions that xgrammar compiles."""
+    found: list[str] = []
+    compiler = SimpleNamespace(compile_regex=found.append)
+    caches = {"a tokenizer's": compiler}
+    monkeypatch.setattr(outlines, "GrammarCompilerCache", SimpleNamespace(get_compiler=caches.__getitem__))
+    monkeypatch.setattr(outlines, "XGrammarLogitsProcessor", Processor)
+    return found
+
+
+def engine(special_kwargs: SpecialKwargs | None, backend: str = "xgrammar") -> Any:
+    """A server's engine."""
+    return SimpleNamespace(
+        vllm_config=SimpleNamespace(special_kwargs=special_kwargs),
+        decoding_config=SimpleNamespace(backend=backend, reasoning_backend=None),
+        get_tokenizer=lambda: None,
+        model_config=None,
+    )
+
+
+def made_by(backend: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The regular expressions that a backend is asked for, each tried as a request's would be."""
+    asked: list[str] = []
+
+    def make(params: Any, *others: Any) -> Any:
+        asked.append(params.regex)
+        return Processor() if params.backend == "xgrammar" else None
+
+    monkeypatch.setattr(outlines, "get_local_guided_decoding_logits_processor", make)
+    compile_grammars(engine(SKELETON, backend))
+    return asked
+
+
+def test_xgrammar_has_compiled_what_requests_may_need(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keeps it."""
+    assert made_by("xgrammar", monkeypatch) == compiled == regexes(SKELETON)
+
+
+def test_another_backend_has_tried_it(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compiles what a request needs when it makes its processor."""
+    assert made_by("guidance", monkeypatch) == regexes(SKELETON)
+    assert compiled == []
+
+
+def test_other_hooks_have_none(compiled: list[str]) -> None:
+    """Nor has an engine without hooks."""
+    compile_grammars(engine(None))
+    compile_grammars(engine(SpecialKwargs(promise_token_id=1)))
+    assert compiled == []
