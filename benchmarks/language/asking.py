@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import os
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,20 @@ from benchmarks.language.requests import Answered, Wanted
 from sequence_hooks.config.outline_prompt import BEGINNING, TRIGGER, OutlinePrompt
 from sequence_hooks.protocols.outlines import points_in
 
+INTRODUCTION = """# How a model is asked for an outline
+
+Made by `python -m benchmarks.language.asking MODEL`, {when}, with {model}, in float32, greedy, and without any grammar.
+It says which of 100 questions are answered by an outline ([skeleton.md](../skeleton.md)): the 50 of
+[the benchmark](benchmarks-language.md), which want several points, and 50 others in three languages, with and without a
+system prompt. An outline begins with `1. ` and has nothing but numbered lines; it is whole if it ends with `###` within
+{longest} tokens. Points that say the same count once.
+
+| asked by | |
+| --- | --- |
+| examples | six worked examples as earlier turns, and one sentence: what the server does |
+| an instruction | three sentences after the question: what it did before |
+
+"""
 ASKED = Path(__file__).with_name("asked.tsv")
 OF_THE_BENCHMARK = "of the benchmark"
 SYSTEM = "You are the assistant of a city library. Be polite."
@@ -54,12 +69,13 @@ class Begun:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="the folder of a chat model; `make language-model` prints one")
     arguments = parser.parse_args()
     os.environ.update(SETTINGS)
-    print(asyncio.run(_measured(str(arguments.model))))
+    told = {"when": time.strftime("%Y-%m-%d"), "model": arguments.model.name, "longest": LONGEST}
+    print(INTRODUCTION.format(**told) + asyncio.run(_measured(str(arguments.model))), end="")
 
 
 async def _measured(model: str) -> str:
