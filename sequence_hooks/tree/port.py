@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver of fork and join asks of an engine: twelve methods, which carry out what is decided already.
+"""What the driver of fork and join asks of an engine, whose methods carry out what is decided already.
 
 There are two protocols, because engines have two owners: the content of a sequence is changed where tokens and texts
 are known, and queues and blocks where sequences are scheduled. `sequence_hooks.tree.driver` says when each is called;
