@@ -89,7 +89,8 @@ class InProcess:
         now = time.perf_counter()
         if not request.first and new and (not request.tells_lines or "\n" in self.tokenizer.decode(request.token_ids)):
             request.first = now
-        if not request.expanded and any(delta.token_ids for delta in output.child_deltas):
+        expands = new if not request.tells_lines else any(delta.token_ids for delta in output.child_deltas)
+        if not request.expanded and expands:
             request.expanded = now
         if output.finished:
             request.done.set_result(_answered(self._open.pop(output.request_id), output.outputs[0]))
