@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees
-from sequence_hooks.tree.fairness import TreeQueue
-from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
+from sequence_hooks.admission.order import AdmissionOrder
+from sequence_hooks.v1.core.admission import TreeAdmission
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 
-class Queue(TreeRequestQueue):
+class Queue(TreeAdmission):
     """Requests are their own names, those of trees in capitals; a letter with a stroke is glue of the letter's."""
 
     def __init__(self, names: str) -> None:
-        self.trees: TreeQueue[Any] = TreeQueue(lambda name: 0)
+        self.trees: AdmissionOrder[Any] = AdmissionOrder(lambda name: 0)
         plain, branches = Trees(), dict[str, Any]()
         for name in "ABC":
             branches[name] = branches[name + "'"] = plain.add_root(PlainSequence(name), LIMITS)

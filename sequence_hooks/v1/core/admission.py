@@ -8,8 +8,8 @@ as soon as a new request goes before all that wait in it; upstream's loop asks a
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from sequence_hooks.tree.fairness import TreeQueue
-from sequence_hooks.tree.share import Key, Share
+from sequence_hooks.admission.order import AdmissionOrder
+from sequence_hooks.admission.share import Key, Share
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
@@ -18,7 +18,7 @@ FirstNew = Callable[[], Key | None]
 """The key of the new request that upstream would admit next; None if it would admit none."""
 
 
-class TreeRequestQueue(RequestQueue):
+class TreeAdmission(RequestQueue):
     """The waiting sequences of trees, and before them what upstream itself keeps in this place.
 
     Args:
@@ -31,26 +31,26 @@ class TreeRequestQueue(RequestQueue):
     def __init__(
         self,
         others: RequestQueue,
-        trees: TreeQueue[Request],
+        order: AdmissionOrder[Request],
         branch_of: Callable[[Request], V1Branch | None],
         has_kv: Callable[[Request], bool],
         first_new: FirstNew,
     ) -> None:
         self.others = others
-        self._trees = trees
+        self._order = order
         self._branch_of = branch_of
         self._has_kv = has_kv
         self._first_new = first_new
 
     def __bool__(self) -> bool:
         """Whether upstream is to admit from this queue next."""
-        return bool(self.others) or self._trees.goes_before(self._first_new())
+        return bool(self.others) or self._order.goes_before(self._first_new())
 
     def __len__(self) -> int:
-        return len(self.others) + len(self._trees)
+        return len(self.others) + len(self._order)
 
     def __iter__(self) -> Iterator[Request]:
-        return chain(self.others, self._trees)
+        return chain(self.others, self._order)
 
     def peek_request(self) -> Request:
         return self.others.peek_request() if self.others else self._head()
@@ -61,10 +61,10 @@ class TreeRequestQueue(RequestQueue):
         request = self._head()
         branch = self._branch_of(request)
         if branch is not None and branch.sequence.request is request:
-            self._trees.start(branch, request)
+            self._order.start(branch, request)
         else:
             # Glue runs for its owner.
-            self._trees.remove(request)
+            self._order.remove(request)
         return request
 
     def add_request(self, request: Request) -> None:
@@ -72,16 +72,16 @@ class TreeRequestQueue(RequestQueue):
         if branch is None:
             self.others.add_request(request)
         else:
-            self._trees.append(branch, request)
+            self._order.append(branch, request)
 
     def prepend_request(self, request: Request) -> None:
         branch = self._branch_of(request)
         if branch is None:
             self.others.prepend_request(request)
         elif self._has_kv(request):
-            self._trees.appendleft(branch, request)
+            self._order.appendleft(branch, request)
         else:
-            self._trees.put_back(branch, request)
+            self._order.put_back(branch, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
         """As upstream, in reverse order."""
@@ -89,23 +89,23 @@ class TreeRequestQueue(RequestQueue):
             self.prepend_request(request)
 
     def remove_request(self, request: Request) -> None:
-        if request in self._trees:
-            self._trees.remove(request)
+        if request in self._order:
+            self._order.remove(request)
         else:
             self.others.remove_request(request)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         left = []
         for request in requests:
-            if request in self._trees:
-                self._trees.remove(request)
+            if request in self._order:
+                self._order.remove(request)
             else:
                 left.append(request)
         if left and self.others:
             self.others.remove_requests(left)
 
     def _head(self) -> Request:
-        first: Share[Request] | None = self._trees.first()
+        first: Share[Request] | None = self._order.first()
         head = None if first is None else first.head
         if head is None:
             raise IndexError("no sequence of a tree may be admitted")
