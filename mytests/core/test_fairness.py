@@ -6,9 +6,9 @@ import dataclasses
 import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, handler
-from sequence_hooks.tree.branch import Branch
 from sequence_hooks.admission.order import LEAST_CHILDREN_PER_TURN, AdmissionOrder
 from sequence_hooks.admission.patience import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV, Patience, Shortage
+from sequence_hooks.tree.branch import Branch
 
 
 class Waiting:
@@ -185,25 +185,25 @@ def test_where_kv_is_short_new_requests_have_more_patience() -> None:
     assert not shortage.is_lasting and not shortage.is_too_long
 
 
-def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_slots_first() -> None:
+def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_rows_first() -> None:
     """Whatever else they have; then it is the next part's turn. Otherwise the one with least goes first."""
     waiting = Waiting()
     for name in "rs":
         waiting.tree(name, 6)
-    waiting.queue.go_by_age(num_slots=8)
+    waiting.queue.go_by_age(num_rows=8)
     assert waiting.admit(7) == [f"{name}_child_{number}" for name in "rs" for number in range(3)] + ["r_child_3"]
     for child in ("s_child_3", "r_child_4"):
         waiting.queue.go_by_share()
         assert waiting.admit(1) == [child]
 
 
-@pytest.mark.parametrize(("num_slots", "num_first"), [(1, 1), (2, 1), (4, 2), (6, 3), (40, 9)])
-def test_at_most_four_trees_go_on_at_once(num_slots: int, num_first: int) -> None:
+@pytest.mark.parametrize(("num_rows", "num_first"), [(1, 1), (2, 1), (4, 2), (6, 3), (40, 9)])
+def test_at_most_four_trees_go_on_at_once(num_rows: int, num_first: int) -> None:
     """With few slots they have four each, and leave one to others. The first of six trees runs itself, too."""
     waiting = Waiting()
     for name in "rstuvw":
         waiting.tree(name, 12)
-    waiting.queue.go_by_age(num_slots)
+    waiting.queue.go_by_age(num_rows)
     assert waiting.admit(num_first + 1) == [f"r_child_{number}" for number in range(num_first)] + ["s_child_0"]
 
 
@@ -214,9 +214,9 @@ def test_a_tree_of_which_nothing_runs_for_long_goes_first_once() -> None:
         waiting.tree(name, 9)
     waiting.queue.stop("s")
     for _ in range(STEPS_OF_PATIENCE_FOR_KV):
-        waiting.queue.go_by_age(num_slots=32)
+        waiting.queue.go_by_age(num_rows=32)
         assert waiting.queue.starving() is None
-    waiting.queue.go_by_age(num_slots=32)
+    waiting.queue.go_by_age(num_rows=32)
     starving = waiting.queue.starving()
     assert starving is not None and starving is waiting.queue.first()
     assert waiting.admit(2) == ["s_child_0", "r_child_0"]
@@ -227,7 +227,7 @@ def test_the_oldest_tree_goes_before_new_requests_within_its_share_alone() -> No
     """As any other tree does."""
     waiting = Waiting(num_rows_each=2)
     waiting.tree("r", 3)
-    waiting.queue.go_by_age(num_slots=8)
+    waiting.queue.go_by_age(num_rows=8)
     assert waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)
     waiting.admit(1)
     assert not waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)

@@ -13,8 +13,8 @@ class AdmissionPolicy(Generic[T]):
     """Chooses whom to preempt, and preempts no one itself.
 
     Args:
-        goes_by_age: Whether the oldest trees go first where KV is short. V0, which lets old trees take KV of young ones,
-            needs no such order.
+        goes_by_age: Whether the oldest trees go first where KV is short. V0 needs no such order: there old trees take
+            the KV of young ones.
     """
 
     def __init__(self, order: AdmissionOrder[T], goes_by_age: bool) -> None:

@@ -143,7 +143,9 @@ class FairScheduler(PriorityScheduler):
         first = min(new, key=lambda group: (self._order.priority(group), group.first_seq.seq_id), default=None)
         self._divide(first)
         priority = 0 if first is None else self._order.priority(first)
-        victims = self._policy.victims(first, priority, len(new), self.scheduler_config.max_num_seqs - len(self.running))
+        victims = self._policy.victims(
+            first, priority, len(new), self.scheduler_config.max_num_seqs - len(self.running)
+        )
         if first is not None and self._policy.shortage.is_too_long and self._take_kv(first):
             return
         for victim in victims:

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
+from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import NO_RECORDER, Observer
-from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.group_queue import GroupQueue
 from vllm.core.hooked_sequence import branch_of

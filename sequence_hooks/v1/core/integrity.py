@@ -36,7 +36,9 @@ def check_queues(scheduler: ReleaseScheduler, blocked: Collection[str], trees: D
         )
 
 
-def check_shares(order: AdmissionOrder[Request], running: Collection[Request], branches: Mapping[str, V1Branch]) -> None:
+def check_shares(
+    order: AdmissionOrder[Request], running: Collection[Request], branches: Mapping[str, V1Branch]
+) -> None:
     """Raise an `IntegrityError` unless the ``order`` of trees knows which of their sequences are ``running``."""
     of_trees = {each.request_id for each in running if each.request_id in branches}
     if strays := of_trees ^ {each.request_id for each in order.running}:

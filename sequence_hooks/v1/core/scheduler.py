@@ -19,9 +19,6 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, cast
 
-from sequence_hooks.admission.order import AdmissionOrder
-from sequence_hooks.admission.policy import AdmissionPolicy
-from sequence_hooks.admission.share import Key
 from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.serving.outlines.requests import has_outlines, regexes
@@ -103,12 +100,15 @@ class HookScheduler(ReleaseScheduler):
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
-        self._has_priorities = self.policy == SchedulingPolicy.PRIORITY
-        self._order = AdmissionOrder(self._priority)
         self._admission = TreeAdmission(
-            self.waiting_with_kv, self._order, self._branch_of, self._has_kv, self._first_new
+            self.waiting_with_kv,
+            self.waiting,
+            self.branches,
+            self._injection.glue,
+            self._forks.children,
+            manager.block_pool,
+            self.policy == SchedulingPolicy.PRIORITY,
         )
-        self._policy = AdmissionPolicy(self._order, goes_by_age=True)
         if has_outlines(hooks) and is_of_server(self.vllm_config):
             children.compile(regexes(hooks))
 
@@ -121,7 +121,7 @@ class HookScheduler(ReleaseScheduler):
             self._recorder.arrived(request)
             if limit_tokens(request, self.driver.max_tokens_alone(params_of(request))):
                 self._budgeted.add(request.request_id)
-            self._order.num_arrived += 1
+            self._admission.order.num_arrived += 1
             super().add_request(request)
             return
         self._owed_step.begin()
@@ -176,9 +176,14 @@ class HookScheduler(ReleaseScheduler):
         while blocks is None and self._evict_for(request):
             blocks = self._allocate_upstream(request, *args, **kwargs)
         if blocks is None:
-            self._policy.shortage.note()
+            self._admission.shortage.note()
+            victim = None
             if request.status == RequestStatus.RUNNING:
-                self._choose_preempted(request)
+                victim = self._admission.better_victim(self.running, request)
+            if victim is not None:
+                # Upstream preempts the last one.
+                self.running.remove(victim)
+                self.running.append(victim)
         return blocks
 
     def _take_block_copies(self) -> tuple[list[Any], list[Any]]:
@@ -261,12 +266,7 @@ class HookScheduler(ReleaseScheduler):
         self._budgeted.discard(request.request_id)
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
         self.waiting_with_kv = self._admission
-        if request.status == RequestStatus.RUNNING:
-            self._order.start(branch, request)
-        else:
-            # It was preempted while its hook token was in flight.
-            self.waiting.remove_request(request)
-            self._admission.prepend_request(request)
+        self._admission.begin_tree(branch, request)
         return branch
 
     def _handle_stopped_request(self, request: Request) -> bool:
@@ -299,15 +299,14 @@ class HookScheduler(ReleaseScheduler):
         self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
         if request.request_id in self.branches:
-            self.waiting.remove_request(request)
-            self._admission.prepend_request(request)
+            self._admission.take_from_new(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self.branches.pop(request.request_id, None)
         self._budgeted.discard(request.request_id)
         if branch is not None:
             self.blocked.pop(request.request_id, None)
-            self._leave(request)
+            self._admission.leave(request)
             self._forks.release(request.request_id)
             self._remove(self._injection.stop(request))
             self._kept.release_children(request)
@@ -316,7 +315,7 @@ class HookScheduler(ReleaseScheduler):
             if self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
             if branch.parent is None:
-                self._order.end(branch)
+                self._admission.order.end(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
         if branch is not None and branch.ended_as in ("failed", "cancelled"):
@@ -373,7 +372,7 @@ class HookScheduler(ReleaseScheduler):
         if branch.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
             self._leave_queue(request)
         request.status = RequestStatus.PREEMPTED
-        self._leave(request)
+        self._admission.leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
             self._kept.release_settled(request)
@@ -438,50 +437,14 @@ class HookScheduler(ReleaseScheduler):
 
     def _make_room(self) -> None:
         """Preempt children of the trees that have most of the rows, for those that have waited and have none."""
-        new = self.waiting.peek_request() if self.waiting and self.pause_state == PauseState.UNPAUSED else None
-        num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
-        pool = self.kv_cache_manager.block_pool
-        is_tight = 2 * pool.get_num_free_blocks() < pool.num_gpu_blocks
-        self._policy.begin_step(new, self.max_num_running_reqs, num_without_tree, is_tight)
-        num_new = max(len(self.waiting) - len(self.deferred), 0)
-        num_free = self.max_num_running_reqs - len(self.running)
-        for victim in self._policy.victims(new, 0 if new is None else self._priority(new), num_new, num_free):
+        is_paused, num_rows = self.pause_state != PauseState.UNPAUSED, self.max_num_running_reqs
+        num_others = len(self.requests) - len(self.branches) - len(self._injection.glue)
+        num_free = num_rows - len(self.running)
+        for victim in self._admission.begin_step(is_paused, num_rows, num_free, num_others, len(self.deferred)):
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
             # If it goes on in this very step, the worker is to learn its tokens anew.
             self.prev_step_scheduled_req_ids.discard(victim.request_id)
-
-    def _choose_preempted(self, request: Request) -> None:
-        """Let upstream, which takes the last of ``running``, preempt a child of the tree of which most run."""
-        victim = None if self._has_priorities else self._policy.better_victim(self.running, request)
-        if victim is not None:
-            self.running.remove(victim)
-            self.running.append(victim)
-
-    def _leave(self, request: Request) -> None:
-        """Note that a sequence of a tree neither runs nor waits to be admitted."""
-        self._order.stop(request)
-        self._order.remove(request)
-
-    def _first_new(self) -> Key | None:
-        """What the new request that upstream would admit next competes with; None if it would admit none."""
-        if not self.waiting or self.pause_state != PauseState.UNPAUSED:
-            return None
-        new, shortage = self.waiting.peek_request(), self._policy.shortage
-        if shortage.is_lasting and not shortage.is_too_long:
-            return None
-        return self._priority(new), 0, 0, -1 if shortage.is_too_long else self._order.num_arrived - len(self.waiting)
-
-    def _priority(self, request: Request) -> int:
-        return request.priority if self._has_priorities else 0
-
-    def _has_kv(self, request: Request) -> bool:
-        return bool(request.num_computed_tokens) or request.request_id in self._forks.children
-
-    def _branch_of(self, request: Request) -> V1Branch | None:
-        """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
-        glue = self._injection.glue.get(request.request_id)
-        return self.branches.get(request.request_id if glue is None else glue.owner.request_id)
 
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
@@ -489,7 +452,7 @@ class HookScheduler(ReleaseScheduler):
         is_last_resort = all(each is request for each in self.running)
         # New requests wait for long before they take KV that others would recompute.
         is_of_a_tree, is_running = self._is_of_a_tree(request), request.status == RequestStatus.RUNNING
-        may_evict = is_running or is_of_a_tree or self._policy.shortage.is_too_long
+        may_evict = is_running or is_of_a_tree or self._admission.shortage.is_too_long
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
         # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
@@ -552,6 +515,6 @@ class HookScheduler(ReleaseScheduler):
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         self.trees.check_integrity()
         check_queues(self, self.blocked, self.trees)
-        check_shares(self._order, self.running, self.branches)
+        check_shares(self._admission.order, self.running, self.branches)
         manager = self.kv_cache_manager
         check_blocks(manager, held_blocks(manager, self._forks, self._kept, self._injection.glue))
