@@ -6,17 +6,17 @@ import dataclasses
 import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, handler
+from sequence_hooks.admission.order import LEAST_CHILDREN_PER_TURN, AdmissionOrder
+from sequence_hooks.admission.patience import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV, Patience, Shortage
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.fairness import LEAST_CHILDREN_PER_TURN, TreeQueue
-from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV, Patience, Shortage
 
 
 class Waiting:
     """Trees whose sequences are their own names, all as urgent."""
 
-    def __init__(self, num_slots_each: int = 1, limit: int | None = None) -> None:
-        self.queue: TreeQueue[str] = TreeQueue(lambda name: 0)
-        self.queue.num_slots_each = num_slots_each
+    def __init__(self, num_rows_each: int = 1, limit: int | None = None) -> None:
+        self.queue: AdmissionOrder[str] = AdmissionOrder(lambda name: 0)
+        self.queue.num_rows_each = num_rows_each
         self.trees = Trees()
         self.limits = dataclasses.replace(LIMITS, max_running_children=limit)
 
@@ -57,7 +57,7 @@ def test_trees_at_their_shares_are_admitted_alternately() -> None:
 
 def test_within_its_share_the_first_goes_on() -> None:
     """One tree after the other gets its share, then what is left is divided."""
-    waiting = Waiting(num_slots_each=3)
+    waiting = Waiting(num_rows_each=3)
     for name in "rs":
         waiting.tree(name, 3)
     assert waiting.admit(5) == ["r_child_0", "r_child_1", "s_child_0", "s_child_1", "r_child_2"]
@@ -68,7 +68,7 @@ def test_a_share_that_has_changed_is_noticed() -> None:
     waiting = Waiting()
     waiting.tree("r", 4)
     waiting.queue.divide(8, 1)
-    assert waiting.queue.num_slots_each == 4
+    assert waiting.queue.num_rows_each == 4
     first = waiting.queue.first()
     assert first is not None and first.key == (0, 0, 0, 0)
     waiting.queue.divide(8, 100)
@@ -78,7 +78,7 @@ def test_a_share_that_has_changed_is_noticed() -> None:
 
 def test_a_new_request_goes_first_when_the_turn_is_over() -> None:
     """It is the turn of all that have arrived until then, and after them the tree's again."""
-    waiting = Waiting(num_slots_each=2)
+    waiting = Waiting(num_rows_each=2)
     waiting.tree("r", 4)
     waiting.queue.num_arrived = 2
     waiting.queue.stop("r")
@@ -91,7 +91,7 @@ def test_a_new_request_goes_first_when_the_turn_is_over() -> None:
 
 def test_what_has_begun_begins_again_before_the_others() -> None:
     """A child that is preempted counts once in its tree's turn."""
-    waiting = Waiting(num_slots_each=2)
+    waiting = Waiting(num_rows_each=2)
     root = waiting.tree("r", 3)
     assert waiting.admit(1) == ["r_child_0"]
     waiting.queue.appendleft(root.children[0], "r_child_0")
@@ -102,7 +102,7 @@ def test_what_has_begun_begins_again_before_the_others() -> None:
 @pytest.mark.parametrize("limit", [1, 2])
 def test_no_more_children_are_admitted_than_may_run(limit: int) -> None:
     """The tree's own sequence goes on; without a limit there is room for any number."""
-    waiting = Waiting(num_slots_each=9, limit=limit)
+    waiting = Waiting(num_rows_each=9, limit=limit)
     root = waiting.tree("r", 3)
     assert waiting.queue.child_room(root) == limit
     assert len(waiting.admit(3)) == limit and waiting.queue.child_room(root) == 0
@@ -119,11 +119,11 @@ def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
     for name in "rs":
         waiting.tree(name, 3)
     waiting.admit(5)
-    crowded = waiting.queue.most_crowded(0, waiting.queue.num_slots_each)
+    crowded = waiting.queue.most_crowded(0, waiting.queue.num_rows_each)
     assert crowded is not None and crowded.newest_child == "r_child_2"
     assert waiting.queue.most_crowded(1, 1) is None
     waiting.queue.divide(8, 0)
-    assert waiting.queue.most_crowded(0, waiting.queue.num_slots_each) is None
+    assert waiting.queue.most_crowded(0, waiting.queue.num_rows_each) is None
     assert waiting.queue.starving() is None
 
 
@@ -157,7 +157,7 @@ def test_keys_that_no_longer_count_are_dropped() -> None:
     for _ in range(100):
         waiting.queue.stop("r")
         waiting.queue.start(root, "r")
-    assert len(waiting.queue._contest._heap) < 30
+    assert len(waiting.queue._heap._heap) < 30
 
 
 def test_patience_ends_after_some_steps_with_the_same_head() -> None:
@@ -185,25 +185,25 @@ def test_where_kv_is_short_new_requests_have_more_patience() -> None:
     assert not shortage.is_lasting and not shortage.is_too_long
 
 
-def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_slots_first() -> None:
+def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_rows_first() -> None:
     """Whatever else they have; then it is the next part's turn. Otherwise the one with least goes first."""
     waiting = Waiting()
     for name in "rs":
         waiting.tree(name, 6)
-    waiting.queue.go_by_age(num_slots=8)
+    waiting.queue.go_by_age(num_rows=8)
     assert waiting.admit(7) == [f"{name}_child_{number}" for name in "rs" for number in range(3)] + ["r_child_3"]
     for child in ("s_child_3", "r_child_4"):
         waiting.queue.go_by_share()
         assert waiting.admit(1) == [child]
 
 
-@pytest.mark.parametrize(("num_slots", "num_first"), [(1, 1), (2, 1), (4, 2), (6, 3), (40, 9)])
-def test_at_most_four_trees_go_on_at_once(num_slots: int, num_first: int) -> None:
+@pytest.mark.parametrize(("num_rows", "num_first"), [(1, 1), (2, 1), (4, 2), (6, 3), (40, 9)])
+def test_at_most_four_trees_go_on_at_once(num_rows: int, num_first: int) -> None:
     """With few slots they have four each, and leave one to others. The first of six trees runs itself, too."""
     waiting = Waiting()
     for name in "rstuvw":
         waiting.tree(name, 12)
-    waiting.queue.go_by_age(num_slots)
+    waiting.queue.go_by_age(num_rows)
     assert waiting.admit(num_first + 1) == [f"r_child_{number}" for number in range(num_first)] + ["s_child_0"]
 
 
@@ -214,9 +214,9 @@ def test_a_tree_of_which_nothing_runs_for_long_goes_first_once() -> None:
         waiting.tree(name, 9)
     waiting.queue.stop("s")
     for _ in range(STEPS_OF_PATIENCE_FOR_KV):
-        waiting.queue.go_by_age(num_slots=32)
+        waiting.queue.go_by_age(num_rows=32)
         assert waiting.queue.starving() is None
-    waiting.queue.go_by_age(num_slots=32)
+    waiting.queue.go_by_age(num_rows=32)
     starving = waiting.queue.starving()
     assert starving is not None and starving is waiting.queue.first()
     assert waiting.admit(2) == ["s_child_0", "r_child_0"]
@@ -225,9 +225,9 @@ def test_a_tree_of_which_nothing_runs_for_long_goes_first_once() -> None:
 
 def test_the_oldest_tree_goes_before_new_requests_within_its_share_alone() -> None:
     """As any other tree does."""
-    waiting = Waiting(num_slots_each=2)
+    waiting = Waiting(num_rows_each=2)
     waiting.tree("r", 3)
-    waiting.queue.go_by_age(num_slots=8)
+    waiting.queue.go_by_age(num_rows=8)
     assert waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)
     waiting.admit(1)
     assert not waiting.queue.goes_before((0, 0, 0, 0)) and waiting.queue.goes_before(None)
@@ -244,7 +244,7 @@ def test_without_shares_the_first_tree_goes_first() -> None:
 
 def test_what_lost_its_kv_waits_for_what_has_some() -> None:
     """Within a tree and among trees; the tree's own sequence is the first of either kind."""
-    waiting = Waiting(num_slots_each=9)
+    waiting = Waiting(num_rows_each=9)
     root = waiting.tree("r", 3)
     waiting.admit(1)
     waiting.queue.put_back(root.children[0], "r_child_0")
@@ -260,7 +260,7 @@ def test_what_lost_its_kv_waits_for_what_has_some() -> None:
 
 def test_where_kv_is_short_what_goes_on_goes_first() -> None:
     """Before what has yet to begin: a tree that ends frees what it holds."""
-    waiting = Waiting(num_slots_each=2)
+    waiting = Waiting(num_rows_each=2)
     roots = {name: waiting.tree(name, 3) for name in "rs"}
     assert waiting.admit(2) == ["r_child_0", "s_child_0"]
     for name in ("r", "s"):

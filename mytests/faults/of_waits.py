@@ -13,7 +13,7 @@ UNJOINED = "mytests/rules/test_unjoined_at_end.py"
 WAITS = (
     Fault(
         "running-children-without-limit",
-        (Edit("sequence_hooks.tree.share:Share.has_child_room", "", "return True"),),
+        (Edit("sequence_hooks.admission.share:Share.has_child_room", "", "return True"),),
         "All children of a tree are admitted at once, whatever its limit.",
         surgical(RUNNING),
         BOTH,
@@ -22,7 +22,7 @@ WAITS = (
         "running-children-never-counted-down",
         (
             Edit(
-                "sequence_hooks.tree.fairness:TreeQueue.stop",
+                "sequence_hooks.admission.order:AdmissionOrder.stop",
                 "share.num_running_children -= share.running.pop(item)",
                 "share.running.pop(item)",
             ),
@@ -33,13 +33,13 @@ WAITS = (
     ),
     Fault(
         "all-trees-go-on-where-kv-is-tight",
-        (Edit("sequence_hooks.tree.fairness:TreeQueue.go_by_age", "", "return"),),
+        (Edit("sequence_hooks.admission.order:AdmissionOrder.go_by_age", "", "return"),),
         "Trees that begin together hold what the others lack, and compute again what they give up.",
         surgical("mytests/v1/test_tight_kv.py::test_trees_alone_take_hardly_more_steps"),
     ),
     Fault(
         "no-tree-is-overdue",
-        (Edit("sequence_hooks.tree.age:OrderOfAge.begin_step", "self._patience.is_over(first)", "False"),),
+        (Edit("sequence_hooks.admission.oldest:OldestFirst.begin_step", "self._patience.is_over(first)", "False"),),
         "A small tree waits until older ones have ended.",
         surgical("mytests/v1/test_tight_kv.py::test_a_small_tree_is_served_beside_one_that_explodes"),
     ),

@@ -10,7 +10,7 @@ from mytests.characters import token_of
 from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished
 from mytests.rules.exploding import BOMB, NUM_ORDINARY, abort_all, exploding, steps_of
 from mytests.stepped import Sampling
-from sequence_hooks.tree.share import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
+from sequence_hooks.admission.patience import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
 
 WAVES = dataclasses.replace(SYNC_HOOKS, children_per_promise=6)
 ROOM: dict[str, Any] = {"max_model_len": 512, "num_blocks": 2000}

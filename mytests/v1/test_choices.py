@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who gives up its row or its KV on V1, on plain values.
 
-`mytests/core/test_fairness.py` has how slots are shared, `mytests/v1/test_random_walks.py` what all of it comes to.
+`mytests/core/test_fairness.py` has how rows are shared, `mytests/v1/test_random_walks.py` what all of it comes to.
 """
 
 from collections.abc import Iterable
@@ -14,125 +14,7 @@ import pytest
 from mytests.engine.surgical import SurgicalEngine, finished, plan
 from mytests.rules.injecting import SYNC_INJECT
 from sequence_hooks.kv.eviction import EvictionCandidate
-from sequence_hooks.tree.share import STEPS_OF_PATIENCE
 from sequence_hooks.v1.core.eviction import KVEvictor
-from sequence_hooks.v1.core.slots import SlotSharing
-
-LESS_URGENT = SimpleNamespace(priority=1)
-"""A tree of which nothing runs."""
-
-
-class Trees:
-    """Of `TreeQueue`, what one step finds: trees by their running sequences, of which the first is the root's."""
-
-    num_slots_each = 2
-
-    def __init__(self, *trees: str, starving: SimpleNamespace | None = None, priority: int = 0) -> None:
-        self.trees = [SimpleNamespace(running=list(running)) for running in trees]
-        self._starving = starving
-        self._priority = priority
-
-    def starving(self) -> SimpleNamespace | None:
-        return self._starving
-
-    def share_of(self, sequence: str) -> Any:
-        return next((told(tree) for tree in self.trees if sequence in tree.running), None)
-
-    def most_crowded(self, priority: int, beyond: int) -> Any:
-        most = told(max(self.trees, key=lambda tree: len(tree.running)))
-        return most if self._priority >= priority and most.num_running > max(beyond, 1) else None
-
-
-def told(tree: SimpleNamespace) -> SimpleNamespace:
-    """The tree, with what is derived from its running sequences."""
-    tree.num_running = len(tree.running)
-    tree.newest_child = tree.running[-1] if tree.num_running > 1 else None
-    return tree
-
-
-def preempted(slots: SlotSharing, trees: Any, new: Any, num_new: int, num_free: int) -> str:
-    """The victims of a step, each preempted before the next is chosen."""
-    found = ""
-    for victim in slots.victims(new, 0, num_new, num_free):
-        found += str(victim)
-        next(tree for tree in trees.trees if victim in tree.running).running.remove(victim)
-    return found
-
-
-class TestVictims:
-    """Capitals are sequences; each tree may have two slots, unless KV is short."""
-
-    @pytest.mark.parametrize(
-        ("num_new", "num_free", "victims"),
-        [
-            (1, 0, "E"),
-            (2, 0, "ED"),
-            (2, 1, "E"),
-            (9, 0, "EDC"),  # The tree has its share left.
-            (2, 2, ""),
-        ],
-    )
-    def test_new_requests_take_slots_that_they_waited_for(self, num_new: int, num_free: int, victims: str) -> None:
-        """As many as are missing, of the largest tree, down to its share, and not before some steps have passed."""
-        trees: Any = Trees("ABCDE", "XY")
-        slots = SlotSharing(trees)
-        steps = [preempted(slots, trees, "new", num_new, num_free) for _ in range(STEPS_OF_PATIENCE + 1)]
-        assert steps == [""] * STEPS_OF_PATIENCE + [victims]
-
-    def test_only_steps_without_enough_slots_count(self) -> None:
-        """As long as there are slots for all, nobody has waited."""
-        trees: Any = Trees("ABCDE")
-        slots = SlotSharing(trees)
-        for _ in range(STEPS_OF_PATIENCE + 1):
-            preempted(slots, trees, "new", 1, 1)
-        assert not preempted(slots, trees, "new", 1, 0)
-
-    @pytest.mark.parametrize(("priority", "victims"), [(0, ""), (1, "E")])
-    def test_a_tree_of_which_nothing_runs_takes_one_slot(self, priority: int, victims: str) -> None:
-        """Where no new request waits, from a tree that is not more urgent."""
-        trees: Any = Trees("ABCDE", starving=LESS_URGENT, priority=priority)
-        slots = SlotSharing(trees)
-        steps = [preempted(slots, trees, None, 0, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
-        assert steps[-1] == victims
-
-    def test_new_requests_go_first(self) -> None:
-        """Then it matters what they lack, and not that a tree has no slot."""
-        trees: Any = Trees("ABCDE", starving=LESS_URGENT)
-        slots = SlotSharing(trees)
-        steps = [preempted(slots, trees, "new", 2, 0) for _ in range(STEPS_OF_PATIENCE + 1)]
-        assert steps[-1] == "ED"
-
-    @pytest.mark.parametrize(("running", "victims"), [("ABCD", "D"), ("AB", "B"), ("A", "")])
-    def test_a_request_that_waited_too_long_for_kv_takes_one(self, running: str, victims: str) -> None:
-        """Whatever the tree's share is, if it has a child that runs."""
-        trees: Any = Trees(running)
-        slots = SlotSharing(trees)
-        slots.shortage.is_too_long = True
-        assert preempted(slots, trees, "new", 3, 0) == victims
-
-
-class TestBetterVictim:
-    """Capitals are sequences of trees, of which there is one on each side of x, which has none."""
-
-    @pytest.mark.parametrize(
-        ("running", "victim"),
-        [
-            ("ABx", "B"),
-            ("ABxDE", None),  # The last one's tree has as many.
-            ("ABCxDE", "C"),
-        ],
-    )
-    def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str | None) -> None:
-        """Instead of the last one, if fewer run beside that."""
-        trees: Any = Trees(*running.split("x"))
-        found: Any = SlotSharing(trees).better_victim(list(running), running[0])  # type: ignore[arg-type]
-        assert found == victim
-
-    def test_what_is_scheduled_stays(self) -> None:
-        """Only what comes after the one in need is not scheduled yet."""
-        trees: Any = Trees("ABC")
-        found: Any = SlotSharing(trees).better_victim(["A", "B", "C", "x"], "x")  # type: ignore[arg-type, list-item]
-        assert found is None
 
 
 def held_by(num_tokens: int) -> EvictionCandidate[Any]:

@@ -76,12 +76,6 @@ OWN = {
         "_begin_tree",
         "_make_room",
         "_take_block_copies",
-        "_choose_preempted",
-        "_leave",
-        "_first_new",
-        "_priority",
-        "_branch_of",
-        "_has_kv",
     ),
 }
 """The methods of our scheduler that neither upstream nor the driver calls by their names."""

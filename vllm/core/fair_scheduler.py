@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slots are shared out among requests, however many sequences the tree of one has.
 
-`sequence_hooks.tree.fairness` has the order. Trees' sequences with a block table wait in ``forked``, which is in that
+`sequence_hooks.admission` has the order. Trees' sequences with a block table wait in ``forked``, which is in that
 order by itself; those without one, and new requests, wait in upstream's ``waiting``, which is sorted for each step.
 What has no turn is held back from upstream's methods, which admit whatever there is room for.
 """
@@ -12,8 +12,9 @@ from itertools import chain
 from sys import maxsize
 from typing import Any
 
+from sequence_hooks.admission.policy import AdmissionPolicy
+from sequence_hooks.admission.share import Key
 from sequence_hooks.tree.events import TreeEvent
-from sequence_hooks.tree.share import STEPS_OF_PATIENCE, Key, Patience, Shortage
 from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.core.priority_scheduler import PriorityScheduler
 from vllm.core.scheduler import SchedulerOutputs, SchedulerPrefillOutputs, SchedulerSwappedInOutputs, SchedulingBudget
@@ -25,7 +26,7 @@ class FairScheduler(PriorityScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._patience, self._shortage = Patience(STEPS_OF_PATIENCE), Shortage()
+        self._policy = AdmissionPolicy(self.forked, goes_by_age=False)
         self._num_given_up = 0
         """How often a group was preempted or KV was evicted, so far."""
 
@@ -111,7 +112,7 @@ class FairScheduler(PriorityScheduler):
     def _key(self, group: SequenceGroup) -> Key:
         branch = branch_of(group)
         if branch is None:
-            shortage, number = self._shortage, group.first_seq.seq_id
+            shortage, number = self._policy.shortage, group.first_seq.seq_id
             waits = maxsize if shortage.is_lasting and not shortage.is_too_long else 0
             return self._order.priority(group), waits, 0, -1 if shortage.is_too_long else number
         return self.forked.key_of(branch, group)
@@ -132,7 +133,7 @@ class FairScheduler(PriorityScheduler):
 
     def _put_crowded_last(self) -> None:
         """Let upstream, which preempts the last of ``running``, take a child of the tree that has most of the slots."""
-        crowded = self.forked.most_crowded(0, self.forked.num_slots_each)
+        crowded = self.forked.most_crowded(0, self.forked.num_rows_each)
         if crowded is not None:
             self.running = deque(sorted(self.running, key=lambda group: bool(crowded.running.get(group))))
 
@@ -141,42 +142,26 @@ class FairScheduler(PriorityScheduler):
         new = [group for group in self.waiting if branch_of(group) is None]
         first = min(new, key=lambda group: (self._order.priority(group), group.first_seq.seq_id), default=None)
         self._divide(first)
-        num_free = self.scheduler_config.max_num_seqs - len(self.running)
-        starving = self.forked.starving() if first is None else None
-        num_missing = max(len(new), int(starving is not None)) - num_free
-        if not self._patience.is_over((first or starving) if num_missing > 0 else None):
-            num_missing = 0
-        if first is not None and self._shortage.is_too_long:
-            self._take_kv(first)
-        elif first is not None:
-            self._preempt_children(num_missing, self._order.priority(first), self.forked.num_slots_each)
-        elif starving is not None:
-            self._preempt_children(num_missing, starving.priority, self.forked.num_slots_each)
+        priority = 0 if first is None else self._order.priority(first)
+        victims = self._policy.victims(
+            first, priority, len(new), self.scheduler_config.max_num_seqs - len(self.running)
+        )
+        if first is not None and self._policy.shortage.is_too_long and self._take_kv(first):
+            return
+        for victim in victims:
+            self._preempt_now(victim)
+            self._note_running()
 
     def _divide(self, first: SequenceGroup | None) -> None:
         num_given_up = self.num_cumulative_preemption + self.evictor.evictions.total()
         if num_given_up > self._num_given_up or (first is not None and self._num_missing(first) > 0):
             self._num_given_up = num_given_up
-            self._shortage.note()
-        self._shortage.begin_step(first)
-        if self._shortage.is_lasting:
-            self.forked.suspend_shares()
-        else:
-            num_others = sum(branch_of(group) is None for group in chain(self.waiting, self.running, self.swapped))
-            self.forked.divide(self.scheduler_config.max_num_seqs, num_others)
+            self._policy.shortage.note()
+        num_others = sum(branch_of(group) is None for group in chain(self.waiting, self.running, self.swapped))
+        self._policy.begin_step(first, self.scheduler_config.max_num_seqs, num_others)
 
-    def _take_kv(self, first: SequenceGroup) -> None:
-        """Let one BLOCKED group, or a child, give up KV, or a child its slot, for the ``first`` new request."""
+    def _take_kv(self, first: SequenceGroup) -> bool:
+        """Let one BLOCKED group give up KV for the ``first`` new request; whether one did."""
         num_missing = self._num_missing(first)
         may_evict = num_missing > 0 and self._has_free_slot() and not self.evictor.preserves
-        if not may_evict or not self.evictor.evict_one(self._holding_kv(), num_missing):
-            self._preempt_children(1, self._order.priority(first), 1)
-
-    def _preempt_children(self, num: int, priority: int, beyond: int) -> None:
-        for _ in range(num):
-            crowded = self.forked.most_crowded(priority, beyond)
-            victim = None if crowded is None else crowded.newest_child
-            if victim is None:
-                break
-            self._preempt_now(victim)
-            self._note_running()
+        return may_evict and self.evictor.evict_one(self._holding_kv(), num_missing)

@@ -9,9 +9,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
+from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import NO_RECORDER, Observer
-from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.group_queue import GroupQueue
 from vllm.core.hooked_sequence import branch_of
@@ -61,7 +61,7 @@ class HookQueues(Scheduler):
         self._blocks = SharedBlocks(self.block_manager)
         self.blocked = GroupQueue()
         self._order = PriorityOrder(self.scheduler_config.policy)
-        self.forked: TreeQueue[SequenceGroup] = TreeQueue(self._order.priority)
+        self.forked: AdmissionOrder[SequenceGroup] = AdmissionOrder(self._order.priority)
         """Groups that are WAITING with a block table, until there are a free slot and room for them."""
 
         self.recorder = SchedulerRecorder(NO_RECORDER)

@@ -14,7 +14,7 @@ def assert_no_request_left(scheduler: HookScheduler, output_processor: HookOutpu
     assert not scheduler.requests and not scheduler.branches and not scheduler.blocked
     assert not scheduler._budgeted
     assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.waiting_with_kv)
-    assert not scheduler._shares.has_trees and not list(scheduler._shares.running)
+    assert not scheduler._admission.order.has_trees and not list(scheduler._admission.order.running)
     assert not scheduler._inflight_prefills
     assert not scheduler.deferred
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)

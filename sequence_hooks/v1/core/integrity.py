@@ -3,7 +3,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sequence_hooks.tree.fairness import TreeQueue
+from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.tree.integrity import IntegrityError, Pool, report_queues
 from sequence_hooks.tree.integrity import check_queues as check_places
 from sequence_hooks.tree.manager import DependencyManager
@@ -36,10 +36,12 @@ def check_queues(scheduler: ReleaseScheduler, blocked: Collection[str], trees: D
         )
 
 
-def check_shares(shares: TreeQueue[Request], running: Collection[Request], branches: Mapping[str, V1Branch]) -> None:
-    """Raise an `IntegrityError` unless the ``shares`` of trees know which of their sequences are ``running``."""
+def check_shares(
+    order: AdmissionOrder[Request], running: Collection[Request], branches: Mapping[str, V1Branch]
+) -> None:
+    """Raise an `IntegrityError` unless the ``order`` of trees knows which of their sequences are ``running``."""
     of_trees = {each.request_id for each in running if each.request_id in branches}
-    if strays := of_trees ^ {each.request_id for each in shares.running}:
+    if strays := of_trees ^ {each.request_id for each in order.running}:
         raise IntegrityError(f"{sorted(strays)} run according to the scheduler or to the shares of trees, not to both")
 
 

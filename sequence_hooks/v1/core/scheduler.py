@@ -10,7 +10,7 @@
 A BLOCKED request is in none of upstream's queues, so it counts against no limit of theirs, and it keeps its blocks
 unless others need them. BLOCKED is ours: upstream's status of such a request is PREEMPTED, which has no finish reason.
 
-Sequences of trees wait in a queue of their own, which is fair among requests: see `sequence_hooks.tree.fairness`.
+Sequences of trees wait in a queue of their own, which is fair among requests: see `sequence_hooks.admission`.
 """
 
 import time
@@ -23,10 +23,9 @@ from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.serving.outlines.requests import has_outlines, regexes
 from sequence_hooks.tree.driver import ForkJoinDriver
-from sequence_hooks.tree.fairness import TreeQueue
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
-from sequence_hooks.tree.share import Key
+from sequence_hooks.v1.core.admission import TreeAdmission
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.eviction import KVEvictor
@@ -40,9 +39,7 @@ from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
-from sequence_hooks.v1.core.slots import SlotSharing
 from sequence_hooks.v1.core.stats import CoreStats, count_requests
-from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.settings import is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
@@ -103,12 +100,15 @@ class HookScheduler(ReleaseScheduler):
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
-        self._has_priorities = self.policy == SchedulingPolicy.PRIORITY
-        self._shares = TreeQueue(self._priority)
-        self._tree_queue = TreeRequestQueue(
-            self.waiting_with_kv, self._shares, self._branch_of, self._has_kv, self._first_new
+        self._admission = TreeAdmission(
+            self.waiting_with_kv,
+            self.waiting,
+            self.branches,
+            self._injection.glue,
+            self._forks.children,
+            manager.block_pool,
+            self.policy == SchedulingPolicy.PRIORITY,
         )
-        self._slots = SlotSharing(self._shares)
         if has_outlines(hooks) and is_of_server(self.vllm_config):
             children.compile(regexes(hooks))
 
@@ -121,7 +121,7 @@ class HookScheduler(ReleaseScheduler):
             self._recorder.arrived(request)
             if limit_tokens(request, self.driver.max_tokens_alone(params_of(request))):
                 self._budgeted.add(request.request_id)
-            self._shares.num_arrived += 1
+            self._admission.order.num_arrived += 1
             super().add_request(request)
             return
         self._owed_step.begin()
@@ -144,10 +144,10 @@ class HookScheduler(ReleaseScheduler):
         self.driver.join_ready()
         # Bound anew in each step: while there is no tree, a request costs no call of ours, as an override would.
         if self.branches:
-            self.waiting_with_kv, allocate = self._tree_queue, self._allocate_slots
+            self.waiting_with_kv, allocate = self._admission, self._allocate_slots
             self._make_room()
         else:
-            self.waiting_with_kv, allocate = self._tree_queue.others, self._allocate_upstream
+            self.waiting_with_kv, allocate = self._admission.others, self._allocate_upstream
         self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
         is_recording = self._recorder.is_recording
         start = self._recorder.now() if is_recording else 0.0
@@ -176,9 +176,14 @@ class HookScheduler(ReleaseScheduler):
         while blocks is None and self._evict_for(request):
             blocks = self._allocate_upstream(request, *args, **kwargs)
         if blocks is None:
-            self._slots.shortage.note()
+            self._admission.shortage.note()
+            victim = None
             if request.status == RequestStatus.RUNNING:
-                self._choose_preempted(request)
+                victim = self._admission.better_victim(self.running, request)
+            if victim is not None:
+                # Upstream preempts the last one.
+                self.running.remove(victim)
+                self.running.append(victim)
         return blocks
 
     def _take_block_copies(self) -> tuple[list[Any], list[Any]]:
@@ -260,13 +265,8 @@ class HookScheduler(ReleaseScheduler):
     def _begin_tree(self, request: Request) -> V1Branch:
         self._budgeted.discard(request.request_id)
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
-        self.waiting_with_kv = self._tree_queue
-        if request.status == RequestStatus.RUNNING:
-            self._shares.start(branch, request)
-        else:
-            # It was preempted while its hook token was in flight.
-            self.waiting.remove_request(request)
-            self._tree_queue.prepend_request(request)
+        self.waiting_with_kv = self._admission
+        self._admission.begin_tree(branch, request)
         return branch
 
     def _handle_stopped_request(self, request: Request) -> bool:
@@ -299,15 +299,14 @@ class HookScheduler(ReleaseScheduler):
         self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
         if request.request_id in self.branches:
-            self.waiting.remove_request(request)
-            self._tree_queue.prepend_request(request)
+            self._admission.take_from_new(request)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self.branches.pop(request.request_id, None)
         self._budgeted.discard(request.request_id)
         if branch is not None:
             self.blocked.pop(request.request_id, None)
-            self._leave(request)
+            self._admission.leave(request)
             self._forks.release(request.request_id)
             self._remove(self._injection.stop(request))
             self._kept.release_children(request)
@@ -316,7 +315,7 @@ class HookScheduler(ReleaseScheduler):
             if self.driver.keeps_kv(branch):
                 self._kept.keep(branch)
             if branch.parent is None:
-                self._shares.end(branch)
+                self._admission.order.end(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
         if branch is not None and branch.ended_as in ("failed", "cancelled"):
@@ -373,7 +372,7 @@ class HookScheduler(ReleaseScheduler):
         if branch.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
             self._leave_queue(request)
         request.status = RequestStatus.PREEMPTED
-        self._leave(request)
+        self._admission.leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
             self._kept.release_settled(request)
@@ -409,11 +408,11 @@ class HookScheduler(ReleaseScheduler):
         del self.blocked[request.request_id]
         begin_session(request, params_after_join(branch))
         request.status = RequestStatus.WAITING
-        self._tree_queue.prepend_request(request)
+        self._admission.prepend_request(request)
         if injected is not None and injected.copies:
             for glue in reversed(self._injection.begin(branch, injected)):
                 self.requests[glue.request_id] = glue
-                self._tree_queue.prepend_request(glue)
+                self._admission.prepend_request(glue)
         else:
             self._kept.release_settled(request)
 
@@ -437,50 +436,15 @@ class HookScheduler(ReleaseScheduler):
     # Who gives up its row or its KV, and what is out of upstream's queues.
 
     def _make_room(self) -> None:
-        """Preempt children of the trees that have most of the slots, for those that have waited and have none."""
-        new = self.waiting.peek_request() if self.waiting and self.pause_state == PauseState.UNPAUSED else None
-        num_without_tree = len(self.requests) - len(self.branches) - len(self._injection.glue)
-        pool = self.kv_cache_manager.block_pool
-        self._slots.begin_step(new, self.max_num_running_reqs, num_without_tree, pool)
-        num_new = max(len(self.waiting) - len(self.deferred), 0)
-        num_free = self.max_num_running_reqs - len(self.running)
-        for victim in self._slots.victims(new, 0 if new is None else self._priority(new), num_new, num_free):
+        """Preempt children of the trees that have most of the rows, for those that have waited and have none."""
+        is_paused, num_rows = self.pause_state != PauseState.UNPAUSED, self.max_num_running_reqs
+        num_others = len(self.requests) - len(self.branches) - len(self._injection.glue)
+        num_free = num_rows - len(self.running)
+        for victim in self._admission.begin_step(is_paused, num_rows, num_free, num_others, len(self.deferred)):
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
             # If it goes on in this very step, the worker is to learn its tokens anew.
             self.prev_step_scheduled_req_ids.discard(victim.request_id)
-
-    def _choose_preempted(self, request: Request) -> None:
-        """Let upstream, which takes the last of ``running``, preempt a child of the tree of which most run."""
-        victim = None if self._has_priorities else self._slots.better_victim(self.running, request)
-        if victim is not None:
-            self.running.remove(victim)
-            self.running.append(victim)
-
-    def _leave(self, request: Request) -> None:
-        """Note that a sequence of a tree neither runs nor waits to be admitted."""
-        self._shares.stop(request)
-        self._shares.remove(request)
-
-    def _first_new(self) -> Key | None:
-        """What the new request that upstream would admit next competes with; None if it would admit none."""
-        if not self.waiting or self.pause_state != PauseState.UNPAUSED:
-            return None
-        new, shortage = self.waiting.peek_request(), self._slots.shortage
-        if shortage.is_lasting and not shortage.is_too_long:
-            return None
-        return self._priority(new), 0, 0, -1 if shortage.is_too_long else self._shares.num_arrived - len(self.waiting)
-
-    def _priority(self, request: Request) -> int:
-        return request.priority if self._has_priorities else 0
-
-    def _has_kv(self, request: Request) -> bool:
-        return bool(request.num_computed_tokens) or request.request_id in self._forks.children
-
-    def _branch_of(self, request: Request) -> V1Branch | None:
-        """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
-        glue = self._injection.glue.get(request.request_id)
-        return self.branches.get(request.request_id if glue is None else glue.owner.request_id)
 
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
@@ -488,7 +452,7 @@ class HookScheduler(ReleaseScheduler):
         is_last_resort = all(each is request for each in self.running)
         # New requests wait for long before they take KV that others would recompute.
         is_of_a_tree, is_running = self._is_of_a_tree(request), request.status == RequestStatus.RUNNING
-        may_evict = is_running or is_of_a_tree or self._slots.shortage.is_too_long
+        may_evict = is_running or is_of_a_tree or self._admission.shortage.is_too_long
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
         # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
@@ -551,6 +515,6 @@ class HookScheduler(ReleaseScheduler):
         """Raise an `IntegrityError` that lists all the counts, unless trees, queues and blocks add up."""
         self.trees.check_integrity()
         check_queues(self, self.blocked, self.trees)
-        check_shares(self._shares, self.running, self.branches)
+        check_shares(self._admission.order, self.running, self.branches)
         manager = self.kv_cache_manager
         check_blocks(manager, held_blocks(manager, self._forks, self._kept, self._injection.glue))

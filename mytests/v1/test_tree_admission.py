@@ -6,23 +6,28 @@ from typing import Any
 import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees
-from sequence_hooks.tree.fairness import TreeQueue
-from sequence_hooks.v1.core.tree_queue import TreeRequestQueue
+from sequence_hooks.v1.core.admission import TreeAdmission
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 
-class Queue(TreeRequestQueue):
+class Queue(TreeAdmission):
     """Requests are their own names, those of trees in capitals; a letter with a stroke is glue of the letter's."""
 
     def __init__(self, names: str) -> None:
-        self.trees: TreeQueue[Any] = TreeQueue(lambda name: 0)
-        plain, branches = Trees(), dict[str, Any]()
+        plain, self.by_name = Trees(), dict[Any, Any]()
         for name in "ABC":
-            branches[name] = branches[name + "'"] = plain.add_root(PlainSequence(name), LIMITS)
-            branches[name].sequence.request = name
-        super().__init__(FCFSRequestQueue(), self.trees, branches.get, lambda name: True, lambda: None)  # type: ignore[arg-type]
+            self.by_name[name] = self.by_name[name + "'"] = plain.add_root(PlainSequence(name), LIMITS)
+            self.by_name[name].sequence.request = name
+        nothing: Any = {}
+        super().__init__(FCFSRequestQueue(), FCFSRequestQueue(), nothing, nothing, nothing, nothing, False)
         for name in names:
             self.add_request(name)  # type: ignore[arg-type]
+
+    def _branch_of(self, request: Any) -> Any:
+        return self.by_name.get(request)
+
+    def _has_kv(self, request: Any) -> bool:
+        return True
 
 
 def names(queue: Queue) -> str:
@@ -62,6 +67,6 @@ def test_an_empty_queue_says_so() -> None:
 def test_who_has_been_admitted_runs_and_glue_does_not() -> None:
     """It runs for its owner, which counts."""
     queue: Any = Queue("A")
-    assert (queue.pop_request(), queue.trees.share_of("A").num_running) == ("A", 1)
+    assert (queue.pop_request(), queue.order.share_of("A").num_running) == ("A", 1)
     queue.add_request("A'")
-    assert (queue.pop_request(), queue.trees.share_of("A'")) == ("A'", None)
+    assert (queue.pop_request(), queue.order.share_of("A'")) == ("A'", None)

@@ -6,13 +6,13 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic
 
-from sequence_hooks.tree.share import Entry, Key, Share, T
+from sequence_hooks.admission.share import Entry, Key, Share, T
 
 LEAST_ENTRIES = 16
 """With so many there is nothing to be gained by dropping any."""
 
 
-class Contest(Generic[T]):
+class PriorityHeap(Generic[T]):
     """The trees of which something waits that may be admitted, by key and then by place.
 
     Args:
@@ -27,7 +27,7 @@ class Contest(Generic[T]):
         self._most_entries = LEAST_ENTRIES
         self._numbers = count()
 
-    def enter(self, share: Share[T]) -> None:
+    def push(self, share: Share[T]) -> None:
         """Let a tree compete with what it has now, if anything."""
         queue = share.next_queue
         if queue is None:
@@ -50,7 +50,7 @@ class Contest(Generic[T]):
                 return share
             else:
                 # The number of requests has changed since.
-                self.enter(share)
+                self.push(share)
         return None
 
     def in_order(self) -> list[Share[T]]:

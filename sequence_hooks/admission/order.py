@@ -1,45 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tree's sequence is admitted next: fair among requests, however many sequences each of them has.
-
-Each request has a *share* of the slots: all of them, divided by the number of requests. The least key goes first:
-
-    of a tree below its share  (priority, 0, 0, its turn)
-    of one at its share        (priority, how many of its sequences run, 0, its turn)
-    of a new request           (priority, 0, 0, how many arrived before it)
-
-Of trees with the same key, the one goes first whose sequence has waited for longer, after those that have begun and go
-on: what they hold is free again when they end.
-
-So trees that have begun go first within their shares, and beyond these only if no new request waits; then whoever has
-least. A turn lasts for as many children as the share has slots; then it is the turn of the requests that have arrived
-meanwhile. Nobody waits forever: turns come in order, and who runs ends, or is BLOCKED and counts no longer.
-
-A tree's own sequence goes before its children, which wait in spawn order. What was preempted, and needs room for all of
-its context, waits after these; among trees, too, so the third number of a tree's key is 1 if it has nothing else.
-
-Children may run for long, so a request that has waited for some steps at the head does not wait for their end: the
-newest child of the tree of which most run is preempted for it (`Patience`, `TreeQueue.most_crowded`). Where KV is
-short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
-
-Where KV is tight, the plug-in lets the oldest trees go before others (`sequence_hooks.tree.age`). Between trees and new
-requests nothing changes.
-"""
+"""The order in which the sequences of trees are admitted; `sequence_hooks.admission` says what it is."""
 
 from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, count
 from sys import maxsize
 from typing import Any, Generic
 
-from sequence_hooks.tree.age import OrderOfAge
+from sequence_hooks.admission.heap import PriorityHeap
+from sequence_hooks.admission.oldest import OldestFirst
+from sequence_hooks.admission.share import Key, Share, T
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.contest import Contest
-from sequence_hooks.tree.share import Key, Share, T
 
 LEAST_CHILDREN_PER_TURN = 2
-"""So many children a tree may begin in its turn, even if there are as many requests as slots."""
+"""So many children a tree may begin in its turn, even if there are as many requests as rows."""
 
 
-class TreeQueue(Generic[T]):
+class AdmissionOrder(Generic[T]):
     """The waiting sequences of all trees, and which of theirs run. Everything but iteration takes O(log trees).
 
     A request that no hook has touched has no branch, and is a tree of its own.
@@ -52,8 +28,8 @@ class TreeQueue(Generic[T]):
         self.num_arrived = 0
         """How many requests have arrived so far."""
 
-        self.num_slots_each = 1
-        """The share of each request, at least one slot."""
+        self.num_rows_each = 1
+        """The share of each request, at least one row."""
 
         self._priority = priority
         self._shares: dict[Hashable, Share[T]] = {}
@@ -64,8 +40,8 @@ class TreeQueue(Generic[T]):
         self._crowded: dict[Share[T], None] = {}
         """Those of which more than one sequence runs."""
 
-        self._ages = OrderOfAge[T]()
-        self._contest = Contest(self._next_key)
+        self._oldest = OldestFirst[T]()
+        self._heap = PriorityHeap(self._next_key)
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -90,22 +66,22 @@ class TreeQueue(Generic[T]):
         """The sequences of trees that run."""
         return iter(self._runs_in)
 
-    def divide(self, num_slots: int, num_others: int) -> None:
-        """Divide the slots among trees and ``num_others`` requests."""
-        self._give_each(max(1, num_slots // max(1, len(self._shares) + num_others)))
+    def divide(self, num_rows: int, num_others: int) -> None:
+        """Divide the rows among trees and ``num_others`` requests."""
+        self._give_each(max(1, num_rows // max(1, len(self._shares) + num_others)))
 
     def suspend_shares(self) -> None:
-        """Let trees go first whatever they have, and without turns, until slots are divided anew."""
+        """Let trees go first whatever they have, and without turns, until rows are divided anew."""
         self._give_each(maxsize)
 
-    def go_by_age(self, num_slots: int) -> None:
+    def go_by_age(self, num_rows: int) -> None:
         """Begin a step in which KV is tight: the oldest trees go first."""
-        if self._ages.begin_step(num_slots, len(self._shares)):
+        if self._oldest.begin_step(num_rows, len(self._shares)):
             self._enter_all()
 
     def go_by_share(self) -> None:
         """Begin any other step."""
-        if self._ages.end():
+        if self._oldest.end():
             self._enter_all()
 
     def begin(self, branch: Branch[Any], item: T) -> None:
@@ -152,7 +128,7 @@ class TreeQueue(Generic[T]):
         if is_child:
             share.num_running_children += 1
             share.num_in_turn += 1
-            if share.num_in_turn >= max(LEAST_CHILDREN_PER_TURN, self.num_slots_each):
+            if share.num_in_turn >= max(LEAST_CHILDREN_PER_TURN, self.num_rows_each):
                 share.num_in_turn, share.turn = 0, self.num_arrived
         self._count(share)
 
@@ -173,12 +149,12 @@ class TreeQueue(Generic[T]):
 
     def first(self) -> Share[T] | None:
         """The tree whose `Share.head` goes before those of all others; None if nothing may be admitted."""
-        return self._contest.first()
+        return self._heap.first()
 
     def heads(self) -> Iterator[T]:
         """Of each tree what may be admitted next, in the order of trees."""
         self._enter_all()
-        return (head for share in self._contest.in_order() if (head := share.head) is not None)
+        return (head for share in self._heap.in_order() if (head := share.head) is not None)
 
     def goes_before(self, request: Key | None) -> bool:
         """Whether a tree goes before a new ``request``, or before none at all.
@@ -203,8 +179,8 @@ class TreeQueue(Generic[T]):
 
     def starving(self) -> Share[T] | None:
         """The first tree, if none of its sequences runs; where KV is tight, if none has run for long."""
-        if self._ages.num_slots_each is not None:
-            return self._ages.overdue
+        if self._oldest.num_rows_each is not None:
+            return self._oldest.overdue
         first = self.first()
         return None if first is None or first.num_running else first
 
@@ -212,18 +188,18 @@ class TreeQueue(Generic[T]):
         """The tree of a sequence that runs."""
         return self._runs_in.get(item)
 
-    def most_crowded(self, priority: int, num_slots: int) -> Share[T] | None:
-        """The tree of which most sequences run, if they are more than ``num_slots``, and more than one.
+    def most_crowded(self, priority: int, num_rows: int) -> Share[T] | None:
+        """The tree of which most sequences run, if they are more than ``num_rows``, and more than one.
 
         Args:
             priority: It must not be more urgent than this.
         """
         shares = (share for share in self._crowded if share.priority >= priority)
         most = max(shares, key=lambda share: share.num_running, default=None)
-        return None if most is None or most.num_running <= num_slots else most
+        return None if most is None or most.num_running <= num_rows else most
 
-    def _give_each(self, num_slots: int) -> None:
-        has_turns, self.num_slots_each = self._has_turns, num_slots
+    def _give_each(self, num_rows: int) -> None:
+        has_turns, self.num_rows_each = self._has_turns, num_rows
         if self._has_turns != has_turns:
             self._enter_all()
 
@@ -232,12 +208,12 @@ class TreeQueue(Generic[T]):
             self._enter(share)
 
     def _enter(self, share: Share[T]) -> None:
-        self._contest.enter(share)
-        self._ages.note(share)
+        self._heap.push(share)
+        self._oldest.note(share)
 
     @property
     def _has_turns(self) -> bool:
-        return self.num_slots_each < maxsize
+        return self.num_rows_each < maxsize
 
     def _begin_again(self, branch: Branch[Any] | None, item: T) -> Share[T]:
         share = self._share_of(branch, item)
@@ -278,13 +254,13 @@ class TreeQueue(Generic[T]):
     def _next_key(self, share: Share[T]) -> Key:
         queue = share.next_queue
         has_kv = queue is share.own or queue is share.children
-        if self._ages.num_slots_each is not None:
-            return self._ages.key_of(share, has_kv=has_kv)
+        if self._oldest.num_rows_each is not None:
+            return self._oldest.key_of(share, has_kv=has_kv)
         priority, num_running, _, turn = self._key_of(share, _has_own_next(share))
         return priority, num_running, int(not has_kv), turn
 
     def _key_of(self, share: Share[T], is_own: bool) -> Key:
-        num_running = share.num_running if share.num_running >= self.num_slots_each else 0
+        num_running = share.num_running if share.num_running >= self.num_rows_each else 0
         # What a tree's own sequence does next ends the tree, and does not begin more of it.
         turn = share.turn if self._has_turns and not is_own else 0
         return share.priority, num_running, 0, turn

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a request waits before others make room for it."""
+
+from collections.abc import Hashable
+
+STEPS_OF_PATIENCE = 4
+"""For how many steps a request waits for a row to become free by itself."""
+
+STEPS_OF_PATIENCE_FOR_KV = 64
+"""The same where KV is short, and for how long that counts after it was."""
+
+
+class Patience:
+    """Whether the request at the head has waited for long enough to take the row, or the KV, of another one's child.
+
+    Args:
+        num_steps: How long is long enough.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        self._needed = num_steps
+        self._head: Hashable | None = None
+        self._num_steps = 0
+
+    def is_over(self, head: Hashable) -> bool:
+        """To be asked once in each step.
+
+        Args:
+            head: Who is the first to wait for a row or for KV, the same object each time; None if nobody does.
+        """
+        if head is None or head is not self._head:
+            self._head, self._num_steps = head, 0
+            return False
+        self._num_steps += 1
+        return self._num_steps >= self._needed
+
+
+class Shortage:
+    """Whether KV has been short lately: then trees that have begun come first, as they would compute again what they
+    give up, and new requests have more patience."""
+
+    def __init__(self) -> None:
+        self.is_lasting = False
+        self.is_too_long = False
+        """Whether a new request has waited for long enough, and takes what it lacks."""
+
+        self._num_steps_left = 0
+        self._patience = Patience(STEPS_OF_PATIENCE_FOR_KV)
+
+    def note(self) -> None:
+        """Note that there were too few blocks for somebody."""
+        self._num_steps_left = STEPS_OF_PATIENCE_FOR_KV
+
+    def begin_step(self, new: Hashable) -> None:
+        """Begin a step.
+
+        Args:
+            new: The new request at the head; None if there is none.
+        """
+        self.is_lasting = self._num_steps_left > 0
+        self._num_steps_left -= self.is_lasting
+        self.is_too_long = self._patience.is_over(new if self.is_lasting else None)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queue from which upstream admits the sequences of trees, and how they make room for other requests.
+
+Upstream asks it before its own queue of new requests, and goes on to those when it is empty. It says that it is empty
+as soon as a new request goes before all that wait in it; upstream's loop asks again for each request that it admits.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from sequence_hooks.admission.order import AdmissionOrder
+from sequence_hooks.admission.policy import AdmissionPolicy
+from sequence_hooks.admission.share import Key, Share
+from sequence_hooks.v1.core.injection import Glue
+from sequence_hooks.v1.core.sequence import V1Branch
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import Request, RequestStatus
+
+
+class TreeAdmission(RequestQueue):
+    """The waiting sequences of trees, and before them what upstream itself keeps in this place.
+
+    Args:
+        others: Upstream's own queue, for requests that have no tree.
+        new: Upstream's queue of new requests.
+        branches: By request, those of trees.
+        glue: By request, glue and its owners.
+        forked: The requests that share KV which they have not got yet.
+        has_priorities: Whether upstream's scheduler has an order of priority.
+    """
+
+    def __init__(
+        self,
+        others: RequestQueue,
+        new: RequestQueue,
+        branches: Mapping[str, V1Branch],
+        glue: Mapping[str, Glue],
+        forked: Collection[str],
+        pool: BlockPool,
+        has_priorities: bool,
+    ) -> None:
+        self.others = others
+        self._new, self._branches, self._glue, self._forked, self._pool = new, branches, glue, forked, pool
+        self._has_priorities = has_priorities
+        self.order = AdmissionOrder[Request](self._priority)
+        self._policy = AdmissionPolicy(self.order, goes_by_age=True)
+        self.shortage = self._policy.shortage
+        self._is_paused = False
+
+    def begin_step(
+        self, is_paused: bool, num_rows: int, num_free: int, num_others: int, num_deferred: int
+    ) -> Iterator[Request]:
+        """Divide the rows for a step.
+
+        Args:
+            is_paused: Whether upstream admits no new request.
+            num_rows: How many sequences may run.
+            num_free: How many more than now.
+            num_others: How many requests have no tree.
+            num_deferred: How many new requests wait for something else than a row.
+
+        Returns:
+            The children to preempt before the step, each chosen when those before it have been preempted.
+        """
+        self._is_paused = is_paused
+        new = self._next_new
+        is_tight = 2 * self._pool.get_num_free_blocks() < self._pool.num_gpu_blocks
+        self._policy.begin_step(new, num_rows, num_others, is_tight)
+        num_new = max(len(self._new) - num_deferred, 0)
+        return self._policy.victims(new, 0 if new is None else self._priority(new), num_new, num_free)
+
+    def begin_tree(self, branch: V1Branch, request: Request) -> None:
+        """Let the tree of a request be known, which runs, or was preempted while its hook token was in flight."""
+        if request.status == RequestStatus.RUNNING:
+            self.order.start(branch, request)
+        else:
+            self.take_from_new(request)
+
+    def take_from_new(self, request: Request) -> None:
+        """Let a sequence of a tree, which upstream has preempted, wait here."""
+        self._new.remove_request(request)
+        self.prepend_request(request)
+
+    def leave(self, request: Request) -> None:
+        """Note that a sequence of a tree neither runs nor waits to be admitted."""
+        self.order.stop(request)
+        self.order.remove(request)
+
+    def better_victim(self, running: Sequence[Request], request: Request) -> Request | None:
+        """Who is to be preempted instead of the last of those ``running``; None if that one, as upstream has it."""
+        return None if self._has_priorities else self._policy.better_victim(running, request)
+
+    def __bool__(self) -> bool:
+        """Whether upstream is to admit from this queue next."""
+        return bool(self.others) or self.order.goes_before(self._key_of_new)
+
+    def __len__(self) -> int:
+        return len(self.others) + len(self.order)
+
+    def __iter__(self) -> Iterator[Request]:
+        return chain(self.others, self.order)
+
+    def peek_request(self) -> Request:
+        return self.others.peek_request() if self.others else self._head()
+
+    def pop_request(self) -> Request:
+        if self.others:
+            return self.others.pop_request()
+        request = self._head()
+        branch = self._branch_of(request)
+        if branch is not None and branch.sequence.request is request:
+            self.order.start(branch, request)
+        else:
+            # Glue runs for its owner.
+            self.order.remove(request)
+        return request
+
+    def add_request(self, request: Request) -> None:
+        branch = self._branch_of(request)
+        if branch is None:
+            self.others.add_request(request)
+        else:
+            self.order.append(branch, request)
+
+    def prepend_request(self, request: Request) -> None:
+        branch = self._branch_of(request)
+        if branch is None:
+            self.others.prepend_request(request)
+        elif self._has_kv(request):
+            self.order.appendleft(branch, request)
+        else:
+            self.order.put_back(branch, request)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """As upstream, in reverse order."""
+        for request in requests:
+            self.prepend_request(request)
+
+    def remove_request(self, request: Request) -> None:
+        if request in self.order:
+            self.order.remove(request)
+        else:
+            self.others.remove_request(request)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        left = []
+        for request in requests:
+            if request in self.order:
+                self.order.remove(request)
+            else:
+                left.append(request)
+        if left and self.others:
+            self.others.remove_requests(left)
+
+    @property
+    def _next_new(self) -> Request | None:
+        """The new request that upstream would admit next; None if it would admit none."""
+        return self._new.peek_request() if self._new and not self._is_paused else None
+
+    @property
+    def _key_of_new(self) -> Key | None:
+        """What it competes with; None if trees go first."""
+        new, shortage = self._next_new, self.shortage
+        if new is None or (shortage.is_lasting and not shortage.is_too_long):
+            return None
+        return self._priority(new), 0, 0, -1 if shortage.is_too_long else self.order.num_arrived - len(self._new)
+
+    def _priority(self, request: Request) -> int:
+        return request.priority if self._has_priorities else 0
+
+    def _has_kv(self, request: Request) -> bool:
+        return bool(request.num_computed_tokens) or request.request_id in self._forked
+
+    def _branch_of(self, request: Request) -> V1Branch | None:
+        """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
+        glue = self._glue.get(request.request_id)
+        return self._branches.get(request.request_id if glue is None else glue.owner.request_id)
+
+    def _head(self) -> Request:
+        first: Share[Request] | None = self.order.first()
+        head = None if first is None else first.head
+        if head is None:
+            raise IndexError("no sequence of a tree may be admitted")
+        return head
