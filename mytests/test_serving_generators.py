@@ -27,7 +27,7 @@ from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
 from vllm.entrypoints.openai.serving_completion import OpenAIServingCompletion
 from vllm.entrypoints.openai.serving_engine import OpenAIServing
 from vllm.entrypoints.openai.serving_models import BaseModelPath, OpenAIServingModels
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 RESULT = output(completion(0, Segment(0, 2, "sampled")), deltas=(DELTA,))
 WAITS = output(completion(), waiting=(WAITING,))
@@ -133,14 +133,17 @@ class TestOutlines:
     MESSAGES = ({"role": "user", "content": "why?"},)
 
     def created(self, monkeypatch: pytest.MonkeyPatch, hooks: SpecialKwargs | None, **fields: Any) -> Any:
-        """The request that upstream gets, or an error."""
+        """The first request that upstream gets, or an error."""
+        seen = []
 
         async def create(serving: Any, request: Any) -> Any:
+            seen.append(request)
             return request
 
         monkeypatch.setattr(OpenAIServingChat.__bases__[0], "create_chat_completion", create)
         request = ChatCompletionRequest(messages=list(self.MESSAGES), **fields)
-        return asyncio.run(serving_of(OpenAIServingChat, Client(hooks)).create_chat_completion(request))
+        found = asyncio.run(serving_of(OpenAIServingChat, Client(hooks)).create_chat_completion(request))
+        return seen[0] if seen else found
 
     def test_it_is_told_where_the_engine_is_called(self) -> None:
         """Under an id of its own; other requests go as they are."""
@@ -149,8 +152,9 @@ class TestOutlines:
             async def get_tokenizer(self) -> Any:
                 return TOKENIZER
 
-        async def generate(name: str) -> AsyncIterator[Any]:
+        async def generate(params: SamplingParams, name: str) -> AsyncIterator[Any]:
             names.append(name)
+            assert params.output_kind == (RequestOutputKind.DELTA if "-" in name else RequestOutputKind.CUMULATIVE)
             fields = {"index": 0, "text": "1. a\n", "token_ids": [1], "logprobs": None, "finish_reason": "length"}
             completion = SimpleNamespace(**fields, segments=())
             yield SimpleNamespace(outputs=[completion], prompt_token_ids=[2], finished=True)

@@ -82,7 +82,8 @@ async def _measured(model: str) -> str:
     from benchmarks.language.in_process import InProcess
 
     fields = {"protocol": "skeleton"}
-    caller = InProcess(model, fields, dtype="float32", max_model_len=MAX_MODEL_LEN, disable_log_stats=True)
+    options = {"dtype": "float32", "max_model_len": MAX_MODEL_LEN, "gpu_memory_utilization": 0.4}
+    caller = InProcess(model, fields, disable_log_stats=True, **options)
     found = {}
     for system in (None, SYSTEM):
         for way, prompt in WAYS.items():

@@ -3,6 +3,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
 from typing import Any, Protocol
 
 from sequence_hooks.config import SpecialKwargs
@@ -103,11 +105,16 @@ class Prompts:
     def __init__(self, tokenizer: Any, special_kwargs: SpecialKwargs) -> None:
         self._tokenizer, self._special_kwargs = tokenizer, special_kwargs
 
-    @property
+    @cached_property
     def before(self) -> Wanted:
         """A request that leaves in the prefix cache what all have in common: the examples of an outline, if any."""
         asks = self.outline if self._special_kwargs.protocol == "skeleton" else self.tagged
         return replace(asks("What is new?"), max_tokens=1)
+
+    def num_prefilled(self, wanted: Wanted) -> int:
+        """How much of a prompt `before` has not left in the prefix cache, at best."""
+        pairs = zip(wanted.prompt, self.before.prompt, strict=False)
+        return len(wanted.prompt) - sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def plain(self, question: str, num_tokens: int) -> Wanted:
         """A request for an answer of so many tokens."""

@@ -27,6 +27,8 @@ class Outcome:
     """Of the text that a reader gets."""
 
     num_prompt: int
+    """Tokens of the prompt that have to be prefilled."""
+
     num_outline: int = 0
     num_prefix: int = 0
     """Tokens that ask for the points, and begin their expansions."""
@@ -70,19 +72,19 @@ async def client(caller: Caller, prompts: Prompts, question: str, num_tokens: in
     starts = (len(outline.token_ids),) * len(found)
     expansions = tuple(each.token_ids for each in found)
     whole = Answered(text, first, first, len(outline.token_ids), num_prefix, starts, expansions)
-    return _outcome(question, "client", start, whole, len(wanted.prompt))
+    return _outcome(question, "client", start, whole, prompts.num_prefilled(wanted))
 
 
 async def sequence(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
     """One ordinary request for as many tokens."""
     wanted, start = prompts.plain(question, num_tokens), time.perf_counter()
-    return _outcome(question, "sequence", start, await caller.call(wanted), len(wanted.prompt))
+    return _outcome(question, "sequence", start, await caller.call(wanted), prompts.num_prefilled(wanted))
 
 
 async def trained(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
     """One request to a model that was trained to fork."""
     wanted, start = prompts.forking(question), time.perf_counter()
-    return _outcome(question, "trained", start, await caller.call(wanted), len(wanted.prompt))
+    return _outcome(question, "trained", start, await caller.call(wanted), prompts.num_prefilled(wanted))
 
 
 async def tagging_client(caller: Caller, prompts: Prompts, question: str, num_tokens: int) -> Outcome:
@@ -108,7 +110,7 @@ async def tagging_client(caller: Caller, prompts: Prompts, question: str, num_to
         expansions,
         len(rest.token_ids),
     )
-    return _outcome(question, "client", start, whole, len(wanted.prompt))
+    return _outcome(question, "client", start, whole, prompts.num_prefilled(wanted))
 
 
 Way = Callable[[Caller, Prompts, str, int], Awaitable[Outcome]]
@@ -121,7 +123,7 @@ TRAINED: tuple[Way, ...] = (trained, tagging_client, sequence)
 async def _forked(caller: Caller, prompts: Prompts, question: str, way: str) -> Outcome:
     wanted, start = prompts.outlined(question), time.perf_counter()
     found = await caller.call(wanted)
-    return _outcome(question, way, start, found, len(wanted.prompt))
+    return _outcome(question, way, start, found, prompts.num_prefilled(wanted))
 
 
 def _outcome(question: str, way: str, start: float, found: Answered, num_prompt: int) -> Outcome:
