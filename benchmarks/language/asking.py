@@ -82,9 +82,9 @@ async def _measured(model: str) -> str:
     from benchmarks.language.in_process import InProcess
 
     fields = {"protocol": "skeleton"}
-    options = {"dtype": "float32", "max_model_len": MAX_MODEL_LEN, "gpu_memory_utilization": 0.4}
+    options: dict[str, Any] = {"dtype": "float32", "max_model_len": MAX_MODEL_LEN, "gpu_memory_utilization": 0.4}
     caller = InProcess(model, fields, disable_log_stats=True, **options)
-    found = {}
+    found: dict[tuple[str, str | None], Sequence[Begun]] = {}
     for system in (None, SYSTEM):
         for way, prompt in WAYS.items():
             asked = [(kind, _wanted(caller.tokenizer, prompt, system, question)) for kind, question in questions()]
@@ -145,3 +145,7 @@ def table(found: dict[tuple[str, str | None], Sequence[Begun]]) -> str:
 
 def _figures(outlines: Sequence[Begun]) -> list[list[int]]:
     return [[each.num_points for each in outlines], [each.num_tokens for each in outlines]]
+
+
+if __name__ == "__main__":
+    main()

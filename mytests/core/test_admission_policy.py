@@ -152,11 +152,11 @@ class TestBetterVictim:
     def test_it_is_the_last_of_the_most_crowded_tree(self, running: str, victim: str | None) -> None:
         """Instead of the last one, if fewer run beside that."""
         trees: Any = Trees(*running.split("x"))
-        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(list(running), running[0])  # type: ignore[arg-type]
+        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(list(running), running[0])
         assert found == victim
 
     def test_what_is_scheduled_stays(self) -> None:
         """Only what comes after the one in need is not scheduled yet."""
         trees: Any = Trees("ABC")
-        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(["A", "B", "C", "x"], "x")  # type: ignore[arg-type, list-item]
+        found: Any = AdmissionPolicy(trees, goes_by_age=True).better_victim(["A", "B", "C", "x"], "x")
         assert found is None
