@@ -62,7 +62,7 @@ def save_model(notation: Notation, folder: Path) -> str:
     """Save a small random model with the notation's tokenizer; returns the folder."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=len(notation.tokenizer), max_position_embeddings=4096, eos_token_id=1, **sizes)
+    config = LlamaConfig(vocab_size=len(notation.tokenizer), max_position_embeddings=1024, eos_token_id=1, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
     notation.tokenizer.save_pretrained(folder)
     return str(folder)

@@ -22,7 +22,7 @@ from benchmarks.language.repetition import distinct, num_alike
 from benchmarks.language.requests import Answered, Prompts, Wanted
 from benchmarks.language.ways import AT_THE_MARK, TRAINED, UNTRAINED, Outcome
 from mytests.rules.notations import SKELETON
-from mytests.server.published import save_model
+from mytests.server.bigrams import save_bigrams
 from sequence_hooks.config import SpecialKwargs
 
 FIELDS: dict[str, Any] = {"protocol": "skeleton", "max_children": 2}
@@ -342,10 +342,11 @@ class TestHttp:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real engine of a random model, in this process."""
+    """A real engine, in this process, of a model that writes an outline of short lines."""
     from benchmarks.language.in_process import InProcess
 
-    model = save_model(SKELETON, tmp_path_factory.mktemp("language") / "model")
+    following = {"1": ["."], "2": ["."], ".": [" "], " ": ["a"], "a": ["b"], "b": ["\n"], "\n": ["2", "#"]}
+    model = save_bigrams(SKELETON, tmp_path_factory.mktemp("language") / "model", following)
     children = {"max_tokens": 6, "stop": ["###"]}
     fields = {**FIELDS, "child_sampling_params": children}
     with pytest.MonkeyPatch.context() as patch:
@@ -363,7 +364,8 @@ def test_an_engine_answers_in_all_ways(engine: Any) -> None:
     assert (forked.num_prefix, forked.lengths) == (asked.num_prefix, asked.lengths)
     # After the last of its points it needs no mark.
     assert asked.num_outline - forked.num_outline == len(SKELETON.ids("###"))
-    assert len(forked.lengths) == 2 and alone.num_tokens == forked.num_tokens
+    # Both of its points say the same.
+    assert len(forked.lengths) == 1 and alone.num_tokens == forked.num_tokens
     assert all(0 < each.first <= each.seconds for each in (forked, asked, alone))
     assert all(each.num_computed > 0 for each in groups)
     assert "### 1 at once" in write_page(groups, TOLD)

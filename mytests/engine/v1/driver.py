@@ -138,7 +138,7 @@ class V1Driver(Driver):
     def watch(self, watcher: Watcher) -> None:
         """See `Driver.watch`; here KV is given up as a whole."""
         scheduler: Any = self.scheduler
-        scheduler.branches = scheduler._injection._branches = branches = _Branches()
+        scheduler.branches = scheduler._injection._branches = scheduler._admission._branches = branches = _Branches()
         caches = _caches(self.runner)
         evict, find, free = scheduler._evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
         allocate, block = scheduler.allocate_injected, scheduler.block_sequence
