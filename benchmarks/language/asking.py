@@ -25,7 +25,8 @@ from sequence_hooks.protocols.outlines import points_in
 INTRODUCTION = """# How a model is asked for an outline
 
 Made by `python -m benchmarks.language.asking MODEL`, {when}, with
-{model}, in float32, greedy, and without any grammar. It says which of 100 questions are answered by an outline ([skeleton.md](../skeleton.md)): the 50 of
+{model}, in float32, greedy, and without any grammar. It says which of 100
+questions are answered by an outline ([skeleton.md](../skeleton.md)): the 50 of
 [the benchmark](benchmarks-language.md), which want several points, and 50 others in three languages, with and without a
 system prompt. An outline begins with `1. ` and has nothing but numbered lines; it is whole if it ends with `###` within
 {longest} tokens. Points that say the same count once.
