@@ -318,6 +318,11 @@ def responding(served: Server, model: str = ALIAS, **fields: Any) -> Any:
     return served.client.responses.create(model=served.model + model, **given)
 
 
+def num_tokens(response: Any) -> tuple[int, int]:
+    """Of the prompt and of the answer. How many the prefix cache had depends on what was asked before."""
+    return response.usage.input_tokens, response.usage.output_tokens
+
+
 @pytest.mark.skipif(not HAS_MESSAGES, reason="this server has no responses")
 class TestResponses:
     def test_they_have_outlines(self, served: Server) -> None:
@@ -336,12 +341,12 @@ class TestResponses:
         fields: dict[str, Any] = {"logit_bias": bias, "max_output_tokens": 200}
         whole = responding(served, **fields)
         assert whole.output_text == ("z" * 200 if bias else WRITTEN)
-        assert not bias or (responding(served, "", **fields).usage == whole.usage)
+        assert not bias or num_tokens(responding(served, "", **fields)) == num_tokens(whole)
         events = list(responding(served, stream=True, **fields))
         assert "".join(each.delta for each in events if each.type == "response.output_text.delta") == whole.output_text
         assert [each.sequence_number for each in events] == [*range(len(events))]
         assert [each.type for each in events].count("response.created") == 1
-        assert events[-1].response.usage == whole.usage
+        assert num_tokens(events[-1].response) == num_tokens(whole)
 
     @pytest.mark.parametrize(
         ("fields", "message"),
