@@ -9,6 +9,7 @@ import pytest
 from sequence_hooks.serving.outlines.requests import regexes
 from vllm.config import SpecialKwargs
 from vllm.engine import outlines
+from vllm.engine.multiprocessing import engine as multiprocessing
 from vllm.engine.outlines import compile_grammars
 
 SKELETON = SpecialKwargs(protocol="skeleton", max_children=3)
@@ -70,3 +71,13 @@ def test_other_hooks_have_none(compiled: list[str]) -> None:
     compile_grammars(engine(None))
     compile_grammars(engine(SpecialKwargs(promise_token_id=1)))
     assert compiled == []
+
+
+def test_an_engine_in_a_process_of_its_own_has_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It serves the same requests."""
+    engines: list[str] = []
+    upstream = multiprocessing.MQLLMEngine.__bases__[0]
+    monkeypatch.setattr(upstream, "__init__", lambda self, *args: setattr(self, "engine", args[0]))
+    monkeypatch.setattr(multiprocessing, "compile_grammars", engines.append)
+    multiprocessing.MQLLMEngine("an engine")
+    assert engines == ["an engine"]

@@ -8,8 +8,8 @@ from itertools import takewhile
 from typing import Any, Protocol
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.config.outline_prompt import TRIGGER
 from sequence_hooks.handlers import TokenEvent
-from sequence_hooks.protocols.outlines import TRIGGER
 from sequence_hooks.protocols.skeleton import Skeleton
 from sequence_hooks.serving.outlines.forms import Chat
 from sequence_hooks.serving.outlines.requests import asking

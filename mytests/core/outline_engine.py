@@ -9,8 +9,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from sequence_hooks.config.outline_prompt import TRIGGER
 from sequence_hooks.handlers import TokenEvent, UnjoinedChild
-from sequence_hooks.protocols.outlines import TRIGGER, numbered
+from sequence_hooks.protocols.outlines import numbered
 from sequence_hooks.protocols.skeleton import Skeleton
 from sequence_hooks.results import ChildDelta, ChildOutput, Segment, TreeTokens
 from sequence_hooks.serving.outlines.answer import Engine

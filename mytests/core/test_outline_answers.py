@@ -25,7 +25,8 @@ from mytests.core.outline_engine import (
     results,
     text_of,
 )
-from sequence_hooks.protocols.outlines import TRIGGER, checked_outline
+from sequence_hooks.config.outline_prompt import TRIGGER
+from sequence_hooks.protocols.outlines import checked_outline
 from sequence_hooks.serving.outlines.answer import Asked, NoOutline, OutlineAnswer
 from sequence_hooks.serving.outlines.tape import Stops, Tape
 

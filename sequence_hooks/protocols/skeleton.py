@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from sequence_hooks.config.outline_prompt import TRIGGER
 from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.chat_turns import turn_of
 from sequence_hooks.protocols.outlines import (
     MAX_CHARACTERS,
-    TRIGGER,
     break_after,
     expansion_ids,
     heading,

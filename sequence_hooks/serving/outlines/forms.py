@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests that can ask for an outline, by the routes they come to: what each has where, and how it is asked."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sequence_hooks.config.messages import abbreviated
 
 
-class Form:
+class Form(ABC):
     """What all of them have in common.
 
     Args:
@@ -20,9 +21,9 @@ class Form:
         self.request = request
 
     @property
+    @abstractmethod
     def max_tokens(self) -> int | None:
         """How long the answer may be, as far as the request says."""
-        raise NotImplementedError
 
     @property
     def thinks_by(self) -> str | None:
@@ -31,22 +32,22 @@ class Form:
         return "chat_template_kwargs has enable_thinking" if kwargs.get("enable_thinking") else None
 
     @property
+    @abstractmethod
     def format(self) -> str | None:
         """The form that its answer has to have."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def messages(self) -> list[Any]:
         """The conversation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def say(self, messages: list[Any]) -> None:
         """Let it have this conversation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin_with(self, text: str) -> None:
         """Let the answer begin with this text."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Raise a `ValueError` for what an outline cannot have beside it."""
