@@ -48,6 +48,8 @@ def made_by(backend: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def make(params: Any, *others: Any) -> Any:
         asked.append(params.regex)
+        if backend == "xgrammar, out of time":
+            raise ValueError
         return Processor() if params.backend == "xgrammar" else None
 
     monkeypatch.setattr(outlines, "get_local_guided_decoding_logits_processor", make)
@@ -64,6 +66,11 @@ def test_another_backend_has_tried_it(compiled: list[str], monkeypatch: pytest.M
     """It compiles what a request needs when it makes its processor."""
     assert made_by("guidance", monkeypatch) == regexes(SKELETON)
     assert compiled == []
+
+
+def test_a_grammar_that_cannot_be_compiled_ends_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for it is told."""
+    assert made_by("xgrammar, out of time", monkeypatch) == regexes(SKELETON)
 
 
 def test_other_hooks_have_none(compiled: list[str]) -> None:

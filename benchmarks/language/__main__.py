@@ -29,10 +29,9 @@ from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.requests import Prompts
 from benchmarks.language.ways import AT_THE_MARK, TRAINED, UNTRAINED, Way
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.outline_prompt import TRIGGER
+from sequence_hooks.config.outline_prompt import HANDLER, TRIGGER
 
 MAX_MODEL_LEN = 2048
-HANDLER = "sequence_hooks.protocols.skeleton.handler"
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "2"}
 
 

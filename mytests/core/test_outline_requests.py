@@ -296,6 +296,7 @@ class TestOperator:
             ({"exampels": []}, "it has 'exampels'; give an object with some of examples, outline"),
             ([], "it has []; give an object"),
             ({"outline": " "}, "its outline is ' '; give a text"),
+            ({"always": "\ud800"}, r"its always is '\ud800'; give a text that can be encoded"),
             ({"examples": [{"question": "a"}]}, "its examples are [{'question': 'a'}]; give a list of objects"),
             ({"examples": ["a"]}, "its examples are ['a']; give a list"),
             ({"examples": [{"question": "a", "answer": 5}]}, "its answer of an example is 5; give a text"),
@@ -317,6 +318,13 @@ class TestOperator:
         """And JSON."""
         with pytest.raises(ValueError, match=f"outline_prompt is .*{message}"):
             hooks(outline_prompt=path)
+
+    @pytest.mark.parametrize("field", ["outline_prompt", "max_outlines"])
+    def test_other_hooks_have_no_outlines(self, tmp_path: Path, field: str) -> None:
+        """Who expects them is told."""
+        given = {"outline_prompt": written(tmp_path, {}), "max_outlines": 3}
+        with pytest.raises(ValueError, match=rf"{field} is .*; leave it out, or set protocol='skeleton'"):
+            SpecialKwargs(promise_token_id=1, **{field: given[field]})  # type: ignore[arg-type]
 
     def test_so_many_are_answered_by_outline_at_once(self) -> None:
         """One more is answered without, unless it has to have one; and one that has ended makes room."""
@@ -436,10 +444,14 @@ class TestAnswered:
         assert asking_.answer.has_ended
 
     @pytest.mark.parametrize("refusal", ["an error", ValueError("too long")])
-    def test_what_is_refused_with_its_examples_is_answered_without(self, asking_: Asking, refusal: Any) -> None:
-        """It may be too long with them; but not if it has to be an outline."""
+    def test_what_is_refused_with_its_examples_is_answered_without(
+        self, asking_: Asking, refusal: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It may be too long with them, which the log says; but not if it has to be an outline."""
         self.was_asked = False
-        assert answer_of(asking_, refusal, "plain") == ("plain", [asking_.request, asking_.plain])
+        with caplog.at_level("INFO", "vllm.sequence_hooks.outlines"):
+            assert answer_of(asking_, refusal, "plain") == ("plain", [asking_.request, asking_.plain])
+        assert f"refused with its examples: {refusal}" in caplog.text
         must = asked(Request(skeleton="always"))
         assert must is not None
         if isinstance(refusal, Exception):

@@ -26,6 +26,7 @@ from sequence_hooks.config.choices import (
     TriggerBy,
     UnjoinedAtEnd,
 )
+from sequence_hooks.config.outline_prompt import HANDLER
 from sequence_hooks.config.presets import missing_field
 from sequence_hooks.config.qualified_names import load
 
@@ -67,6 +68,9 @@ def check_fields(given: Any) -> None:
     check_overrides(given, "child_sampling_params")
     check_record_to(given)
     check_outline_prompt(given)
+    for name in ("outline_prompt", "max_outlines"):
+        if getattr(given, name) is not None and HANDLER not in dict(given.named_handlers).values():
+            raise_for_field(given, name, "leave it out, or set protocol='skeleton', which has outlines")
     check_switch(given, "live_page")
     check_switch(given, "hooks_on_request")
     if given.children_per_promise > given.max_children:

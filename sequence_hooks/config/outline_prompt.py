@@ -9,6 +9,9 @@ from typing import Any
 
 from sequence_hooks.config.messages import abbreviated, abbreviated_error
 
+HANDLER = "sequence_hooks.protocols.skeleton.handler"
+"""What expands outlines."""
+
 TRIGGER = "###"
 """The mark that ends an outline."""
 
@@ -95,5 +98,5 @@ def _keys(example: Any) -> Any:
 
 
 def _check_text(name: str, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"its {name} is {abbreviated(value)}; give a text")
+    if not isinstance(value, str) or not value.strip() or any("\ud800" <= each <= "\udfff" for each in value):
+        raise ValueError(f"its {name} is {abbreviated(value)}; give a text that can be encoded as UTF-8")

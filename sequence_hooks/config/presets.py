@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.config.outline_prompt import HANDLER, TRIGGER
 
-_BESIDE_A_POINT = ["\n\n", "###", *(f"\n{number}." for number in range(1, 11))]
+_BESIDE_A_POINT = ["\n\n", TRIGGER, *(f"\n{number}." for number in range(1, 11))]
 """What ends the expansion of a point: an empty line, the mark of an outline, or another point."""
 
 FIELDS: dict[str, dict[str, Any]] = {
@@ -66,7 +67,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "trigger_by": "text",
     },
     "skeleton": {
-        "handlers": dict.fromkeys(("\n", "###"), "sequence_hooks.protocols.skeleton.handler"),
+        "handlers": dict.fromkeys(("\n", TRIGGER), HANDLER),
         "trigger_by": "text",
         "hooks_on_request": True,
         "child_sampling_params": {"max_tokens": 160, "stop": _BESIDE_A_POINT},

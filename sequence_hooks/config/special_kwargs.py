@@ -148,12 +148,12 @@ class SpecialKwargs(metaclass=_WithProtocol):
     the API key sees the texts of all requests there."""
 
     outline_prompt: str | None = None
-    """Path of a JSON file that says how chat requests ask a model for an outline, instead of the examples and words of
-    `sequence_hooks.config.outline_prompt`; with the protocol "skeleton"."""
+    """With the protocol "skeleton": the path of a JSON file with examples and words that ask a model for an outline, which
+    replace those of `sequence_hooks.config.outline_prompt`."""
 
     max_outlines: int | None = None
-    """How many requests a process of the server answers by an outline at once. One more is answered without, unless it
-    has to have one. None sets no limit."""
+    """With the protocol "skeleton": the maximum number of requests that one server process answers by an outline at the
+    same time. Further ones get ordinary answers, unless they demand an outline. None sets no limit."""
 
     protocol: str | None = None
     """A published notation, such as "npr", whose fields are used for those that are not given; see

@@ -53,8 +53,8 @@ def outline_regex(most: int, concludes: bool) -> str:
     lines = ""
     for number in range(most, 0, -1):
         rest = f"({lines})?" if number > 1 and lines else lines
-        # Without a full stop, no point goes on with the next one's number. A longest line would take V0's xgrammar so
-        # long to compile that it refuses ten of them.
+        # Without a full stop, no point goes on with the next one's number. A limit on its length would be a state for
+        # each character, which takes V0's xgrammar too long to compile.
         lines = rf"{number}\. [^ .{_OTHER}][^.{_OTHER}]+\n{rest}"
     return lines + mark_regex(concludes)
 

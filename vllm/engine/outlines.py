@@ -2,6 +2,7 @@
 """Answers by outline on V0: what they need of the engine, and where they are told."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 from sequence_hooks.serving.outlines.answer import Engine, OutlineAnswer
@@ -18,16 +19,21 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 
 def compile_grammars(engine: Any) -> None:
-    """Compile the grammars of a server's outlines, which xgrammar keeps, so that no client waits for one."""
+    """Compile the grammars of a server's outlines, which xgrammar keeps, so that no client waits for one.
+
+    One that cannot be compiled is refused to whoever asks for it.
+    """
     special_kwargs = special_kwargs_of(engine)
     if special_kwargs is None or not has_outlines(special_kwargs):
         return
     decoding, tokenizer = engine.decoding_config, engine.get_tokenizer()
     for regex in regexes(special_kwargs):
         params = GuidedDecodingParams(regex=regex, backend=decoding.backend)
-        made = get_local_guided_decoding_logits_processor(
-            params, tokenizer, engine.model_config, decoding.reasoning_backend
-        )
+        made = None
+        with suppress(ValueError):
+            made = get_local_guided_decoding_logits_processor(
+                params, tokenizer, engine.model_config, decoding.reasoning_backend
+            )
         if isinstance(made, XGrammarLogitsProcessor):
             GrammarCompilerCache.get_compiler(made.config).compile_regex(regex)
 

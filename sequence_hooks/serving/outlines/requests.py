@@ -7,6 +7,7 @@ OpenAI's fields; ``"skeleton": "always"`` leaves the model no other answer. ``"o
 request's hooks. Other requests stay as they are, and so does one that the model answers without an outline.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
 from sequence_hooks.config.messages import abbreviated
-from sequence_hooks.config.outline_prompt import outline_prompt
+from sequence_hooks.config.outline_prompt import HANDLER, outline_prompt
 from sequence_hooks.protocols.outlines import (
     NUM_POINTS,
     OWN_POINTS,
@@ -29,12 +30,13 @@ from sequence_hooks.protocols.outlines import (
 from sequence_hooks.serving.outlines.answer import Asked, NoOutline, OutlineAnswer
 from sequence_hooks.serving.outlines.forms import Form
 
+logger = logging.getLogger("vllm.sequence_hooks.outlines")
+
 ALIAS = ":skeleton"
 """Follows the model's name."""
 
 _FIELDS = ("skeleton", "outline", "conclusion")
 _ROUTES = "/v1/chat/completions, /v1/responses and /v1/messages answer"
-_HANDLER = "sequence_hooks.protocols.skeleton.handler"
 _TOKENS_PER_POINT = 64
 """Of an answer that may be so long for each of its points, and no longer, fewer points are asked for."""
 
@@ -87,11 +89,14 @@ async def _outlined(asked: Asking, create: Callable[[Any], Awaitable[Any]]) -> A
     except NoOutline:
         # It was to be whole, or its stream has begun already.
         return None
-    except Exception:
+    except Exception as error:
         if answer.was_asked or not answer.may_be_other:
             raise
-        return None
-    return made if answer.was_asked or not answer.may_be_other else None
+        made = error
+    if answer.was_asked or not answer.may_be_other:
+        return made
+    logger.info("A request for an outline is answered without one, as it was refused with its examples: %s", made)
+    return None
 
 
 async def _begun(stream: AsyncGenerator[Any, None], answer: OutlineAnswer) -> AsyncGenerator[Any, None]:
@@ -112,7 +117,7 @@ async def _begun(stream: AsyncGenerator[Any, None], answer: OutlineAnswer) -> As
 
 def has_outlines(special_kwargs: SpecialKwargs | None) -> bool:
     """Whether an engine with these hooks expands outlines."""
-    return special_kwargs is not None and _HANDLER in dict(special_kwargs.named_handlers).values()
+    return special_kwargs is not None and HANDLER in dict(special_kwargs.named_handlers).values()
 
 
 def with_aliases(cards: Sequence[Any]) -> list[Any]:
