@@ -77,6 +77,7 @@ def changed(request: Any, form: Any = Chat) -> Any:
     assert found is not None and found.plain.regex is None
     given = SimpleNamespace(**PARAMS, extra_args=found.request.vllm_xargs)
     assert OutlineAnswer.detach(given) is found.answer
+    assert {name: getattr(given, name) for name in PARAMS} == PARAMS, "they are the server's, which reads them later"
     found.request.vllm_xargs, found.request.limits = found.answer.params.extra_args, found.answer.params
     return found.request
 

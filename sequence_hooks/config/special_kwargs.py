@@ -148,8 +148,8 @@ class SpecialKwargs(metaclass=_WithProtocol):
     the API key sees the texts of all requests there."""
 
     outline_prompt: str | None = None
-    """With the protocol "skeleton": the path of a JSON file with examples and words that ask a model for an outline, which
-    replace those of `sequence_hooks.config.outline_prompt`."""
+    """With the protocol "skeleton": the path of a JSON file with examples and words that ask a model for an outline.
+    They replace those of `sequence_hooks.config.outline_prompt`."""
 
     max_outlines: int | None = None
     """With the protocol "skeleton": the maximum number of requests that one server process answers by an outline at the
