@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from mytests.core.plain import LIMITS, PlainSequence, Trees
+from mytests.engine.hooks import SYNC_HOOKS
+from mytests.engine.surgical import SurgicalEngine, plan
+from mytests.v1.releases import since
 from sequence_hooks.v1.core.admission import TreeAdmission
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 
@@ -70,3 +74,19 @@ def test_who_has_been_admitted_runs_and_glue_does_not() -> None:
     assert (queue.pop_request(), queue.order.share_of("A").num_running) == ("A", 1)
     queue.add_request("A'")
     assert (queue.pop_request(), queue.order.share_of("A'")) == ("A'", None)
+
+
+@since(32, "a paused engine admits nothing")
+def test_what_may_not_be_admitted_holds_nothing_back() -> None:
+    """While upstream admits no new request, a child runs beside its parent, though one waits that has no row."""
+    engine = SurgicalEngine(SYNC_HOOKS, max_num_seqs=2)
+    script = plan(r="a!bcdefgh.i", r_child_0="AAA", q="Q")
+    engine.add("r")
+    engine.step(script)
+    engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    engine.add("q")
+    engine.run_until(lambda: engine.statuses().get("r_child_0") == "RUNNING", script)
+    assert engine.statuses() == {"r": "RUNNING", "r_child_0": "RUNNING", "q": "WAITING"}
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    engine.run(script)
+    engine.assert_empty()
