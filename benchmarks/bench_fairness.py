@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an ordinary request takes beside one that spawns as much as it can: `make bench-fairness`.
+"""What ordinary requests take beside one that spawns as much as it can: `make bench-fairness`.
 
-The other request asks for 64 samples, and a bias lets each sample a promise at every token. The ordinary request comes
-once they fill the engine. It is measured alone, beside that request, and beside the same one with ``hooks: 0``; then
-the other one is aborted. Rounds interleave the three. The model is the tiny one. Steps are counted, too,
-since they do not depend on the machine. The target: at most 4 times what it takes beside the same load without hooks.
+The other request asks for 64 samples, and a bias lets each sample a promise at every token. Ordinary requests come
+through all of this attack, one every so many steps. One is measured alone, and as many beside the same load with
+``hooks: 0``; rounds interleave the three. The model is the tiny one. Steps are counted, too, since they do not depend
+on the machine. The target: a median of at most 4 times what they take beside the same load without hooks.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,13 @@ from benchmarks.counts import positive
 TARGET = 4.0
 NUM_SAMPLES = 64
 NUM_WARM_UP = 60
-"""Steps of the other request before the ordinary one comes."""
+"""Steps of the other request before the first ordinary one comes."""
+
+PAUSE = 40
+"""Steps between two ordinary requests."""
+
+MOST_STEPS = 1000
+"""If the other request has not ended by then, it is aborted."""
 
 NUM_ORDINARY = 32
 """Tokens of the ordinary request."""
@@ -56,7 +62,7 @@ LOADS = (
 
 @dataclass(frozen=True)
 class Taken:
-    """What the ordinary request took, from its arrival to its end."""
+    """What one ordinary request took, from its arrival to its end."""
 
     seconds: float
     steps: int
@@ -71,31 +77,36 @@ class Bench:
         self._engine: Any = open_engine(self._hooks, max_model_len=MAX_MODEL_LEN, **load.engine).llm_engine
         self._number = 0
 
-    def take(self, beside: str) -> Taken:
-        """Serve an ordinary request, and leave nothing behind."""
+    def take(self, beside: str) -> list[Taken]:
+        """Serve ordinary requests while the other one lasts, or one alone, and leave nothing behind."""
         self._number += 1
-        other, ordinary = f"other-{self._number}", f"ordinary-{self._number}"
+        other, arrivals = f"other-{self._number}", range(1)
         if beside != ALONE:
             self._engine.add_request(other, f"call {self._number} stone", self._bomb(beside == HOOKED))
-            for _ in range(NUM_WARM_UP):
-                self._engine.step()
-        params = SamplingParams(temperature=0.0, max_tokens=NUM_ORDINARY, ignore_eos=True, extra_args={"hooks": False})
-        start = time.perf_counter()
-        self._engine.add_request(ordinary, f"call 1 apple {self._number} river", params)
-        steps = self._steps_until_end(ordinary)
-        taken = Taken(time.perf_counter() - start, steps)
+            arrivals = range(NUM_WARM_UP, MOST_STEPS, PAUSE)
+        taken = list(self._serve(arrivals))
         self._engine.abort_request([other])
         while self._engine.has_unfinished_requests():
             self._engine.step()
         return taken
 
-    def _steps_until_end(self, request_id: str) -> int:
-        steps = 0
-        while self._engine.has_unfinished_requests():
-            steps += 1
-            if any(each.request_id == request_id and each.finished for each in self._engine.step()):
-                return steps
-        raise RuntimeError(f"{request_id} did not end")
+    def _serve(self, arrivals: Container[int]) -> Iterator[Taken]:
+        arrived: dict[str, tuple[float, int]] = {}
+        for step in range(MOST_STEPS):
+            if step and not self._engine.has_unfinished_requests():
+                return
+            if step in arrivals:
+                arrived[self._add_ordinary(step)] = time.perf_counter(), step
+            for each in self._engine.step():
+                if each.finished and each.request_id in arrived:
+                    start, first = arrived.pop(each.request_id)
+                    yield Taken(time.perf_counter() - start, step + 1 - first)
+
+    def _add_ordinary(self, step: int) -> str:
+        name = f"ordinary-{self._number}-{step}"
+        params = SamplingParams(temperature=0.0, max_tokens=NUM_ORDINARY, ignore_eos=True, extra_args={"hooks": False})
+        self._engine.add_request(name, f"call 1 apple {self._number} river", params)
+        return name
 
     def _bomb(self, has_hooks: bool) -> SamplingParams:
         return SamplingParams(
@@ -109,22 +120,25 @@ class Bench:
         )
 
 
-def measure(load: Load, repeats: int) -> Iterator[tuple[str, list[Taken]]]:
-    """What the ordinary request took in each place, in rounds."""
+def measure(load: Load, repeats: int) -> dict[str, list[Taken]]:
+    """What the ordinary requests took in each place, in rounds."""
     bench = Bench(load)
     bench.take(ALONE)
-    places = ALONE, HOOKED, UNHOOKED
-    rounds = [{place: bench.take(place) for place in places} for _ in range(repeats)]
-    return ((place, [each[place] for each in rounds]) for place in places)
+    taken: dict[str, list[Taken]] = {ALONE: [], UNHOOKED: [], HOOKED: []}
+    for _ in range(repeats):
+        for place, requests in taken.items():
+            requests += bench.take(place)
+    return taken
 
 
-def line(load: str, taken: dict[str, list[Taken]]) -> str:
-    """The medians of one load, and whether the target is met."""
-    seconds = {place: statistics.median(each.seconds for each in rounds) for place, rounds in taken.items()}
-    steps = {place: statistics.median(each.steps for each in rounds) for place, rounds in taken.items()}
-    ratio = seconds[HOOKED] / seconds[UNHOOKED]
-    told = " ".join(f"{seconds[place]:>8.2f} s {steps[place]:>4.0f}" for place in (ALONE, UNHOOKED, HOOKED))
-    return f"{load:<22} {told} {ratio:>6.2f} {'met' if ratio <= TARGET else 'missed'}"
+def lines(load: str, taken: dict[str, list[Taken]]) -> Iterator[str]:
+    """A line for each place: how many requests, median and worst; and whether the target is met."""
+    for place, requests in taken.items():
+        seconds, steps = [each.seconds for each in requests], [each.steps for each in requests]
+        told = f"{len(requests):>8} {statistics.median(seconds):>7.2f} {max(seconds):>6.2f}"
+        yield f"{load:<20} {place:<16} {told} {statistics.median(steps):>7.0f} {max(steps):>6}"
+    hooked, unhooked = (statistics.median(each.seconds for each in taken[place]) for place in (HOOKED, UNHOOKED))
+    yield f"{load:<20} ratio of medians {hooked / unhooked:.2f}: {'met' if hooked <= TARGET * unhooked else 'missed'}"
 
 
 def main() -> None:
@@ -133,11 +147,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=positive, default=3, help="rounds for each load")
     parser.add_argument("--loads", type=positive, default=len(LOADS), help="measure only the first so many loads")
     options = parser.parse_args()
-    print(f"{MODEL_FOLDER.name} on vLLM {vllm.__version__}: medians of {options.repeats}, seconds and steps")
+    print(f"{MODEL_FOLDER.name} on vLLM {vllm.__version__}: {options.repeats} rounds")
     print(f"target: at most {TARGET:g} times as long beside hooks as beside hooks: 0")
-    print(f"{'load':<22} {ALONE:>15} {UNHOOKED:>15} {HOOKED:>15} {'ratio':>6}")
+    print(f"{'load':<20} {'place':<16} {'requests':>8} {'seconds':>7} {'worst':>6} {'steps':>7} {'worst':>6}")
     for load in LOADS[: options.loads]:
-        print(line(load.name, dict(measure(load, options.repeats))), flush=True)
+        print(*lines(load.name, measure(load, options.repeats)), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -239,6 +239,22 @@ class TestSwapped:
         assert engine.statuses() == {"u": "RUNNING", "m": "SWAPPED", "r": "WAITING"}
         assert ends(engine, tokens) == ["u", "m", "r"]
 
+    def test_an_urgent_swapped_group_comes_back_before_a_low_child(self) -> None:
+        """The child waits with a block table."""
+        hooks = dataclasses.replace(HOOKS, children_per_promise=2)
+        engine = engine_with_priorities(hooks, max_num_seqs=1, num_cpu_blocks=12)
+        tokens = plan(r="!", m="bbbb", u="cc", r_child_0="AAAA", r_child_1="BB")
+        for name, priority in ("r", LOW), ("m", MIDDLE), ("u", URGENT):
+            engine.add(name, priority=priority)
+            engine.step(tokens)
+            engine.step(tokens)
+        low = {"r": "BLOCKED", "r_child_0": "SWAPPED", "r_child_1": "WAITING"}
+        assert engine.statuses() == low | {"m": "SWAPPED", "u": "RUNNING"}
+        engine.step(tokens)
+        engine.step(tokens)
+        assert engine.statuses() == low | {"m": "RUNNING"}
+        assert ends(engine, tokens) == ["m", "r"]
+
     @pytest.mark.parametrize("num_blocks", [6, 7, 8, 10])
     @pytest.mark.parametrize("length", [16, 20])
     def test_no_more_children_come_back_than_may_run(self, num_blocks: int, length: int) -> None:

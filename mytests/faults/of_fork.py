@@ -253,8 +253,8 @@ FORK = (
         "swapped-children-do-not-count",
         (
             Edit(
-                "vllm.core.fair_scheduler:FairScheduler._schedule_swapped",
-                "self._note_start(each.seq_group)",
+                "vllm.core.admitting_scheduler:AdmittingScheduler._schedule_swapped",
+                "self._admission.note_started(each.seq_group for each in admitted)",
                 "pass",
             ),
         ),

@@ -5,7 +5,7 @@ Upstream checks this where it admits a waiting or a swapped group; children and 
 scheduler.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from vllm.config import LoRAConfig
 from vllm.sequence import SequenceGroup
@@ -31,6 +31,12 @@ class AdapterSlots:
     def first_with_room(self, groups: Iterable[SequenceGroup], in_use: Collection[int]) -> SequenceGroup | None:
         """The first of ``groups`` that can run beside the adapters ``in_use``; None if there is none."""
         return next((group for group in groups if self.have_room_for(group, in_use)), None)
+
+    def users_of_one(self, groups: Sequence[SequenceGroup], running: Iterable[SequenceGroup]) -> list[SequenceGroup]:
+        """Those of the ``groups`` with the last adapter that none of the other ``running`` groups uses; [] if none."""
+        kept = self.of(group for group in running if group not in groups)
+        last = next((group for group in reversed(groups) if self.of([group]) - kept), None)
+        return [group for group in groups if last is not None and group.lora_int_id == last.lora_int_id]
 
     def all_taken(self) -> set[int]:
         """Ids that no adapter has, one for each slot: beside them only groups without an adapter can run."""

@@ -13,11 +13,13 @@ from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import NO_RECORDER, Observer
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
+from vllm.core.eviction import KVEvictor
 from vllm.core.group_queue import GroupQueue
-from vllm.core.hooked_sequence import branch_of
+from vllm.core.hooked_sequence import branch_of, injected_into
+from vllm.core.kept import KeptKV
 from vllm.core.priority_order import PriorityOrder
 from vllm.core.recorder import SchedulerRecorder
-from vllm.core.scheduler import Scheduler
+from vllm.core.scheduler import PreemptionMode, Scheduler
 from vllm.core.shared_blocks import SharedBlocks
 from vllm.sequence import SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
@@ -55,14 +57,19 @@ class HookQueues(Scheduler):
     """Only `_move` changes the status and the queue of a sequence, apart from upstream's own transitions."""
 
     waiting: deque[SequenceGroup]
+    evictor: KVEvictor
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._blocks = SharedBlocks(self.block_manager)
+        self._kept = KeptKV(self._blocks)
         self.blocked = GroupQueue()
-        self._order = PriorityOrder(self.scheduler_config.policy)
-        self.forked: AdmissionOrder[SequenceGroup] = AdmissionOrder(self._order.priority)
-        """Groups that are WAITING with a block table, until there are a free slot and room for them."""
+        self._priorities = PriorityOrder(self.scheduler_config.policy)
+        self.forked: AdmissionOrder[SequenceGroup] = AdmissionOrder(self._priorities.priority)
+        """Groups that are WAITING with a block table, until there are a free row and room for them."""
+
+        self._preempted: list[SequenceGroup] = []
+        """Groups preempted in this step that have a block table; upstream puts them into `waiting`."""
 
         self.recorder = SchedulerRecorder(NO_RECORDER)
 
@@ -126,6 +133,49 @@ class HookQueues(Scheduler):
             num_waiting=num_waiting,
         )
 
+    def _preempt(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> PreemptionMode:
+        seq, wants_swap = seq_group.first_seq, self.user_specified_preemption_mode == "swap"
+        injected = injected_into(seq)
+        # In swap space it would wait for room that its children's KV takes until it is copied.
+        is_still_copied = injected is not None and bool(injected.copies)
+        # Upstream's method ends the engine if there is no room in swap space.
+        if wants_swap and (is_still_copied or not self._blocks.can_swap_out(seq)):
+            self._preempt_by_recompute(seq_group)
+            return PreemptionMode.RECOMPUTE
+        return super()._preempt(seq_group, blocks_to_swap_out)
+
+    def _preempt_by_recompute(self, seq_group: SequenceGroup) -> None:
+        """Upstream's `_preempt_by_recompute`, but blocks that the sequence shares are kept: that costs nothing."""
+        num_before = self.evictor.num_recomputed
+        self.evictor.evict(seq_group)
+        self.recorder.preempted(seq_group.request_id, "discard", self.evictor.num_recomputed - num_before)
+        if self._has_blocks(seq_group):
+            self._preempted.append(seq_group)
+        else:
+            super()._preempt_by_recompute(seq_group)
+
+    def _preempt_now(self, victim: SequenceGroup) -> None:
+        """Preempt a running group before the step is scheduled, and put it into the queue of its new status."""
+        if self.output_proc_callback is not None:
+            # Its latest token is not processed yet, and may end it.
+            self.output_proc_callback(request_id=victim.request_id)
+        if victim.is_finished():
+            self.running.remove(victim)
+            self._free_finished_seq_group(victim)
+            return
+        swapped_out: list[tuple[int, int]] = []
+        mode = self._preempt(victim, swapped_out)
+        if victim in self._preempted:
+            self._preempted.remove(victim)
+            self._move(victim, SequenceStatus.WAITING)
+            return
+        self.running.remove(victim)
+        if mode == PreemptionMode.SWAP:
+            self.swapped.append(victim)
+            self.evictor.swapped_out += swapped_out
+        else:
+            self.waiting.appendleft(victim)
+
     def _preempt_by_swap(self, seq_group: SequenceGroup, blocks_to_swap_out: list[tuple[int, int]]) -> None:
         super()._preempt_by_swap(seq_group, blocks_to_swap_out)
         self.recorder.preempted(seq_group.request_id, "swap", 0)
@@ -173,5 +223,5 @@ class HookQueues(Scheduler):
     def _has_blocks(self, group: SequenceGroup) -> bool:
         return group.first_seq.seq_id in self.block_manager.block_tables
 
-    def _has_free_slot(self) -> bool:
+    def _has_free_row(self) -> bool:
         return len(self.running) < self.scheduler_config.max_num_seqs

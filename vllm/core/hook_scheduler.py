@@ -33,8 +33,8 @@ from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.port import SequencePort
+from vllm.core.admitting_scheduler import AdmittingScheduler
 from vllm.core.eviction import KVEvictor
-from vllm.core.fair_scheduler import FairScheduler
 from vllm.core.hook_queues import IllegalTransition
 from vllm.core.hooked_sequence import (
     STATUSES,
@@ -49,7 +49,7 @@ from vllm.core.scheduler import ScheduledSequenceGroup, SchedulerOutputs
 from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, SequenceStatus
 
 
-class HookScheduler(FairScheduler):
+class HookScheduler(AdmittingScheduler):
     """The `sequence_hooks.tree.port.SchedulerPort` of V0, over its queues and blocks. It decides nothing about trees.
 
     Its driver joins at the start of `schedule` alone, whatever has ended a child, so a join never changes a running
@@ -79,11 +79,10 @@ class HookScheduler(FairScheduler):
         observer: TreeObserver,
     ) -> None:
         """Attach the hooks, before the first request. The ``observer`` is told of each event of a tree."""
-        path = special_kwargs.record_to
-        recorder = NO_RECORDER if path is None else Recorder(path, self.clock)
-        self.observe(recorder)
-        self.evictor = KVEvictor(self._blocks, self._kept, special_kwargs.blocked_kv_policy, self._order, self.recorder)
-        observers = self.recorder, self._estimate, self, observer
+        path, policy = special_kwargs.record_to, special_kwargs.blocked_kv_policy
+        self.observe(NO_RECORDER if path is None else Recorder(path, self.clock))
+        self.evictor = KVEvictor(self._blocks, self._kept, policy, self._priorities, self.recorder)
+        observers = self.recorder, self._estimate, self._admission, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
         self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
         self.trees = self.driver.trees
@@ -272,7 +271,9 @@ class HookScheduler(FairScheduler):
         is_copied = injected is not None and bool(injected.copies)
         if branch is not None and (is_copied or branch.positions.last_change >= self._blocks.num_slots(seq) > 0):
             self._blocks.leave_cache(seq)
+        num_before = len(blocks_to_copy)
         super()._append_slots(seq_group, blocks_to_copy, enable_chunking)
+        self._blocks.note_copies(blocks_to_copy[num_before:])
         if injected is not None and is_copied:
             self._injection.place(seq_group, injected.take_copies())
 

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which groups are admitted next, and which are held back: what V0's scheduler asks `sequence_hooks.admission`.
+
+Trees' groups with a block table wait in ``forked``, which is in order by itself; those without one, and new requests,
+wait in upstream's ``waiting``, which is sorted for each step. Upstream's methods admit whatever there is room for, so
+what has no turn is held back from them.
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from math import inf
+from sys import maxsize
+
+from sequence_hooks.admission.order import AdmissionOrder
+from sequence_hooks.admission.policy import AdmissionPolicy
+from sequence_hooks.admission.share import Key
+from sequence_hooks.tree.events import TreeEvent
+from vllm.core.adapter_slots import AdapterSlots
+from vllm.core.hooked_sequence import V0Branch, branch_of
+from vllm.core.priority_order import PriorityOrder
+from vllm.sequence import SequenceGroup
+
+
+class GroupAdmission:
+    """Knows the order among groups. The queues, which upstream reassigns, are arguments; ``in_use`` has the adapters
+    that have slots.
+    """
+
+    def __init__(
+        self, forked: AdmissionOrder[SequenceGroup], priorities: PriorityOrder, adapters: AdapterSlots
+    ) -> None:
+        self._forked, self._priorities, self._adapters = forked, priorities, adapters
+        self._priority = priorities.priority
+        self._policy = AdmissionPolicy(forked, goes_by_age=False)
+        self.shortage = self._policy.shortage
+
+    def note(self, branch: V0Branch, event: TreeEvent) -> None:
+        """Forget what has ended: a `sequence_hooks.tree.events.TreeObserver`."""
+        if branch.phase == "finished":
+            self._forked.stop(branch.sequence.group)
+            if branch.parent is None:
+                self._forked.end(branch)
+
+    def note_running(self, groups: Collection[SequenceGroup]) -> None:
+        """Note which groups run: upstream admits, preempts and frees in many places."""
+        running, known = set(groups), set(self._forked.running)
+        for group in known - running:
+            self._forked.stop(group)
+        self.note_started(group for group in groups if group not in known)
+
+    def note_started(self, groups: Iterable[SequenceGroup]) -> None:
+        """Note that groups run from now on."""
+        for group in groups:
+            branch = branch_of(group)
+            if branch is not None:
+                self._forked.start(branch, group)
+
+    def first_new(self, waiting: Iterable[SequenceGroup]) -> SequenceGroup | None:
+        """The new request that goes first; None if there is none."""
+        return min(_new(waiting), key=lambda group: (self._priority(group), group.first_seq.seq_id), default=None)
+
+    def begin_step(
+        self,
+        first: SequenceGroup | None,
+        num_rows: int,
+        waiting: Collection[SequenceGroup],
+        running: Collection[SequenceGroup],
+        swapped: Iterable[SequenceGroup],
+    ) -> Iterator[SequenceGroup]:
+        """Divide the rows for a step.
+
+        Args:
+            first: The new request that goes first.
+
+        Returns:
+            The children to preempt before the step, each chosen when those before it have been preempted.
+        """
+        self._policy.begin_step(first, num_rows, num_others=len(_new(chain(waiting, running, swapped))))
+        priority = 0 if first is None else self._priority(first)
+        return self._policy.victims(first, priority, len(_new(waiting)), num_rows - len(running))
+
+    def key(self, group: SequenceGroup) -> Key:
+        """What a group competes with; the least goes first."""
+        branch = branch_of(group)
+        if branch is not None:
+            return self._forked.key_of(branch, group)
+        waits = maxsize if self.shortage.is_lasting and not self.shortage.is_too_long else 0
+        return self._priority(group), waits, 0, -1 if self.shortage.is_too_long else group.first_seq.seq_id
+
+    def crowded_last(self, running: Iterable[SequenceGroup]) -> deque[SequenceGroup]:
+        """Let upstream, which preempts the last, take a child of the tree that has most of the rows."""
+        crowded = self._forked.most_crowded(0, self._forked.num_rows_each)
+        has = {} if crowded is None else crowded.running
+        return deque(sorted(running, key=lambda group: bool(has.get(group))))
+
+    def head(self, in_use: set[int]) -> SequenceGroup | None:
+        """The group of ``forked`` that is admitted next."""
+        return self._adapters.first_with_room(self._forked.heads(), in_use)
+
+    def must_wait(
+        self,
+        forked: SequenceGroup,
+        in_use: set[int],
+        waiting: Iterable[SequenceGroup],
+        swapped: Iterable[SequenceGroup],
+    ) -> bool:
+        """Whether a group of another queue is admitted before one that is ``forked``."""
+        if self._priority(forked) > self._priority_of_first(in_use, swapped):
+            return True
+        first = self._adapters.first_with_room(waiting, in_use)
+        return first is not None and self.key(first) < self.key(forked)
+
+    def held_of_waiting(
+        self,
+        head: SequenceGroup | None,
+        in_use: set[int],
+        waiting: Collection[SequenceGroup],
+        swapped: Iterable[SequenceGroup],
+    ) -> set[SequenceGroup]:
+        """The groups that may not be admitted before what waits in the other queues, or at all.
+
+        Args:
+            head: The group of ``forked`` that is admitted next.
+        """
+        limit = self._priority_of_first(in_use, swapped)
+        key = None if head is None else self.key(head)
+        behind = (g for g in waiting if self._priority(g) > limit or (key is not None and self.key(g) >= key))
+        return self._over_limit(waiting).union(behind)
+
+    def held_of_swapped(
+        self, in_use: set[int], swapped: Collection[SequenceGroup], waiting: Iterable[SequenceGroup]
+    ) -> set[SequenceGroup]:
+        """The same of those that are swapped, which compete by their priorities alone."""
+        if not swapped:
+            return set()
+        limit = self._priority_of_first(in_use, self._forked.heads(), waiting)
+        return self._over_limit(swapped).union(group for group in swapped if self._priority(group) > limit)
+
+    def heads(self, in_use: set[int], *queues: Iterable[SequenceGroup]) -> list[SequenceGroup]:
+        """Of ``forked`` and each other queue the first, and the first whose adapter has a slot; most urgent first."""
+        every = [list(self._forked.heads()), *map(list, queues)]
+        able = (self._adapters.first_with_room(queue, in_use) for queue in every)
+        firsts = chain((queue[0] for queue in every if queue), able)
+        return self._priorities.sorted(dict.fromkeys(group for group in firsts if group is not None))
+
+    def _priority_of_first(self, in_use: set[int], *queues: Iterable[SequenceGroup]) -> float:
+        """That of the most urgent group whose adapter has a slot; infinite if there is none."""
+        firsts = (self._adapters.first_with_room(queue, in_use) for queue in queues)
+        return min((self._priority(group) for group in firsts if group is not None), default=inf)
+
+    def _over_limit(self, groups: Iterable[SequenceGroup]) -> set[SequenceGroup]:
+        """Those of the ``groups`` that would be more children of their trees than may be admitted."""
+        held: set[SequenceGroup] = set()
+        admitted: Counter[object] = Counter()
+        for group in groups:
+            branch = branch_of(group)
+            if branch is None or branch.parent is None:
+                continue
+            room = self._forked.child_room(branch)
+            if room is not None and admitted[branch.root] >= room:
+                held.add(group)
+            admitted[branch.root] += 1
+        return held
+
+
+def _new(groups: Iterable[SequenceGroup]) -> list[SequenceGroup]:
+    """Those of the ``groups`` that no hook has touched."""
+    return [group for group in groups if branch_of(group) is None]
