@@ -118,7 +118,7 @@ class Reference:
         """The output of a finished sequence, whose first token has the position ``following``; or its result: its
         context, without the EOS that ended it."""
         fed, given = self.fed.get(request_id, []), iter(self.given.get(request_id, []))
-        if branch is not None and branch.has_used_up:
+        if branch is not None and branch.tree.has_used_up:
             # How far each sequence has come by then is a matter of scheduling.
             fed = fed[: branch.num_sampled]
         out: list[Placed] = []
@@ -150,7 +150,7 @@ class Reference:
                 pending = [each for each in pending if each not in awaited]
                 ends = ends or max(num_prompt + len(context), following) >= self.max_len
             replaces = self.replaces and token == REPLACE and not ends
-            if replaces and branch is not None and branch.has_used_up and num_sampled == len(fed):
+            if replaces and branch is not None and branch.tree.has_used_up and num_sampled == len(fed):
                 # It may be the token with which the budget was used up.
                 replaces = any(join.num_replaced and join.position == end for join in branch.joins)
             new: list[int] = []
@@ -187,7 +187,7 @@ class Reference:
         """
         if branch is None or token not in (OLDEST, NEWEST):
             return []
-        if branch.has_used_up and _is_last(branch, end):
+        if branch.tree.has_used_up and _is_last(branch, end):
             num_joins = sum(join.position >= end for join in branch.joins)
             cancels = self.hooks.unjoined_at_end == "cancel"
             # With the token that has used up the budget its hook does nothing.
@@ -202,7 +202,7 @@ class Reference:
             return False
         blocks = self.hooks.block_on == "promise"
         # The token that has used up the budget may be one that would wait.
-        drops = (ends and not blocks) or (branch.has_used_up and _are_cancelled(pending))
+        drops = (ends and not blocks) or (branch.tree.has_used_up and _are_cancelled(pending))
         assert not drops or _are_cancelled(pending)
         return drops
 

@@ -4,10 +4,12 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sequence_hooks.config.limits import Limits
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.tree import Tree
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(path for top in ("sequence_hooks", "vllm") for path in (ROOT / top).rglob("*.py"))
@@ -68,17 +70,17 @@ def test_upstreams_private_members_are_used_where_that_is_known() -> None:
 
 
 def test_a_trees_state_is_written_by_its_owners_alone() -> None:
-    """A `Branch` by its own methods and by the `DependencyManager`."""
-    limits = Limits(True, 1, 1, None)
-    fields = set(vars(Branch(None, limits, None, None)))  # type: ignore[type-var]
-    owners = {ROOT / "sequence_hooks" / "tree" / name for name in ("branch.py", "manager.py")}
+    """A `Branch` and its `Tree` by their own methods and by the `DependencyManager`."""
+    root = Branch[Any](None, Tree(Limits(True, 1, 1, None)), None, None)
+    fields = vars(root).keys() | vars(root.tree).keys()
+    owners = {ROOT / "sequence_hooks" / "tree" / name for name in ("branch.py", "manager.py", "tree.py")}
     writes = {
         (str(path.relative_to(ROOT)), ast.unparse(node))
         for path, tree in OURS.items()
         if path not in owners
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in fields
-        if ast.unparse(node.value).split(".")[-1] in ("branch", "child", "parent", "root")
+        if ast.unparse(node.value).split(".")[-1] in ("branch", "child", "parent", "root", "tree")
     }
     assert writes == set()
 

@@ -182,7 +182,7 @@ class Walks(RuleBasedStateMachine):
         sampled = completion if completion.sampled is None else completion.sampled
         tree = self.trees.get(name)
         assert list(sampled.token_ids) == self.reference.output(name, tree)
-        if tree is not None and not tree.has_used_up and not tree.num_replaced:
+        if tree is not None and not tree.tree.has_used_up and not tree.num_replaced:
             self.check_positions(tree)
 
     def check_positions(self, tree: Branch[Any]) -> None:
@@ -193,16 +193,16 @@ class Walks(RuleBasedStateMachine):
         assert [tree.positions.of(index) for index in range(len(expected))] == expected
         self.seen["overlapping"] += expected != sorted(set(expected))
 
-    def check_budget(self, tree: Branch[Any]) -> None:
+    def check_budget(self, root: Branch[Any]) -> None:
         """A tree has sampled no more than it may, but for the other tokens of the step in which it was used up."""
-        most, num_sampled = tree.limits.max_tree_tokens, tree.num_sampled_below
+        most, num_sampled = root.tree.limits.max_tree_tokens, root.num_sampled_below
         assert most is None or num_sampled < most + self.engine.max_num_seqs
-        assert tree.has_used_up == (most is not None and num_sampled >= most)
-        self.seen["used up"] += tree.has_used_up
-        for branch in tree.subtree() if tree.has_used_up else ():
+        assert root.tree.has_used_up == (most is not None and num_sampled >= most)
+        self.seen["used up"] += root.tree.has_used_up
+        for branch in root.subtree() if root.tree.has_used_up else ():
             self.seen[f"used up at depth {branch.depth}"] += 1
             self.seen["used up without a token"] += not branch.sequence.output_token_ids
-        self.seen["too many sequences"] += "max_tree_sequences" in tree.limits_met
+        self.seen["too many sequences"] += "max_tree_sequences" in root.tree.limits_met
 
     def queued(self) -> list[str]:
         """The ids of all sequences in a queue."""

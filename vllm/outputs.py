@@ -156,19 +156,19 @@ def _without_completions(branch: V0Branch, seq_id_to_seq_group: Mapping[str, Seq
 
 def _is_streamed(child: V0Branch) -> bool:
     """Whether a step of a child is told of, and its end was not."""
-    return child.limits.stream_children and not child.sequence.is_told
+    return child.tree.limits.stream_children and not child.sequence.is_told
 
 
 def _late_deltas(root: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> tuple[ChildDelta, ...]:
     """The ends of children that came outside a step, before the one that ends their request: nothing follows that."""
-    below = root.subtree() if root.limits.stream_children else ()
+    below = root.subtree() if root.tree.limits.stream_children else ()
     late = (each for each in below if each.parent is not None and not each.has_failed and _is_streamed(each))
     return tuple(delta for each in late for delta in _of_child(each, seq_id_to_seq_group).child_deltas)
 
 
 def _spawned(parent: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> tuple[ChildDelta, ...]:
     """The first deltas of children that were spawned just now, if they are streamed."""
-    if not parent.limits.stream_children:
+    if not parent.tree.limits.stream_children:
         return ()
     new = [child for child in parent.children if not child.sequence.is_announced]
     for child in new:

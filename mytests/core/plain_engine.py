@@ -16,11 +16,11 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.events import TreeObserver
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
-from sequence_hooks.tree.rules import Merge, needs_kv
+from sequence_hooks.tree.rules import Merge, has_room, needs_kv
 
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
 
@@ -68,8 +68,7 @@ class PlainEngine:
         vocab_size: int | None = None,
     ) -> None:
         log = HookLog(logging.getLogger(__name__), OncePerRequest())
-        self.driver = ForkJoinDriver(hooks, self, self, log, vocab_size, observers)
-        self.triggers = Triggers.of(hooks, None)
+        self.driver = ForkJoinDriver(hooks, Triggers.of(hooks, None), self, self, log, vocab_size, observers)
         self.length = max_len
         self.queue: list[PlainBranch] = []
         self.blocked: list[PlainBranch] = []
@@ -95,19 +94,16 @@ class PlainEngine:
         """Let a queued sequence compute its context, and sample a token."""
         sequence = branch.sequence
         sequence.compute()
-        decision = None
-        if token_id in self.triggers.candidates:
-            match = self.triggers.match(token_id, sequence.context, branch.num_sampled_last)
-            assert match is not None
-            output = tuple(sequence.context[len(sequence.prompt_token_ids) :])
-            decision = self.driver.decide(branch, token_id, match, output)
+        num_prompt = len(sequence.prompt_token_ids)
+        token = Sampled(token_id, tuple(sequence.context), num_prompt, sequence.sampling_params)
+        decision = self.driver.sampled(branch, token, lambda: branch)
         if branch.phase == "finished":
             return
         sequence.append([token_id])
         num_output = len(sequence.output_token_ids)
-        is_full = len(sequence.context) + branch.positions.lead >= self.length or branch.has_sampled_all(self.length)
-        is_full |= branch.num_sampled == sequence.sampling_params.max_tokens
-        may_go_on = branch.count_sampled() and not is_full
+        branch.count_sampled()
+        has_sampled_all = branch.num_sampled == sequence.sampling_params.max_tokens
+        may_go_on = has_room(branch, len(sequence.context), self.length) and not has_sampled_all
         if token_id == EOS or not may_go_on:
             sequence.outcome = "stopped" if token_id == EOS else "length"
             self.driver.end(branch, range(num_output - 1, num_output) if token_id == EOS else range(0))

@@ -72,7 +72,7 @@ class SteppedPlainEngine(SteppedEngine[Any]):
     def _admitted(self) -> list[PlainBranch]:
         admitted: list[PlainBranch] = []
         for branch in self.plain.queue:
-            limit, root = branch.limits.max_running_children, branch.root
+            limit, root = branch.tree.limits.max_running_children, branch.root
             children = [each for each in admitted if each.root is root and each is not root]
             if branch is root or limit is None or len(children) < limit:
                 admitted.append(branch)
@@ -94,5 +94,5 @@ class SteppedPlainEngine(SteppedEngine[Any]):
 def _output(root: PlainBranch) -> SimpleNamespace:
     """What a caller learns of a finished request, as far as anybody looks at it here."""
     sampled = SimpleNamespace(token_ids=root.sequence.output_token_ids, sampled=None)
-    completion = SimpleNamespace(token_ids=(), sampled=sampled) if root.has_detached_below else sampled
+    completion = SimpleNamespace(token_ids=(), sampled=sampled) if root.tree.has_detached else sampled
     return SimpleNamespace(request_id=root.request_id, finished=True, outputs=[completion], child_deltas=(), waiting=())

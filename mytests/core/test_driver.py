@@ -43,16 +43,16 @@ def refusing(engine: PlainEngine, does: Callable[[PlainBranch], None]) -> None:
 
 def detach_next(engine: PlainEngine) -> None:
     """Let the next children be detached, whatever the token says."""
-    decide = engine.driver.decide
+    sampled = engine.driver.sampled
 
     def detaching(*args: Any, **kwargs: Any) -> Decision | None:
-        engine.driver.decide = decide  # type: ignore[method-assign]
-        decision = decide(*args, **kwargs)
+        engine.driver.sampled = sampled  # type: ignore[method-assign]
+        decision = sampled(*args, **kwargs)
         assert decision is not None
         children = tuple((msgspec.structs.replace(spec, is_detached=True), own) for spec, own in decision.children)
         return dataclasses.replace(decision, children=children)
 
-    engine.driver.decide = detaching  # type: ignore[method-assign]
+    engine.driver.sampled = detaching  # type: ignore[method-assign]
 
 
 class Order:
@@ -195,7 +195,7 @@ class TestLimits:
         """Its tree exists, and its tokens are ordinary ones."""
         engine = PlainEngine(HOOKS)
         root = engine.add("r")
-        root.limits = dataclasses.replace(root.limits, hooks=False)
+        root.tree.limits = dataclasses.replace(root.tree.limits, hooks=False)
         fed(engine, root, PROMISE, SYNC, EOS)
         assert (root.children, root.phase) == ([], "finished")
         engine.assert_empty()

@@ -231,7 +231,7 @@ class TestModelsLength:
         # The promise has position 10, and the prefix 11 to 15.
         assert len(root.children) == 2
         fed(engine, root, PROMISE)
-        assert (len(root.children), [*root.limits_met]) == (2, ["max_model_len"])
+        assert (len(root.children), [*root.tree.limits_met]) == (2, ["max_model_len"])
 
     @pytest.mark.parametrize(
         ("length", "text", "num_cut"), [(14, "ab|,.", 0), (13, "ab|,.", 0), (12, "ab|,", 1), (10, "ab", 3)]

@@ -228,7 +228,7 @@ class TestKV:
         fed(engine, child, "x", "y", EOS)
         fed(engine, root, "b", "c")
         assert root.injected is not None and engine.num_injected
-        engine.triggers.by_id[SYNC] = Replaces(None)
+        engine.driver.triggers.by_id[SYNC] = Replaces(None)
         return engine, root
 
     @pytest.mark.parametrize(("start", "num_prefill"), [(6, 1), (5, 2), (4, 1), (0, 1)])
@@ -261,7 +261,7 @@ class TestKV:
         fed(engine, root, PROMISE)
         (child,) = root.children
         fed(engine, child, "a", "b", SYNC, "c", "d", EOS)
-        engine.triggers.by_id[SYNC] = Plain()
+        engine.driver.triggers.by_id[SYNC] = Plain()
         fed(engine, root, SYNC, EOS)
         assert text_of(root.sequence.context) == "pp!.ycd$"
         assert engine.num_injected == 2
@@ -280,7 +280,7 @@ class Plain(Replaces):
 def test_nobody_keeps_kv_for_a_parent_that_replaces() -> None:
     """What it gets is prefilled."""
     trees = Trees()
-    root = trees.add_root(PlainSequence(num_computed_tokens=3), branch_with().limits)
+    root = trees.add_root(PlainSequence(num_computed_tokens=3), branch_with().tree.limits)
     spec = ChildSpec("r_child_0", "r", 0, 1, 1, 3, (), "parent", False)
     child = trees.spawn(root, spec, handler(), PlainSequence("r_child_0", output_token_ids=[5, 6]))
     trees.block(root, ALL, Replacement(2))
@@ -307,7 +307,7 @@ def test_spawned_children_are_those_of_the_token_that_replaces() -> None:
 def test_a_cut_within_a_result_splits_what_stands_for_it() -> None:
     """The result of a child with a detached child of its own is put together in both of its parts."""
     trees = Trees()
-    root = trees.add_root(PlainSequence(output_token_ids=[20, 21]), branch_with().limits)
+    root = trees.add_root(PlainSequence(output_token_ids=[20, 21]), branch_with().tree.limits)
     child = child_of(trees, root, handler(), [30, 31, 32])
     detached = child_of(trees, child, Asks(Actions(), [90]), [40, EOS], position=2, is_detached=True)
     end(trees, detached)

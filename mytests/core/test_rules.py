@@ -26,7 +26,7 @@ from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.rules import Decision, Refusal, decide, join, joined, keeps_kv, needs_kv
+from sequence_hooks.tree.rules import Decision, Refusal, decide, has_room, join, joined, keeps_kv, needs_kv
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.wait import ALL, Wait
 
@@ -279,9 +279,10 @@ class TestJoin:
     def test_a_tree_that_has_used_up_its_tokens_goes_on_nowhere(self) -> None:
         """Whatever room the model's length has; all results are merged."""
         parent = parent_of(("a", [20, 21], handler()))
-        for branch in parent.subtree():
-            branch.limits = FEW_TOKENS
-        assert [branch.count_sampled() for branch in parent.subtree()] == [True, False]
+        parent.tree.limits = FEW_TOKENS
+        for branch, may_go_on in zip(parent.subtree(), (True, False), strict=True):
+            branch.count_sampled()
+            assert has_room(branch, 0, 100) == may_go_on
         merge = merged(parent)
         assert (merge.num_merged, merge.num_cut, merge.ends_as) == (2, 0, "length")
 
@@ -289,10 +290,10 @@ class TestJoin:
     def test_a_request_may_end_with_it(self, room: int, ends_as: str) -> None:
         """As it asks; not where no child is joined, and without room with its length."""
         parent = parent_of(("a", [20, 21], handler()))
-        parent.limits = replace(parent.limits, end_at_join=True)
+        parent.tree.limits = replace(parent.tree.limits, end_at_join=True)
         assert merged(parent, room).ends_as == ends_as
         alone = parent_of(given=(40,))
-        alone.limits = parent.limits
+        alone.tree.limits = parent.tree.limits
         assert merged(alone).ends_as is None
 
     @pytest.mark.parametrize(("room", "kept", "ends"), [(0, 0, True), (2, 2, True), (3, 3, True), (4, 3, False)])

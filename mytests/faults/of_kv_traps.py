@@ -5,6 +5,7 @@ from mytests.faults.fault import Edit, model, surgical, undoing
 
 CORE = "sequence_hooks.v1.core"
 SCHEDULER = f"{CORE}.scheduler:HookScheduler"
+KV_MANAGER = f"{CORE}.kv_manager:TreeKVManager"
 INJECTION = f"{CORE}.injection:Injection"
 CORNERS = "mytests/v1/test_corners.py"
 CHECKS = "mytests/v1/test_checks.py"
@@ -16,14 +17,14 @@ KV_TRAPS = (
         "KV of a request that does not run",
         "nobody-gives-up-kv",
         "Where BLOCKED sequences hold all KV, no sequence goes on.",
-        (Edit(f"{SCHEDULER}._allocate_slots", "while blocks is None and", "while False and"),),
+        (Edit(f"{KV_MANAGER}.allocate_slots", "while blocks is None and", "while False and"),),
         surgical(f"{CORNERS}::test_a_joined_sequence_gives_up_kv_for_another_one"),
     ),
     undoing(
         "what lacks room is preempted last of all for itself",
         "preempted-for-itself",
         "A sequence that runs alone begins again and comes as far, for ever, while others wait with KV.",
-        (Edit(f"{SCHEDULER}._evict_for", "all(each is request for each in self.running)", "not self.running"),),
+        (Edit(f"{KV_MANAGER}._evict_for", "all(each is request for each in running)", "not running"),),
         surgical(f"{CORNERS}::test_one_that_runs_alone_is_not_preempted_for_itself"),
     ),
     undoing(
@@ -89,7 +90,7 @@ KV_TRAPS = (
         "nobody is admitted after a waiting request",
         "glue-keeps-others-out",
         "While glue of one sequence is computed in parts, no other request begins.",
-        (Edit(f"{SCHEDULER}.schedule", "self._injection.after_parts() if self._injection.glue else ()", "()"),),
+        (Edit(f"{SCHEDULER}.schedule", "self._injection.after_parts()", "()"),),
         surgical(
             "mytests/v1/test_injection.py::TestGlueRequests::test_others_are_admitted_while_it_is_computed_in_parts"
         ),

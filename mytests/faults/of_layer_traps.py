@@ -29,7 +29,7 @@ LAYER_TRAPS = (
         "a step in flight has put the last token",
         "a-state-gets-a-token-twice",
         "A parent computes its promise again, which its state has already.",
-        (Edit(f"{SCHEDULER}._handle_stopped_request", "if not self._forks.has_states:", "if True:"),),
+        (Edit(f"{SCHEDULER}._handle_stopped_request", "if not self.kv.forks.has_states:", "if True:"),),
         surgical(f"{STATES}::test_a_parent_goes_on_from_its_state"),
     ),
     undoing(
@@ -50,7 +50,13 @@ LAYER_TRAPS = (
         "a state that the prefix cache has found",
         "kv-is-given-up-for-a-state-of-this-step",
         "KV is given up for a request that gets no slots in this step, whatever is free.",
-        (Edit(f"{SCHEDULER}._allocate_slots", "blocks is None and waits_for_state", "False and waits_for_state"),),
+        (
+            Edit(
+                "sequence_hooks.v1.core.kv_manager:TreeKVManager.allocate_slots",
+                "blocks is None and waits_for_state",
+                "False and waits_for_state",
+            ),
+        ),
         surgical(f"{STATES}::test_nobody_gives_up_kv_for_a_state_that_is_not_written_yet"),
     ),
     undoing(

@@ -107,7 +107,7 @@ KEPT_KV = (
 BUDGETS = (
     Fault(
         "a-budget-without-a-tree",
-        (Edit(f"{CORE}.scheduler:HookScheduler._append_token", "match is None and not uses_up", "match is None"),),
+        (Edit("sequence_hooks.tree.driver:ForkJoinDriver.sampled", "match is None and not uses_up", "match is None"),),
         "A request that its budget ends before it has a tree does not say so.",
         surgical("mytests/rules/test_tree_budget.py::TestBound::test_a_request_without_a_tree_has_it_too"),
     ),

@@ -36,7 +36,7 @@ REPLACED = (
     ),
     Fault(
         "a-sequence-that-replaces-never-ends",
-        (Edit(f"{BRANCH}.has_sampled_all", "", "return False"),),
+        (Edit("sequence_hooks.tree.rules:has_room", "or has_sampled_all", ""),),
         "A sequence whose context is cut again and again samples for ever.",
         surgical(f"{TESTS}::TestAccounting::test_a_request_without_max_tokens_ends"),
         BOTH,

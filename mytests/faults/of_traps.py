@@ -31,7 +31,7 @@ TRAPS = (
         "a waiting request takes a slot",
         "new-requests-go-first",
         "New requests take the slots that a tree needs to end.",
-        (Edit(f"{SCHEDULER}._holds_kv_blocks", "self._is_of_a_tree(request) or ", ""),),
+        (Edit(f"{SCHEDULER}._holds_kv_blocks", "self.kv.is_of_a_tree(request) or ", ""),),
         surgical(
             "mytests/rules/test_edge_cases.py::TestFullBatches::test_a_tree_that_has_begun_goes_before_new_requests"
         ),
@@ -202,7 +202,7 @@ TRAPS = (
         "a request ends with a token of its own",
         "a-tree-that-ends-stays-queued",
         "A sequence whose tree has used up its tokens stays in upstream's queue, and samples on.",
-        (Edit(f"{SCHEDULER}.block_sequence", "self._leave_queue(request)", "pass"),),
+        (Edit(f"{SCHEDULER}.block_sequence", "leave_queues(self, request)", "pass"),),
         surgical("mytests/rules/test_tree_budget.py::TestWhoEnds"),
     ),
     undoing(

@@ -47,7 +47,7 @@ WAITS = (
         "forks-go-before-requests-of-others",
         (
             Edit(
-                "sequence_hooks.v1.core.scheduler:HookScheduler._evict_for",
+                "sequence_hooks.v1.core.kv_manager:TreeKVManager._evict_for",
                 "is_last_resort or is_for_others",
                 "is_last_resort",
             ),

@@ -52,7 +52,7 @@ def test_of_kept_kv_all_but_a_busy_parents_may_be_evicted() -> None:
     children = {"r_child_0": "AB", "s_child_0": "CDE", "r_child_1": "W" * 9, "s_child_1": "W" * 9}
     script = plan(r="!!.y", s="!!.z", **children)
     engine.run_until(lambda: sorted(engine.statuses()) == ["r", "r_child_1", "s", "s_child_1"], script)
-    kept = engine.scheduler._kept
+    kept = engine.scheduler.kv.kept
     everybody = [(each.holder.request_id, each.num_computed_tokens) for each in kept.candidates(())]
     assert dict(everybody) == {"r_child_0": 2, "s_child_0": 3}
     busy = [engine.request_of("r")]

@@ -29,7 +29,7 @@ def test_a_promise_of_a_sequence_that_was_preempted_meanwhile() -> None:
     engine.add("r", prompt="qqqq")
     script = plan(a="abcdefgh", r="xxxx!.z", r_child_0="B")
     engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
-    assert engine.num_preemptions() == 1 and not engine.scheduler._forks.children
+    assert engine.num_preemptions() == 1 and not engine.scheduler.kv.forks.children
     engine.run(script)
     assert (finished(engine, "r").text, finished(engine, "a").text) == ("xxxxBz", "abcdefgh")
     engine.assert_empty()
@@ -41,13 +41,13 @@ def test_a_joined_sequence_gives_up_kv_for_another_one(monkeypatch: pytest.Monke
     engine = SurgicalEngine(hooks, num_blocks=10, max_num_seqs=2, max_model_len=40)
     for name, length in {"a": 14, "r": 6, "s": 12}.items():
         engine.add(name, prompt=name * length)
-    evict, victims = engine.scheduler._evict, []
+    evict, victims = engine.scheduler.kv.evict, []
 
     def note(victim: EvictionCandidate[Request]) -> None:
         victims.append(engine.statuses()[victim.holder.request_id])
         evict(victim)
 
-    monkeypatch.setattr(engine.scheduler, "_evict", note)
+    monkeypatch.setattr(engine.scheduler.kv, "evict", note)
     children = {f"{name}_child_{number}": text for name, text in CHILDREN.items() for number in range(3)}
     engine.run(plan(a="x!!!.yz", r="xx!!!.yz", s="!!!.yz", **children))
     assert victims == ["WAITING"]
@@ -93,10 +93,10 @@ def test_no_kv_survives_a_reset_of_upstreams_cache() -> None:
     engine.add("s")
     script = plan(r="a!!.b", r_child_0="CC", r_child_1="DD", s="uvwxyzuvwxyz")
     engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
-    assert engine.scheduler._forks.children
+    assert engine.scheduler.kv.forks.children
     engine.kv.blocks.clear()
     assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-    assert not engine.scheduler._forks.children and engine.num_free_blocks() == engine.num_blocks
+    assert not engine.scheduler.kv.forks.children and engine.num_free_blocks() == engine.num_blocks
     engine.run(script)
     assert (finished(engine, "r").text, finished(engine, "s").text) == ("aCC\nDDb", "uvwxyzuvwxyz")
     engine.assert_empty()

@@ -46,7 +46,7 @@ def test_of_layers_with_a_window_only_what_is_seen_is_shared(layer: str) -> None
     engine = SurgicalEngine(HOOKS, layers=("full", layer), max_num_seqs=1)
     engine.add(prompt="p" * 20)
     script = plan(r="!b", r_child_0="BCDEF")
-    forks = engine.scheduler._forks
+    forks = engine.scheduler.kv.forks
     engine.run_until(lambda: bool(forks.children), script)
     (fork,) = forks._by_child.values()
     all_blocks, seen = fork.blocks
@@ -95,7 +95,7 @@ class TestStates:
         engine = SurgicalEngine(hooks, layers=layers, max_num_seqs=1)
         engine.add(prompt="p" * 9)
         script = plan(r="a!cccccccc.d", r_child_0="B", r_child_1="C", r_child_2="D")
-        forks = engine.scheduler._forks
+        forks = engine.scheduler.kv.forks
         engine.run_until(lambda: bool(forks.children), script)
         before = forks.held
         engine.step(script)
@@ -169,12 +169,12 @@ class TestStates:
         engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=1)
         engine.add(prompt="p" * 9)
         script = plan(r="a!cccccccc.d", r_child_0="BBBBBB")
-        engine.run_until(lambda: bool(engine.scheduler._forks.children), script)
+        engine.run_until(lambda: bool(engine.scheduler.kv.forks.children), script)
         pool = engine.scheduler.kv_cache_manager.block_pool
         others = pool.get_new_blocks(pool.get_num_free_blocks() - num_left)
-        engine.scheduler._forks.keep_states()
+        engine.scheduler.kv.forks.keep_states()
         pool.free_blocks(others)
-        assert len(engine.scheduler._forks.children) == num_left
+        assert len(engine.scheduler.kv.forks.children) == num_left
         engine.run(script)
         assert finished(engine).text == "accccccccBBBBBBd"
         engine.assert_empty()
@@ -193,9 +193,10 @@ def test_a_step_ends_where_the_block_ends_in_which_a_found_prefix_has_ended() ->
     engine.assert_empty()
 
 
-def test_the_scheduler_is_upstreams_asynchronous_one() -> None:
-    """Otherwise upstream would switch asynchronous scheduling off."""
-    assert isinstance(SurgicalEngine().scheduler, AsyncScheduler)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_scheduler_is_asynchronous_if_upstreams_would_be(is_async: bool) -> None:
+    """One class is named in the configuration, where that is not known yet."""
+    assert isinstance(SurgicalEngine(is_async=is_async).scheduler, AsyncScheduler) == is_async
 
 
 def _num_computed(engine: SurgicalEngine, request_id: str, script: Tokens) -> int:

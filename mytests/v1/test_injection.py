@@ -10,6 +10,7 @@ import pytest
 from mytests.engine.surgical import EOS, SurgicalEngine, finished, plan
 from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, prefilled
 from sequence_hooks.v1.core.scheduler import HookScheduler
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import RequestStatus
 
 LONG_GLUE = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
@@ -85,7 +86,7 @@ class TestGlueRequests:
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE-----VWXYZzz", [7])
         engine.assert_empty()
 
-    def test_what_waits_for_it_gives_up_kv_with_it(self) -> None:
+    def test_what_waits_for_it_gives_up_kv_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Upstream may preempt a run in the step that leaves what comes after it out."""
         engine: Any = SurgicalEngine(LONG_GLUE, scheduling_policy="priority")
         scheduler = engine.scheduler
@@ -94,15 +95,15 @@ class TestGlueRequests:
         engine.add(prompt="pro", priority=1)
         script = plan(r="!.zz", s="a" * 30, **CHILDREN)
         engine.run_until(lambda: bool(scheduler._injection.glue), script)
-        allocate, without_room = scheduler._allocate_upstream, iter(["s"])
+        allocate, without_room = KVCacheManager.allocate_slots, iter(["s"])
 
-        def allocate_or_fail(request: Any, *args: Any, **kwargs: Any) -> Any:
+        def allocate_or_fail(manager: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             if request.request_id == "s" and next(without_room, None):
                 return None
-            return allocate(request, *args, **kwargs)
+            return allocate(manager, request, *args, **kwargs)
 
         engine.step(script)
-        scheduler._allocate_upstream = allocate_or_fail
+        monkeypatch.setattr(KVCacheManager, "allocate_slots", allocate_or_fail)
         engine.step(script)
         assert scheduler.evictor.evictions["discard"] == 1 and not scheduler._injection.glue
         scheduler.check_integrity()
@@ -199,9 +200,9 @@ class TestPressure:
         engine: Any = SurgicalEngine(OVERLAP)
         engine.add(prompt="prompt")
         script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
-        engine.run_until(lambda: "r_child_2" in engine.scheduler._forks.children, script)
+        engine.run_until(lambda: "r_child_2" in engine.scheduler.kv.forks.children, script)
         assert engine.scheduler.branches["r_child_2"].injected is not None
-        engine.scheduler._forks.release("r_child_2")
+        engine.scheduler.kv.forks.release("r_child_2")
         engine.step(script)
         assert engine.scheduler.branches["r_child_2"].injected is None
         engine.run(script)

@@ -8,14 +8,16 @@ import pytest
 
 from mytests.engine.surgical import SurgicalEngine, finished, plan
 from mytests.rules.injecting import OVERLAP, SYNC_INJECT, moves, prefilled
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 
-def failing_at(token: str, append: Any) -> Any:
+def failing_at(token: str) -> Any:
     """Upstream's way to append a token, with an error at this one."""
+    append: Any = Scheduler._update_request_with_output
 
-    def append_or_fail(request: Any, new_token_ids: list[int], is_stale: bool = False) -> tuple[list[int], bool]:
-        token_ids, stopped = append(request, new_token_ids, is_stale)
+    def append_or_fail(scheduler: Any, request: Any, new_token_ids: list[int], *args: Any) -> tuple[list[int], bool]:
+        token_ids, stopped = append(scheduler, request, new_token_ids, *args)
         if token_ids == [ord(token)]:
             request.status = RequestStatus.FINISHED_ERROR
         return token_ids, stopped or request.is_finished()
@@ -27,10 +29,10 @@ def test_nothing_is_kept_of_a_child_that_ends_with_an_error(monkeypatch: pytest.
     """Its parent gets nothing of it."""
     engine: Any = SurgicalEngine(SYNC_INJECT)
     engine.add(prompt="prompt")
-    monkeypatch.setattr(engine.scheduler, "_append_upstream", failing_at("C", engine.scheduler._append_upstream))
+    monkeypatch.setattr(Scheduler, "_update_request_with_output", failing_at("C"))
     script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
     engine.run_until(lambda: "r_child_0" not in engine.statuses() and "r_child_1" in engine.statuses(), script)
-    assert not engine.scheduler._kept
+    assert not engine.scheduler.kv.kept
     engine.run(script)
     assert [child.finish_reason for child in finished(engine).children] == ["error", "stop"]
     engine.assert_empty()
@@ -42,8 +44,8 @@ def test_a_child_whose_kept_kv_is_given_up_keeps_its_positions() -> None:
     request = engine.add(prompt="prompt")
     below = {"r_child_0_child_0": "CDEFGH", "r_child_0_child_1": "IJKLMN"}
     script = plan(r="!!.z!.y", r_child_0="a!!.b", r_child_1="O" * 14, r_child_2="QRS", **below)
-    engine.run_until(lambda: engine.scheduler._kept._children.get(request) == ["r_child_0"], script)
-    engine.scheduler._kept.release("r_child_0")
+    engine.run_until(lambda: engine.scheduler.kv.kept._children.get(request) == ["r_child_0"], script)
+    engine.scheduler.kv.kept.release("r_child_0")
     engine.run(script)
     # "b" has position 16, and the separator 17. "z" and the third promise come after the longest result, at 22.
     assert moves(engine)[-2:] == [(24, 24), (25, 25)]
@@ -65,8 +67,8 @@ def test_a_parent_without_kv_needs_none() -> None:
     engine: Any = SurgicalEngine(SYNC_INJECT)
     engine.add(prompt="prompt")
     script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9)
-    engine.run_until(lambda: bool(engine.scheduler._kept) and "r" in engine.scheduler.blocked, script)
+    engine.run_until(lambda: bool(engine.scheduler.kv.kept) and "r" in engine.scheduler.blocked, script)
     engine.evict("r")
-    assert not engine.scheduler._kept
+    assert not engine.scheduler.kv.kept
     engine.run(script)
     engine.assert_empty()

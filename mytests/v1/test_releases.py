@@ -17,10 +17,13 @@ from mytests.v1.releases import RELEASE, since
 from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.checks import prepare
-from sequence_hooks.v1.core.scheduler import HookScheduler
+from sequence_hooks.v1.core.kv_manager import TreeKVManager
+from sequence_hooks.v1.core.scheduler import AsyncHookScheduler, HookScheduler
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
 
 TOKENS = {"promise_token_id": 2, "sync_token_id": 3}
 
@@ -68,16 +71,7 @@ class TestModules:
 
 
 PORT = {name for name in vars(SchedulerPort) if not name.startswith("_")}
-OWN = {
-    *("check_integrity", "_append_token", "_allocate_slots", "_evict", "_evict_for", "_is_of_a_tree", "_record_step"),
-    *(
-        "_remove",
-        "_leave_queue",
-        "_begin_tree",
-        "_make_room",
-        "_take_block_copies",
-    ),
-}
+OWN = {"check_integrity", "_begin_tree", "_make_room", "_record_step"}
 """The methods of our scheduler that neither upstream nor the driver calls by their names."""
 
 OF_RELEASES = {"waiting_with_kv", "deferred"}
@@ -86,13 +80,24 @@ OF_RELEASES = {"waiting_with_kv", "deferred"}
 STAND_INS = {"_holds_kv_blocks"} if RELEASE < (0, 31) else set[str]()
 """What it has in place of upstream's of later releases."""
 
-BOUND = {"_update_request_with_output", "running"}
-"""Attributes of upstream's that our scheduler sets."""
-
 
 def defined_in(owner: type) -> set[str]:
     """Methods and properties; none that every class has."""
     return {name for name in vars(owner) if not name.startswith("__")}
+
+
+def stored_in(owner: type, name: str = "self") -> list[str]:
+    """The attributes of an object of this ``name`` that the code of a class sets, each as often as it does."""
+    return [
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(owner)))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == name
+    ]
+
+
+def attributes_of(*owners: type) -> set[str]:
+    """All attributes that the code of these classes uses of its objects."""
+    return set(re.findall(r"\bself\.(\w+)", "".join(map(inspect.getsource, owners))))
 
 
 class TestScheduler:
@@ -102,9 +107,10 @@ class TestScheduler:
 
     def test_a_release_has_no_class_between(self) -> None:
         """Whatever it needs is in one class, so that a reader of ours has two to read."""
-        ours = [each for each in HookScheduler.__mro__ if each.__module__.startswith("sequence_hooks.")]
-        assert ours == [HookScheduler, installed.ReleaseScheduler]
-        assert installed.ReleaseScheduler.__base__ is AsyncScheduler
+        assert HookScheduler.__bases__ == (installed.ReleaseScheduler,)
+        assert installed.ReleaseScheduler.__bases__ == (Scheduler,)
+        # Upstream's asynchronous one lies between upstream's and ours.
+        assert AsyncHookScheduler.__mro__[1:4] == (HookScheduler, installed.ReleaseScheduler, AsyncScheduler)
 
     def test_no_name_of_ours_is_upstreams(self) -> None:
         """A release that adds one of them would have it overridden by accident."""
@@ -119,15 +125,30 @@ class TestScheduler:
 
     def test_no_attribute_of_ours_is_upstreams(self) -> None:
         """Neither are those that our scheduler sets in its methods."""
-        text = "".join(map(inspect.getsource, (AsyncScheduler, *AsyncScheduler.__bases__)))
-        upstreams = set(re.findall(r"\bself\.(\w+)", text))
-        stored = {
-            node.attr
-            for node in ast.walk(ast.parse(inspect.getsource(HookScheduler)))
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
-        }
+        upstreams = attributes_of(Scheduler, AsyncScheduler)
+        stored = set(stored_in(HookScheduler))
         assert "driver" in stored and "requests" in upstreams
-        assert stored & upstreams == BOUND
+        assert not stored & upstreams
+
+    def test_the_queues_that_are_kept_are_made_once(self) -> None:
+        """The queue of trees holds that of new requests, and stands in the place of the other one."""
+        kept = "waiting", "kv_holding_waiting" if RELEASE >= (0, 31) else "skipped_waiting"
+        made = [name for each in (Scheduler, AsyncScheduler) for name in stored_in(each)]
+        assert [made.count(name) for name in kept] == [1, 1]
+
+
+class TestKVManager:
+    """The same of the manager of KV, which upstream makes, and which then gets our class."""
+
+    UPSTREAM = set(dir(KVCacheManager))
+    OVERRIDES = {"allocate_slots", "take_kv_cache_block_copies"}
+
+    def test_it_lies_over_upstreams(self) -> None:
+        """What it overrides is there, and nothing else is upstream's."""
+        assert TreeKVManager.__bases__ == (KVCacheManager,)
+        assert defined_in(TreeKVManager) & self.UPSTREAM == self.OVERRIDES
+        ours = set(stored_in(TreeKVManager, "manager")) | set(TreeKVManager.__annotations__)
+        assert "forks" in ours and not ours & attributes_of(KVCacheManager)
 
 
 class TestUnsupported:

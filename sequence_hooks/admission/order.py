@@ -174,7 +174,7 @@ class AdmissionOrder(Generic[T]):
     def child_room(self, branch: Branch[Any]) -> int | None:
         """How many more children of a tree may be admitted; None if there is no limit."""
         share = self._shares.get(branch.root)
-        limit = branch.limits.max_running_children
+        limit = branch.tree.limits.max_running_children
         return None if share is None or limit is None else limit - share.num_running_children
 
     def starving(self) -> Share[T] | None:
@@ -234,7 +234,7 @@ class AdmissionOrder(Generic[T]):
         root = item if branch is None else branch.root
         share = self._shares.get(root)
         if share is None:
-            limit = None if branch is None else branch.limits.max_running_children
+            limit = None if branch is None else branch.tree.limits.max_running_children
             share = self._shares[root] = Share(root, limit, self._priority(item), next(self._numbers))
             share.has_ended = branch is None
         return share

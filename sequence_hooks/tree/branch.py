@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.positions import PLAIN, Positions, Strand
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, replaced_ranges, with_replaced, within_context
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
+from sequence_hooks.tree.tree import Tree
 from sequence_hooks.tree.wait import ALL, Wait
 
 if TYPE_CHECKING:
@@ -30,13 +30,15 @@ class Branch(Generic[S]):
     def __init__(
         self,
         sequence: S,
-        limits: Limits,
+        tree: Tree,
         parent: "Branch[S] | None" = None,
         spec: ChildSpec | None = None,
         handler: TokenHandler | None = None,
     ) -> None:
         self.sequence = sequence
-        self.limits = limits
+        self.tree = tree
+        """That of its root."""
+
         self.parent = parent
         self.spec = spec
         """How it was spawned; None for a root."""
@@ -53,20 +55,8 @@ class Branch(Generic[S]):
         self.detached: list[Branch[S]] = []
         """Those of its children that are detached."""
 
-        self.has_detached_below = False
-        """Of a root: whether any sequence of its tree has detached children."""
-
-        self.num_sequences = 1
-        """Of a root: how many sequences its tree has had, itself included."""
-
-        self.num_sampled_in_tree = 0
-        """Of a root: how many tokens its tree has sampled, as far as they were counted."""
-
         self._num_counted = 0
         """How many of its own tokens were counted."""
-
-        self.limits_met: dict[RefusedBy, None] = {}
-        """Of a root: the limits that its tree has met, and what else has refused its promises, in this order."""
 
         self.spawn_time = time.time()
         self.finished_time: float | None = None
@@ -193,7 +183,7 @@ class Branch(Generic[S]):
     @property
     def ends_at_join(self) -> bool:
         """Whether it is a request's own sequence, which ends where it first gets its children's results."""
-        return self.parent is None and self.limits.end_at_join
+        return self.parent is None and self.tree.limits.end_at_join
 
     @property
     def num_context(self) -> int:
@@ -221,12 +211,6 @@ class Branch(Generic[S]):
         """Output tokens that it has sampled itself, whether they are in its context or not."""
         others = (segment.end - segment.start for segment in self.merged if segment.origin != "sampled")
         return len(self.sequence.output_token_ids) - sum(others)
-
-    @property
-    def has_used_up(self) -> bool:
-        """Whether its tree may sample no more tokens, as far as they were counted."""
-        most = self.limits.max_tree_tokens
-        return most is not None and self.limits.hooks and self.root.num_sampled_in_tree >= most
 
     @property
     def num_sampled_last(self) -> int:
@@ -264,28 +248,22 @@ class Branch(Generic[S]):
             yield branch
             left += reversed(branch.children)
 
-    def count_sampled(self) -> bool:
-        """Count the tokens that it has sampled since the last call; return whether its tree may sample more."""
+    def count_sampled(self) -> None:
+        """Count the tokens that it has sampled since the last call."""
         # A tree may be large, and this is called for each token: only the limit needs the count.
-        if self.limits.max_tree_tokens is not None:
+        if self.tree.limits.max_tree_tokens is not None:
             num_sampled = self.num_sampled
-            self.root.num_sampled_in_tree += num_sampled - self._num_counted
+            self.tree.num_sampled += num_sampled - self._num_counted
             self._num_counted = num_sampled
-        return not self.has_used_up
-
-    def has_sampled_all(self, max_len: int) -> bool:
-        """Whether it has sampled as many tokens as fit into ``max_len`` after its prompt, although its context is
-        shorter: without such a limit, a sequence whose context is cut again and again might never end."""
-        return self.num_replaced > 0 and len(self.sequence.prompt_token_ids) + self.num_sampled >= max_len
 
     def add_child(self, child: "Branch[S]") -> None:
         """Add a child that was spawned just now."""
         self.children.append(child)
-        self.root.num_sequences += 1
+        self.tree.num_sequences += 1
         if child.is_detached:
             self.detached.append(child)
             self._detached_unreleased.append(child)
-            self.root.has_detached_below = True
+            self.tree.has_detached = True
         else:
             self._unjoined[child] = None
 

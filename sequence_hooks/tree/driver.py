@@ -4,21 +4,22 @@
 The rules say what has to happen, the trees remember what did, and an engine carries it out behind two ports. This is
 where they meet, and the whole story for a parent that samples a promise and a sync token:
 
-    a promise is sampled   1. decide           the rules ask its handler: a child to spawn, nothing to wait for
+    a promise is sampled   1. sampled          the rules ask its handler: a child to spawn, nothing to wait for
                            2. apply            the engine makes the child, the tree gets it, the engine queues it
-    a sync is sampled      1. decide           nothing to spawn, all children to wait for
+    a sync is sampled      1. sampled          nothing to spawn, all children to wait for
                            3. apply            the tree has the parent BLOCKED, the engine sets it aside
     the child samples EOS  4. end              the tree has it finished, and its parent checked before the next step
     before the next step   5. join_ready       the rules say what to append, the engine appends it, and gives it KV
                            6.                  the engine queues the parent again, or finishes it if it had ended
 
-An engine calls ``decide`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended; a
-sequence also ends, with ``length``, with a token after which `Branch.count_sampled` says that its tree may not have
-another. Before the next step, the other sequences of that tree are BLOCKED wherever they are, and end at a join. Read
-`sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
+An engine calls ``sampled`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended; a
+sequence also ends, with ``length``, with a token after which `sequence_hooks.tree.rules.has_room` says that it may not
+have another. Before the next step, the other sequences of a tree that has used up its tokens are BLOCKED wherever they
+are, and end at a join. Read `sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
 
@@ -27,7 +28,7 @@ from msgspec import structs
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import RefusedBy, limits_of, max_tokens_alone
 from sequence_hooks.config.messages import FAULTS
-from sequence_hooks.handlers.triggers import TriggerMatch
+from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.tree import rules
 from sequence_hooks.tree.assembly import Assembler
 from sequence_hooks.tree.branch import Branch
@@ -43,6 +44,21 @@ from sequence_hooks.tree.rules import Decision, Merge, Refusal
 from sequence_hooks.tree.wait import Wait
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A token that was sampled just now."""
+
+    token_id: int
+    context: Sequence[int]
+    """The tokens before it."""
+
+    num_prompt_tokens: int
+    """How many of these are the prompt of its request or child."""
+
+    params: Any
+    """The sampling parameters of its request or child."""
+
+
 class ForkJoinDriver(Generic[E]):
     """Owns the trees of all requests of one scheduler, and takes each of their steps.
 
@@ -55,6 +71,7 @@ class ForkJoinDriver(Generic[E]):
     def __init__(
         self,
         special_kwargs: SpecialKwargs,
+        triggers: Triggers,
         sequences: SequencePort[E],
         scheduler: SchedulerPort[E],
         log: HookLog,
@@ -63,6 +80,7 @@ class ForkJoinDriver(Generic[E]):
         num_recent: int = 0,
     ) -> None:
         self.trees: DependencyManager[E] = DependencyManager(observers, num_recent=num_recent)
+        self.triggers = triggers
         self._special_kwargs = special_kwargs
         self._sequences = sequences
         self._scheduler = scheduler
@@ -78,27 +96,41 @@ class ForkJoinDriver(Generic[E]):
         """The most tokens that a request with these sampling parameters may sample before it has a tree."""
         return max_tokens_alone(self._special_kwargs, params)
 
-    def has_hooks(self, params: Any) -> bool:
-        """Whether hook tokens are more than ordinary tokens to a request with these sampling parameters."""
-        return limits_of(self._special_kwargs, params.extra_args).hooks
-
     def add_root(self, sequence: E) -> Branch[E]:
         """Begin the tree of a request, or of one of its samples, which has met its first hook token."""
         limits = limits_of(self._special_kwargs, sequence.sampling_params.extra_args)
         return self.trees.add_root(sequence, limits)
 
-    def decide(
-        self, branch: Branch[E], token_id: int, match: TriggerMatch, output_token_ids: Sequence[int]
-    ) -> Decision | None:
-        """1. What a hook token does; None if it counts as an ordinary one, which is logged if anything is wrong.
-
-        No tree is changed, but the token's handler may have aborted the branch.
+    def sampled(self, branch: Branch[E] | None, token: Sampled, add_root: Callable[[], Branch[E]]) -> Decision | None:
+        """1. What a token does that a sequence has sampled; None if it is an ordinary one. If it is a hook's and cannot
+        do what it asks for, that is logged.
 
         Args:
-            output_token_ids: The context between the prompt and the token, which may have been appended since.
+            branch: None for a request that has no tree. Its first hook token begins one, as does the last token that
+                its tree may sample.
+            token: One of `Triggers.candidates`, or the last one that its request may sample.
+            add_root: Begins the tree of the request, with `add_root`.
         """
-        if not branch.limits.hooks:
+        match, num_output = None, len(token.context) - token.num_prompt_tokens
+        if token.token_id in self.triggers.candidates:
+            num_appended = 0 if branch is None else branch.num_context - len(token.context)
+            num_sampled = num_output if branch is None else branch.num_sampled_last - num_appended
+            match = self.triggers.match(token.token_id, token.context, num_sampled)
+        if branch is None:
+            limits = limits_of(self._special_kwargs, token.params.extra_args)
+            most = limits.max_tree_tokens
+            uses_up = most is not None and num_output + 1 >= most
+            if not limits.hooks or (match is None and not uses_up):
+                return None
+            branch = add_root()
+        if match is None or not branch.tree.limits.hooks:
             return None
+        return self._decide(branch, token.token_id, match, token.context[token.num_prompt_tokens :])
+
+    def _decide(
+        self, branch: Branch[E], token_id: int, match: TriggerMatch, output_token_ids: Sequence[int]
+    ) -> Decision | None:
+        """What a hook token does; no tree is changed, but the token's handler may have aborted the branch."""
         max_len = self._sequences.max_len(branch.sequence)
         decision = rules.decide(branch, token_id, match, output_token_ids, max_len, self._vocab_size)
         if isinstance(decision, Refusal):
@@ -142,7 +174,7 @@ class ForkJoinDriver(Generic[E]):
         Args:
             ending: See `DependencyManager.end`.
         """
-        if branch.has_used_up and "max_tree_tokens" not in branch.root.limits_met:
+        if branch.tree.has_used_up and "max_tree_tokens" not in branch.tree.limits_met:
             self.trees.limit(branch, "max_tree_tokens")
             self._log.used_up(branch.request_id)
         if not self.trees.end(branch, ending, self._at_end):
@@ -295,7 +327,7 @@ class ForkJoinDriver(Generic[E]):
         return injected
 
     def _finish(self, branch: Branch[E]) -> None:
-        if branch.parent is None and branch.has_detached_below:
+        if branch.parent is None and branch.tree.has_detached:
             self.trees.assemble(branch, self._assembled(branch))
         self._scheduler.finish_joined(branch)
 

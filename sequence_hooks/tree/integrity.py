@@ -84,13 +84,13 @@ def faults_of(branch: "Branch[Any]") -> Iterator[str]:
         yield f"has segments up to {end}, and {num_output} output tokens"
     if any(not (child.phase == "finished" or child.is_detached or child.is_unjoined) for child in branch.children):
         yield "is joined with a child that has not finished"
-    if branch.num_unfinished_children > branch.limits.max_children:
-        yield f"has {branch.num_unfinished_children} unfinished children, and may have {branch.limits.max_children}"
-    if branch.depth > branch.limits.max_child_depth:
-        yield f"has depth {branch.depth}, and may have {branch.limits.max_child_depth}"
-    most = branch.limits.max_tree_sequences
-    if branch.parent is None and most is not None and branch.num_sequences > most:
-        yield f"has a tree of {branch.num_sequences} sequences, and may have {most}"
+    limits, most = branch.tree.limits, branch.tree.limits.max_tree_sequences
+    if branch.num_unfinished_children > limits.max_children:
+        yield f"has {branch.num_unfinished_children} unfinished children, and may have {limits.max_children}"
+    if branch.depth > limits.max_child_depth:
+        yield f"has depth {branch.depth}, and may have {limits.max_child_depth}"
+    if branch.parent is None and most is not None and branch.tree.num_sequences > most:
+        yield f"has a tree of {branch.tree.num_sequences} sequences, and may have {most}"
     if branch.phase == "finished" and branch.ended_as is None:
         yield "has finished, and it is not known how"
     if branch.awaits_resume and branch.phase != "blocked":

@@ -33,6 +33,7 @@ from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.resume import find_waiting
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.stats import HookStats
+from sequence_hooks.tree.tree import Tree
 from sequence_hooks.tree.wait import ALL, Wait
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class DependencyManager(Generic[S]):
 
     def add_root(self, sequence: S, limits: Limits) -> Branch[S]:
         """Make a request's own sequence, or that of one of its samples, the root of a tree."""
-        root: Branch[S] = Branch(sequence, limits)
+        root: Branch[S] = Branch(sequence, Tree(limits))
         self._roots[root] = None
         return root
 
@@ -84,7 +85,7 @@ class DependencyManager(Generic[S]):
             handler: Joins it to its parent; None where no handler is asked.
         """
         self._require(parent, "live", "spawn")
-        child = Branch(sequence, parent.limits, parent, spec, handler)
+        child = Branch(sequence, parent.tree, parent, spec, handler)
         if spec.num_shared:
             child.place(parent.positions)
             if parent.injected is not None:
@@ -101,8 +102,8 @@ class DependencyManager(Generic[S]):
             self._used_up[root] = None
         else:
             self.stats.num_refused[name] += 1
-        self.stats.num_limited[name] += name not in root.limits_met
-        root.limits_met[name] = None
+        self.stats.num_limited[name] += name not in root.tree.limits_met
+        root.tree.limits_met[name] = None
         self._tell(branch, Limited(branch.request_id, name))
 
     def stop_waiting(self, branch: Branch[S], wait: Wait) -> bool:

@@ -61,7 +61,7 @@ class SchedulerPort(Protocol[E]):
     def block_sequence(self, branch: Branch[E]) -> None:
         """3., 4. Take a sequence out of all queues, if it is in one. It keeps its KV unless others need the room.
 
-        It has just sampled a token; or, if `Branch.has_used_up`, it may have any status. What a step in flight samples
+        It has just sampled a token; or, if `Tree.has_used_up`, it may have any status. What a step in flight samples
         for it is dropped.
 
         If `Branch.ended_as` is set, it only waits to finish, and nothing of its children's KV is needed any longer.

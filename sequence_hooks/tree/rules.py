@@ -164,7 +164,7 @@ def decide(
     )
     try:
         given, num_unjoined = match.handler.on_token(event), len(event.unjoined)
-        actions = plain_actions(given, branch.limits.max_children, max_len - num_context, max_len, num_unjoined)
+        actions = plain_actions(given, branch.tree.limits.max_children, max_len - num_context, max_len, num_unjoined)
         replacement = _replacement(actions, event, vocab_size)
         forbids = _forbidding(actions, branch)
         if forbids is not None:
@@ -187,6 +187,20 @@ def decide(
     if actions.is_malformed and not children and waits_for is None:
         return Refusal("malformed")
     return Decision(token_id, match.handler, children, waits_for, actions.is_malformed, replacement)
+
+
+def has_room(branch: Branch[Any], num_context: int, max_len: int) -> bool:
+    """Whether a sequence, whose sampled tokens have been counted, may have another token.
+
+    One whose context is cut again and again samples as many tokens as fit after its prompt, as it might never end.
+
+    Args:
+        num_context: Tokens of its context. A position may be further than they are many.
+        max_len: The most that there may be.
+    """
+    has_sampled_all = branch.num_replaced > 0 and len(branch.sequence.prompt_token_ids) + branch.num_sampled >= max_len
+    is_full = num_context + branch.positions.lead >= max_len or has_sampled_all
+    return not is_full and not branch.tree.has_used_up
 
 
 def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
@@ -240,7 +254,7 @@ def join(
         spans.append(inserted(branch.resumed_with, None))
     fitting = [span for span in cut_to(spans, num_free) if span.token_ids]
     num_merged = num_tokens(fitting)
-    is_full = num_merged == num_free or branch.has_used_up
+    is_full = num_merged == num_free or branch.tree.has_used_up
     stops = bool(children) and branch.ends_at_join
     return Merge(
         position=num_output,
@@ -324,7 +338,7 @@ def _forbidding(actions: Actions, branch: Branch[Any]) -> LimitName | None:
 
     ``max_tree_tokens`` is no such limit: the token with which it is used up ends its sequence.
     """
-    limits, num_new = branch.limits, len(actions.spawn)
+    limits, num_new = branch.tree.limits, len(actions.spawn)
     if actions.wait_for is not None and not {*actions.wait_for} <= _waitable(actions, branch):
         return "wait_for"
     if not num_new:
@@ -333,7 +347,7 @@ def _forbidding(actions: Actions, branch: Branch[Any]) -> LimitName | None:
         return "max_child_depth"
     if branch.num_unfinished_children + num_new > limits.max_children:
         return "max_children"
-    if limits.max_tree_sequences is not None and branch.root.num_sequences + num_new > limits.max_tree_sequences:
+    if limits.max_tree_sequences is not None and branch.tree.num_sequences + num_new > limits.max_tree_sequences:
         return "max_tree_sequences"
     return None
 

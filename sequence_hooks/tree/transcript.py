@@ -116,7 +116,7 @@ def set_tree(completion: TreeFields, branch: Branch[N]) -> None:
     completion.segments = branch.segments
     completion.joins = tuple(branch.joins)
     completion.tree_tokens = tokens_of(branch)
-    completion.limits_met = tuple(branch.limits_met)
+    completion.limits_met = tuple(branch.tree.limits_met)
 
 
 def set_final_order(completion: Any, sampled: Transcript, assembled: Transcript, is_delta: bool) -> None:

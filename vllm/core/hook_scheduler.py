@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any
-from weakref import WeakSet
 
 from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.serving.live.trees import NUM_RECENT
 from sequence_hooks.trace.observer import NO_RECORDER
 from sequence_hooks.trace.recorder import Recorder
@@ -73,6 +73,7 @@ class HookScheduler(AdmittingScheduler):
     def attach(
         self,
         special_kwargs: SpecialKwargs,
+        triggers: Triggers,
         sequences: SequencePort[V0Sequence],
         log: HookLog,
         vocab_size: int | None,
@@ -84,18 +85,15 @@ class HookScheduler(AdmittingScheduler):
         self.evictor = KVEvictor(self._blocks, self._kept, policy, self._priorities, self.recorder)
         observers = self.recorder, self._estimate, self._admission, observer
         num_recent = NUM_RECENT if special_kwargs.live_page else 0
-        self.driver = ForkJoinDriver(special_kwargs, sequences, self, log, vocab_size, observers, num_recent)
+        self.driver = ForkJoinDriver(special_kwargs, triggers, sequences, self, log, vocab_size, observers, num_recent)
         self.trees = self.driver.trees
         self._injects_kv = special_kwargs.injects_kv
-        self.budgeted: WeakSet[SequenceGroup] = WeakSet()
-        """Requests that may not sample all their tokens, even without a tree: ``max_tree_tokens`` are fewer."""
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Upstream's `add_seq_group`; a request samples no more tokens than its tree may, even if it never has one."""
         params = seq_group.sampling_params
         most = self.driver.max_tokens_alone(params)
         if most != params.max_tokens:
-            self.budgeted.add(seq_group)
             seq_group.sampling_params = copy.copy(params)
             seq_group.sampling_params.max_tokens = most
             seq_group.sampling_params.min_tokens = min(params.min_tokens, most)

@@ -104,7 +104,7 @@ class V0Sequence:
         output_of(branch)
         seq.inputs = {**seq.inputs, "prompt": None, "prompt_token_ids": release_context(seq.data)}
         seq.tokens = None
-        if not branch.root.has_detached_below:
+        if not branch.tree.has_detached:
             seq.output_logprobs = []
 
 

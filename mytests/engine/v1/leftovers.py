@@ -12,14 +12,13 @@ def assert_no_request_left(scheduler: HookScheduler, output_processor: HookOutpu
     """Raise an `AssertionError` unless every queue and map of core and front end is empty, and every block is free."""
     scheduler.check_integrity()
     assert not scheduler.requests and not scheduler.branches and not scheduler.blocked
-    assert not scheduler._budgeted
     assert not scheduler.running and not len(scheduler.waiting) and not len(scheduler.waiting_with_kv)
     assert not scheduler._admission.order.has_trees and not list(scheduler._admission.order.running)
     assert not scheduler._inflight_prefills
     assert not scheduler.deferred
     assert not scheduler.trees.has_unsettled and not list(scheduler.trees.branches)
-    assert not scheduler._forks.children and not scheduler._events
-    assert not scheduler._kept and not scheduler._kept._children
+    assert not scheduler.kv.forks.children and not scheduler._events
+    assert not scheduler.kv.kept and not scheduler.kv.kept._children
     assert not scheduler._injection.glue and not scheduler._injection._glue_of and not scheduler._injection.copies
     pool = scheduler.kv_cache_manager.block_pool
     # The first block is upstream's null block, which no request can have.

@@ -182,7 +182,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         return [name for name, request in self.scheduler.blocked.items() if request.num_computed_tokens]
 
     def evict(self, request_id: str) -> None:
-        self.scheduler._evict(self.scheduler.evictor.candidate(self.scheduler.blocked[request_id]))
+        self.scheduler.kv.evict(self.scheduler.evictor.candidate(self.scheduler.blocked[request_id]))
 
     def num_preemptions(self) -> int:
         return sum(self._num_preemptions.values())

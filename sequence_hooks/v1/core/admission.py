@@ -5,7 +5,7 @@ Upstream asks it before its own queue of new requests, and goes on to those when
 as soon as a new request goes before all that wait in it; upstream's loop asks again for each request that it admits.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 from sequence_hooks.admission.order import AdmissionOrder
@@ -87,13 +87,21 @@ class TreeAdmission(RequestQueue):
         self.order.stop(request)
         self.order.remove(request)
 
-    def better_victim(self, running: Sequence[Request], request: Request) -> Request | None:
-        """Who is to be preempted instead of the last of those ``running``; None if that one, as upstream has it."""
-        return None if self._has_priorities else self._policy.better_victim(running, request)
+    def note_shortage(self, running: list[Request], request: Request) -> None:
+        """Note that there are too few blocks for a request.
+
+        For one that runs, upstream preempts the last of those ``running``: let that be the best one to preempt.
+        """
+        self.shortage.note()
+        if request.status == RequestStatus.RUNNING and not self._has_priorities:
+            victim = self._policy.better_victim(running, request)
+            if victim is not None:
+                running.remove(victim)
+                running.append(victim)
 
     def __bool__(self) -> bool:
         """Whether upstream is to admit from this queue next."""
-        return bool(self.others) or self.order.goes_before(self._key_of_new)
+        return bool(self.others) or (bool(self.order) and self.order.goes_before(self._key_of_new))
 
     def __len__(self) -> int:
         return len(self.others) + len(self.order)

@@ -173,10 +173,6 @@ class Injection:
         self.copies.pop(request, None)
         return self._forget([glue.request_id for glue in self._glue_of.get(request, ())])
 
-    def without_glue(self, requests: Iterable[Request]) -> list[Request]:
-        """Those of the ``requests`` that are not glue."""
-        return [each for each in requests if each.request_id not in self.glue]
-
     def by_owner(self, output: SchedulerOutput) -> Mapping[str, int]:
         """How many tokens of each request the latest step computes, its glue included."""
         counts: Counter[str] = Counter()

@@ -7,8 +7,7 @@ from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.tree.integrity import IntegrityError, Pool, report_queues
 from sequence_hooks.tree.integrity import check_queues as check_places
 from sequence_hooks.tree.manager import DependencyManager
-from sequence_hooks.v1.core.forks import ForkedBlocks
-from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -53,18 +52,13 @@ def check_blocks(manager: KVCacheManager, held: Mapping[str, Sequence[int]]) -> 
     Pool("KV cache", pool.num_gpu_blocks - 1, pool.get_num_free_blocks(), held, owners).check()
 
 
-def held_blocks(
-    manager: KVCacheManager, forks: ForkedBlocks, kept: KeptKV, glue: Collection[str]
-) -> dict[str, list[int]]:
-    """The ids of the blocks that each holder has.
-
-    Args:
-        glue: The requests whose blocks are others'.
-    """
-    held = forks.held | kept.held
+def held_blocks(manager: TreeKVManager) -> dict[str, list[int]]:
+    """The ids of the blocks that each holder has."""
+    held = manager.forks.held | manager.kept.held
     for each in manager.coordinator.single_type_managers:
         for name, blocks in each.req_to_blocks.items():
-            if name not in glue:
+            # The blocks of glue are its owner's.
+            if name not in manager.injection.glue:
                 ids = [block.block_id for block in blocks if not block.is_null]
                 held[f"{name}, group {each.kv_cache_group_id}"] = ids
     return held

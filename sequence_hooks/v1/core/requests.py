@@ -46,16 +46,15 @@ def make_like(
     return made
 
 
-def limit_tokens(request: Request, most: int | None) -> bool:
-    """Let a new request sample at most so many tokens; return whether it would have sampled more."""
+def limit_tokens(request: Request, most: int | None) -> None:
+    """Let a new request sample at most so many tokens."""
     if most is None or most >= request.max_tokens:
-        return False
+        return
     params = request.sampling_params
     assert params is not None
     request.max_tokens = most
     # In some releases nothing ends a request before these.
     params.min_tokens = min(params.min_tokens, most)
-    return True
 
 
 def begin_session(request: Request, params: SamplingParams) -> None:

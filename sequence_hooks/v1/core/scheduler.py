@@ -14,28 +14,24 @@ Sequences of trees wait in a queue of their own, which is fair among requests: s
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from sequence_hooks.handlers.triggers import Triggers
-from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.serving.outlines.requests import has_outlines, regexes
-from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.tree import rules
+from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.injection import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
-from sequence_hooks.v1.core.admission import TreeAdmission
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
-from sequence_hooks.v1.core.eviction import KVEvictor
-from sequence_hooks.v1.core.forks import ForkedBlocks
-from sequence_hooks.v1.core.injection import Injection
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
-from sequence_hooks.v1.core.kept import KeptKV
-from sequence_hooks.v1.core.kv_groups import check_kv_groups, cut_hit, waits_for_state
+from sequence_hooks.v1.core.kv_groups import check_kv_groups
+from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.lockstep import OwedStep
 from sequence_hooks.v1.core.params import params_after_join
+from sequence_hooks.v1.core.queues import held_back, leave_queues, remove_glue
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
 from sequence_hooks.v1.core.requests import begin_session, discard_in_flight, limit_tokens
 from sequence_hooks.v1.core.sequence import V1Branch, V1Sequence, num_written, params_of
@@ -43,12 +39,12 @@ from sequence_hooks.v1.core.stats import CoreStats, count_requests
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.settings import is_of_server
 from sequence_hooks.v1.wire import RESUME, HookSchedulerOutput
+from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import ModelRunnerOutput
@@ -59,23 +55,19 @@ logger = init_logger(f"vllm.{__name__}")
 
 
 class HookScheduler(ReleaseScheduler):
-    """Moves requests as the driver says: its `sequence_hooks.tree.port.SchedulerPort`. Asynchronous if upstream's is.
+    """Moves requests as the driver says: its `sequence_hooks.tree.port.SchedulerPort`.
 
-    No collaborator holds what upstream reassigns, such as ``running``: it is an argument of their methods.
+    No collaborator holds what upstream reassigns, such as ``running``: they ask for it each time.
     """
+
+    def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> "HookScheduler":
+        """Asynchronous if upstream's would be."""
+        return super().__new__(AsyncHookScheduler if vllm_config.scheduler_config.async_scheduling else HookScheduler)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Where no token is in flight, upstream's scheduler for synchronous engines does the same with less.
-        self._upstream = cast(Any, super() if self.scheduler_config.async_scheduling else super(AsyncScheduler, self))
-        self._append_upstream: Callable[..., tuple[list[int], bool]] = self._upstream._update_request_with_output
-        manager = self.kv_cache_manager
-        self._allocate_upstream: Callable[..., KVCacheBlocks | None] = manager.allocate_slots
         self.branches: dict[str, V1Branch] = {}
         """The unfinished requests that a hook has touched, and all unfinished children."""
-
-        self._budgeted: set[str] = set()
-        """Unfinished requests without a tree that may not sample all their tokens: ``max_tree_tokens`` are fewer."""
 
         self.blocked: dict[str, Request] = {}
         """In the order in which they were set aside."""
@@ -83,32 +75,18 @@ class HookScheduler(ReleaseScheduler):
         self._children = children = ChildRequests.of(self.vllm_config, self.structured_output_manager)
         hooks = children.special_kwargs
         check_kv_groups(self.kv_cache_config, hooks.injects_kv)
-        self._recorder = SchedulerRecorder(hooks.record_to, manager, children.decode)
+        self._recorder = SchedulerRecorder(hooks.record_to, self.kv_cache_manager, children.decode)
         self._events = EventLog()
-        self._forks = ForkedBlocks(manager)
-        if self._forks.has_states:
-            self._take_upstream_copies = manager.take_kv_cache_block_copies
-            manager.take_kv_cache_block_copies = self._take_block_copies  # type: ignore[method-assign]
-        self._kept = KeptKV(manager)
-        self._injection = Injection(
-            manager, self._kept, self.branches, hooks, self.scheduler_config, self.vllm_config.model_config.uses_mrope
-        )
-        self.evictor = KVEvictor(manager, hooks.blocked_kv_policy, self._recorder)
-        self._stats = CoreStats(self.blocked, manager, self.evictor)
+        self.kv = TreeKVManager.adopt(self, hooks, self._recorder, self.branches, self.blocked)
+        self._injection = self.kv.injection
+        self.waiting_with_kv = self._admission = self.kv.admission
+        self.evictor = self.kv.evictor
+        self._stats = CoreStats(self.blocked, self.kv, self.evictor)
         self._owed_step = OwedStep(self.parallel_config.data_parallel_size > 1)
-        self.triggers = Triggers.of(hooks, children.tokenizer)
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
-        self.driver = ForkJoinDriver[V1Sequence](hooks, children, self, log, children.vocab_size, observers)
+        triggers = Triggers.of(hooks, children.tokenizer)
+        self.driver = ForkJoinDriver[V1Sequence](hooks, triggers, children, self, log, children.vocab_size, observers)
         self.trees = self.driver.trees
-        self._admission = TreeAdmission(
-            self.waiting_with_kv,
-            self.waiting,
-            self.branches,
-            self._injection.glue,
-            self._forks.children,
-            manager.block_pool,
-            self.policy == SchedulingPolicy.PRIORITY,
-        )
         if has_outlines(hooks) and is_of_server(self.vllm_config):
             children.compile(regexes(hooks))
 
@@ -119,8 +97,7 @@ class HookScheduler(ReleaseScheduler):
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
             self._recorder.arrived(request)
-            if limit_tokens(request, self.driver.max_tokens_alone(params_of(request))):
-                self._budgeted.add(request.request_id)
+            limit_tokens(request, self.driver.max_tokens_alone(params_of(request)))
             self._admission.order.num_arrived += 1
             super().add_request(request)
             return
@@ -142,86 +119,35 @@ class HookScheduler(ReleaseScheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Upstream's `schedule`, after joining the parents that can go on."""
         self.driver.join_ready()
-        # Bound anew in each step: while there is no tree, a request costs no call of ours, as an override would.
         if self.branches:
-            self.waiting_with_kv, allocate = self._admission, self._allocate_slots
             self._make_room()
-        else:
-            self.waiting_with_kv, allocate = self._admission.others, self._allocate_upstream
-        self.kv_cache_manager.allocate_slots = allocate  # type: ignore[method-assign]
-        is_recording = self._recorder.is_recording
-        start = self._recorder.now() if is_recording else 0.0
-        # Upstream admits nobody after a request that has to wait.
-        skipped = self._injection.after_parts() if self._injection.glue else ()
-        if skipped:
-            self.waiting_with_kv.remove_requests(skipped)
-        scheduled = super().schedule(*args, **kwargs)
+        start = self._recorder.now()
+        with held_back(self, self._injection.after_parts()):
+            scheduled = super().schedule(*args, **kwargs)
         self._owed_step.note_step(scheduled.total_num_scheduled_tokens)
-        for request in reversed(skipped):
-            # Glue whose owner has given up its KV meanwhile is gone.
-            if request.request_id in self.requests:
-                self.waiting_with_kv.prepend_request(request)
-        if is_recording:
+        if self._recorder.is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
         step = self._injection.step if self.branches else None
         return scheduled if step is None else HookSchedulerOutput.of(scheduled, step)
 
-    def _allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
-        """Upstream's `allocate_slots`; before it fails, others that do not run give up their KV."""
-        if self._injection.must_wait(request, self._inflight_prefills):
-            return None
-        blocks = self._allocate_upstream(request, *args, **kwargs)
-        if blocks is None and waits_for_state(self.kv_cache_manager, kwargs.get("new_computed_blocks")):
-            return None
-        while blocks is None and self._evict_for(request):
-            blocks = self._allocate_upstream(request, *args, **kwargs)
-        if blocks is None:
-            self._admission.shortage.note()
-            victim = None
-            if request.status == RequestStatus.RUNNING:
-                victim = self._admission.better_victim(self.running, request)
-            if victim is not None:
-                # Upstream preempts the last one.
-                self.running.remove(victim)
-                self.running.append(victim)
-        return blocks
-
-    def _take_block_copies(self) -> tuple[list[Any], list[Any]]:
-        """Upstream's `take_kv_cache_block_copies`, with those of states that are overwritten in this step."""
-        self._forks.keep_states()
-        return self._take_upstream_copies()
-
     def _get_local_prefix_cache_hit(self, request: Request, *args: Any) -> tuple[KVCacheBlocks, int, int, bool]:
-        fork = self._forks.of(request)
+        fork = self.kv.forks.of(request)
         if fork is not None:
             return *fork, 0, False
-        found = super()._get_local_prefix_cache_hit(request, *args)
-        branch = self.branches.get(request.request_id)
-        if branch is None:
-            return found
-        # It begins with what the prefix cache has, and computes the rest from its tokens, at the positions they had.
-        branch.discard_injected()
-        return cut_hit(self.kv_cache_manager, found, branch.positions.num_plain, self.block_size)
+        return self.kv.cut_hit(request, super()._get_local_prefix_cache_hit(request, *args))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
-        if not self.branches:
-            self._upstream._update_after_schedule(scheduler_output)
-            return
-        self._injection.send(scheduler_output, self.requests)
-        self._forks.release_admitted(scheduler_output.num_scheduled_tokens.keys())
-        self._upstream._update_after_schedule(scheduler_output)
-        self._remove(self._injection.take_computed_glue(scheduler_output))
+        if self.branches:
+            self.kv.send(scheduler_output, self.requests)
+        super()._update_after_schedule(scheduler_output)
+        if self.branches:
+            remove_glue(self, self._injection.take_computed_glue(scheduler_output))
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """Upstream's outputs, and what happened to trees meanwhile."""
         self._events.begin_step()
-        sampled = chain.from_iterable(model_runner_output.sampled_token_ids)
-        is_ours = bool(self.branches or self._budgeted) or any(map(self.triggers.candidates.__contains__, sampled))
-        # Bound anew in each step: upstream calls it for each request, and in most steps nobody is in a tree.
-        append = self._append_token if is_ours else self._append_upstream
-        self._update_request_with_output = append  # type: ignore[method-assign]
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self.driver.join_ready()
         if self._recorder.is_recording and not self.has_unfinished_requests():
@@ -230,42 +156,32 @@ class HookScheduler(ReleaseScheduler):
         self._events.write(outputs, self._stats.changed(len(self.running)) if self.log_stats else None)
         return outputs
 
-    def _append_token(
+    def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        """In place of upstream's `_update_request_with_output`."""
-        branch, token_id = self.branches.get(request.request_id), new_token_ids[-1]
-        match = None
-        if token_id in self.triggers.candidates:
-            num_sampled = request.num_output_tokens if branch is None else branch.num_sampled_last
-            match = self.triggers.match(token_id, request.all_token_ids, num_sampled)
+        """As upstream, and what the hook of a sampled token asks for."""
+        token_id, branch, decision = new_token_ids[-1], self.branches.get(request.request_id), None
+        is_last = branch is None and request.num_output_tokens + 1 >= request.max_tokens
+        if is_last or token_id in self.driver.triggers.candidates:
+            num_prompt = request.num_prompt_tokens if branch is None else branch.sequence.num_prompt_tokens
+            token = Sampled(token_id, request.all_token_ids, num_prompt, params_of(request))
+            decision = self.driver.sampled(branch, token, partial(self._begin_tree, request))
+            if request.is_finished():
+                # Its own handler has aborted it.
+                return [], False
+            branch = self.branches.get(request.request_id)
+        new_token_ids, has_stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if branch is None:
-            if match is not None and not self.driver.has_hooks(params_of(request)):
-                match = None
-            uses_up = request.request_id in self._budgeted and request.num_output_tokens + 1 >= request.max_tokens
-            if match is None and not uses_up:
-                return self._append_upstream(request, new_token_ids, is_stale)
-            branch = self._begin_tree(request)
-        sequence = branch.sequence
-        decision = None if match is None else self.driver.decide(branch, token_id, match, sequence.output_in_context)
-        if request.is_finished():
-            # Its own handler has aborted it.
-            return [], False
-        new_token_ids, _ = self._append_upstream(request, new_token_ids, is_stale)
-        is_full = request.num_tokens + branch.positions.lead >= self.max_model_len or branch.has_sampled_all(
-            self.max_model_len
-        )
-        has_room = branch.count_sampled() and not is_full
-        ending = sequence.ending(token_id, has_room)
+            return new_token_ids, has_stopped
+        branch.count_sampled()
+        ending = branch.sequence.ending(token_id, rules.has_room(branch, request.num_tokens, self.max_model_len))
         if ending is not None:
             self.driver.end(branch, ending)
             return new_token_ids, True
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
 
     def _begin_tree(self, request: Request) -> V1Branch:
-        self._budgeted.discard(request.request_id)
         branch = self.branches[request.request_id] = self.driver.add_root(self._children.sequence_of(request))
-        self.waiting_with_kv = self._admission
         self._admission.begin_tree(branch, request)
         return branch
 
@@ -273,7 +189,7 @@ class HookScheduler(ReleaseScheduler):
         if request.request_id not in self.blocked or request.is_finished():
             # A BLOCKED one is finished if its grammar does not accept the token that has blocked it.
             return super()._handle_stopped_request(request)
-        if not self._forks.has_states:
+        if not self.kv.forks.has_states:
             # What a step in flight computes is computed again. A state has it already, and is not to have it twice.
             request.num_computed_tokens = num_written(request)
         discard_in_flight(request)
@@ -288,13 +204,13 @@ class HookScheduler(ReleaseScheduler):
 
     def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
         # Trees wait in our queue, which is in the place of upstream's for requests that hold KV.
-        return self._is_of_a_tree(request) or super()._holds_kv_blocks(request)
+        return self.kv.is_of_a_tree(request) or super()._holds_kv_blocks(request)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         glue = self._injection.glue.get(request.request_id)
         if glue is not None:
             # Without it, its owner cannot go on with injected KV.
-            self._evict(self.evictor.candidate(glue.owner))
+            self.kv.evict(self.evictor.candidate(glue.owner))
             return
         self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
@@ -303,17 +219,14 @@ class HookScheduler(ReleaseScheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         branch = self.branches.pop(request.request_id, None)
-        self._budgeted.discard(request.request_id)
         if branch is not None:
             self.blocked.pop(request.request_id, None)
             self._admission.leave(request)
-            self._forks.release(request.request_id)
-            self._remove(self._injection.stop(request))
-            self._kept.release_children(request)
+            self.kv.stop(request)
             if branch.phase != "finished":
                 self.driver.abort(branch)
             if self.driver.keeps_kv(branch):
-                self._kept.keep(branch)
+                self.kv.kept.keep(branch)
             if branch.parent is None:
                 self._admission.order.end(branch)
         self._recorder.ended(request)
@@ -339,11 +252,7 @@ class HookScheduler(ReleaseScheduler):
     def reset_prefix_cache(self, reset_running_requests: bool = False, *args: Any, **kwargs: Any) -> bool:
         """As upstream: if running requests give up their KV, so do those that do not run."""
         if reset_running_requests:
-            kept = self._kept.candidates(self._injection.copies)
-            waiting = self._injection.without_glue(self.waiting_with_kv)
-            for candidate in [*kept, *self.evictor.candidates([*self.blocked.values(), *waiting])]:
-                self._evict(candidate)
-            self._forks.release_all()
+            self.kv.evict_all()
         return super().reset_prefix_cache(reset_running_requests, *args, **kwargs)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
@@ -361,7 +270,7 @@ class HookScheduler(ReleaseScheduler):
             request, name = child.sequence.request, child.request_id
             assert child.spec is not None
             self.branches[name], self.requests[name] = child, request
-            self._forks.add(parent.sequence.request, request, child.spec.num_shared)
+            self.kv.forks.add(parent.sequence.request, request, child.spec.num_shared)
             self._enqueue_waiting_request(request)
             if self.log_stats:
                 request.record_event(EngineCoreEventType.QUEUED)
@@ -369,17 +278,17 @@ class HookScheduler(ReleaseScheduler):
     def block_sequence(self, branch: V1Branch) -> None:
         """Set a request aside; upstream then asks `_handle_stopped_request` what becomes of it."""
         request = branch.sequence.request
-        if branch.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
-            self._leave_queue(request)
+        if branch.tree.has_used_up and not request.is_finished() and request.request_id not in self.blocked:
+            leave_queues(self, request)
         request.status = RequestStatus.PREEMPTED
         self._admission.leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
-            self._kept.release_settled(request)
+            self.kv.kept.release_settled(request)
 
     def kv_source(self, child: V1Branch) -> Source:
         """What is kept of a finished child."""
-        return self._kept.source(child)
+        return self.kv.kept.source(child)
 
     def cut_kv(self, branch: V1Branch, num_kept: int) -> int:
         """Let a BLOCKED request share the first blocks with itself, as a child does with its parent.
@@ -387,7 +296,7 @@ class HookScheduler(ReleaseScheduler):
         It is admitted as one: upstream copies the last block, which others may share, or find in the prefix cache.
         """
         request = branch.sequence.request
-        num_computed = self._forks.add(request, request, num_kept)
+        num_computed = self.kv.forks.add(request, request, num_kept)
         # Upstream's, which waits until no step in flight writes to the blocks.
         self._free_request_blocks(request)
         request.num_computed_tokens = 0
@@ -397,7 +306,7 @@ class HookScheduler(ReleaseScheduler):
         """Allocate slots for the whole context of a BLOCKED request; False if there are not enough."""
         request = branch.sequence.request
         self._injection.reserve(request)
-        has_slots = self._allocate_slots(request, request.num_tokens - request.num_computed_tokens) is not None
+        has_slots = self.kv.allocate_slots(request, request.num_tokens - request.num_computed_tokens) is not None
         if not has_slots:
             self._injection.cancel(request)
         return has_slots
@@ -414,7 +323,7 @@ class HookScheduler(ReleaseScheduler):
                 self.requests[glue.request_id] = glue
                 self._admission.prepend_request(glue)
         else:
-            self._kept.release_settled(request)
+            self.kv.kept.release_settled(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
         """Finish a BLOCKED request with the end that it had, or that its join is."""
@@ -433,8 +342,6 @@ class HookScheduler(ReleaseScheduler):
         """Abort requests, in this order: what a step in flight samples for them is dropped."""
         self.abort_sequences(branches)
 
-    # Who gives up its row or its KV, and what is out of upstream's queues.
-
     def _make_room(self) -> None:
         """Preempt children of the trees that have most of the rows, for those that have waited and have none."""
         is_paused, num_rows = self.pause_state != PauseState.UNPAUSED, self.max_num_running_reqs
@@ -446,68 +353,8 @@ class HookScheduler(ReleaseScheduler):
             # If it goes on in this very step, the worker is to learn its tokens anew.
             self.prev_step_scheduled_req_ids.discard(victim.request_id)
 
-    def _evict_for(self, request: Request) -> bool:
-        """Let one holder give up KV that a request needs; False if none has any that it has to give up."""
-        # One that runs alone would be preempted for itself, and come as far again.
-        is_last_resort = all(each is request for each in self.running)
-        # New requests wait for long before they take KV that others would recompute.
-        is_of_a_tree, is_running = self._is_of_a_tree(request), request.status == RequestStatus.RUNNING
-        may_evict = is_running or is_of_a_tree or self._admission.shortage.is_too_long
-        if not is_last_resort and (self.evictor.preserves or not may_evict):
-            return False
-        # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
-        is_for_others = not is_of_a_tree or (is_running and not all(map(self._is_of_a_tree, self.running)))
-        takes_all = is_last_resort or is_for_others
-        kept = self._kept.candidates(self._injection.copies)
-        waiting = self._injection.without_glue(self.waiting_with_kv) if takes_all else ()
-        victim = self.evictor.choose(request, self.blocked.values(), kept, waiting)
-        if victim is None:
-            return takes_all and self._forks.release_one_for(request.request_id)
-        self._evict(victim)
-        return True
-
-    def _evict(self, candidate: EvictionCandidate[Request]) -> None:
-        """Let a request that does not run, or what is kept of a finished one, give up its KV."""
-        self.evictor.note(candidate)
-        request = candidate.holder
-        if not self._kept.release(request.request_id):
-            self._remove(self._injection.stop(request))
-            self._kept.release_lost(request)
-            # Upstream's, which waits until no step in flight writes to the blocks.
-            self._free_request_blocks(request)
-            request.num_computed_tokens = 0
-
-    def _is_of_a_tree(self, request: Request) -> bool:
-        """Whether a hook has touched a request, or it is a child, or glue of one of these."""
-        return request.request_id in self.branches or request.request_id in self._injection.glue
-
-    def _leave_queue(self, request: Request) -> None:
-        """Take a request out of all queues, wherever it is. It finishes before the next step, as if it was aborted:
-        upstream drops what a step in flight samples for it.
-        """
-        if request.status == RequestStatus.RUNNING:
-            self.running.remove(request)
-        self._inflight_prefills.discard(request)
-        self.deferred.discard(request)
-        for queue in (self.waiting_with_kv, self.waiting):
-            with suppress(ValueError):
-                queue.remove_request(request)
-
-    def _remove(self, glue: Sequence[Request]) -> None:
-        """Take glue out of all queues, each of which is gone through once."""
-        running = {each for each in glue if each.status == RequestStatus.RUNNING}
-        if running:
-            self.running = [each for each in self.running if each not in running]
-            self.finished_req_ids.update(each.request_id for each in running)
-        if len(running) < len(glue):
-            self.waiting_with_kv.remove_requests([each for each in glue if each not in running])
-        self._inflight_prefills.difference_update(glue)
-        for each in glue:
-            del self.requests[each.request_id]
-
     def _record_step(self, start: float, scheduled: Mapping[str, int]) -> None:
-        glue = self._injection.glue
-        held = held_blocks(self.kv_cache_manager, self._forks, self._kept, glue)
+        held, glue = held_blocks(self.kv), self._injection.glue
         _, num_waiting = self.get_request_counts()
         self._recorder.step(start, scheduled, self.requests, held, len(self.blocked), num_waiting - len(glue))
 
@@ -516,5 +363,8 @@ class HookScheduler(ReleaseScheduler):
         self.trees.check_integrity()
         check_queues(self, self.blocked, self.trees)
         check_shares(self._admission.order, self.running, self.branches)
-        manager = self.kv_cache_manager
-        check_blocks(manager, held_blocks(manager, self._forks, self._kept, self._injection.glue))
+        check_blocks(self.kv, held_blocks(self.kv))
+
+
+class AsyncHookScheduler(HookScheduler, AsyncScheduler):
+    """A `HookScheduler` that schedules a step before the one before it has its tokens."""

@@ -211,7 +211,7 @@ class HookOutputProcessor(OutputProcessor):
         for branch in joined:
             for below in branch.take_releasable():
                 # An output with detached children is put together from all that were sampled.
-                if not below.root.has_detached_below:
+                if not below.tree.has_detached:
                     below.sequence.release_logprobs()
                 below.sequence.release_context()
 

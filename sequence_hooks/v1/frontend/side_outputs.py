@@ -37,7 +37,7 @@ class SideOutputs:
 
     def note_delta(self, branch: FrontBranch) -> None:
         """A sequence has been spawned, has sampled or ended."""
-        if branch.parent is not None and branch.limits.stream_children:
+        if branch.parent is not None and branch.tree.limits.stream_children:
             self._with_deltas[branch] = None
 
     def take_outputs(self, states: Mapping[FrontBranch, TreeRequestState]) -> list[upstream.RequestOutput]:

@@ -14,12 +14,12 @@ from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseReque
 from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 
-class ReleaseScheduler(AsyncScheduler):
+class ReleaseScheduler(Scheduler):
     """See `v0_32.ReleaseScheduler`. The queue for requests that a step has skipped serves for those that hold KV."""
 
     skipped_waiting: RequestQueue

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.output_processor import RequestState
 from vllm.v1.request import Request
 
@@ -19,7 +19,7 @@ Unsupported = tuple[bool, str, Any, str]
 """Whether an engine has it, its name and value, and the way out."""
 
 
-class ReleaseScheduler(AsyncScheduler):
+class ReleaseScheduler(Scheduler):
     """Upstream's scheduler. Requests for which `_holds_kv_blocks` is true wait in `waiting_with_kv`."""
 
     @property

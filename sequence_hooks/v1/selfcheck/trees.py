@@ -53,8 +53,8 @@ class Trees:
         scheduler = self._core.scheduler
         assert isinstance(scheduler, HookScheduler)
         self.scheduler = scheduler
-        (handler,) = scheduler.triggers.by_id.values()
-        scheduler.triggers = EveryToken(handler)
+        (handler,) = scheduler.driver.triggers.by_id.values()
+        scheduler.driver.triggers = EveryToken(handler)
         self.block_size = scheduler.block_size
         kv_groups = scheduler.kv_cache_config.kv_cache_groups
         groups = [group.kv_cache_spec for group in kv_groups]

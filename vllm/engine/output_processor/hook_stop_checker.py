@@ -3,6 +3,7 @@
 
 import copy
 
+from sequence_hooks.tree import rules
 from vllm.core.hooked_sequence import branch_of_seq
 from vllm.core.sequence_data import MergedSequenceData
 from vllm.engine.output_processor.stop_checker import StopChecker
@@ -38,13 +39,12 @@ class HookStopChecker(StopChecker):
         """Set the status of ``seq`` if its last token, sampled just now, ends it."""
         self._stop_by_params(seq, new_char_count, sampling_params, lora_req)
         # Upstream checks no limit before min_tokens, and a child or a parent with merged tokens may lack room for them.
-        branch = branch_of_seq(seq)
-        has_tokens = branch is None or branch.count_sampled()
-        max_len = self.max_len(lora_req)
-        # A position may be further than the number of tokens.
-        num_positions = seq.get_len() + (0 if branch is None else branch.positions.lead)
-        is_full = num_positions >= max_len or (branch is not None and branch.has_sampled_all(max_len))
-        if not seq.is_finished() and (is_full or not has_tokens):
+        branch, max_len = branch_of_seq(seq), self.max_len(lora_req)
+        has_room = seq.get_len() < max_len
+        if branch is not None:
+            branch.count_sampled()
+            has_room = rules.has_room(branch, seq.get_len(), max_len)
+        if not seq.is_finished() and not has_room:
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
 
     def _stop_by_params(

@@ -5,8 +5,8 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
-from sequence_hooks.tree.driver import ForkJoinDriver
+from sequence_hooks.handlers.triggers import Triggers
+from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.events import Assembled, Blocked, TreeEvent
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.resume import ResumeRoom, encode_within, find_waiting
@@ -64,7 +64,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         self._log = HookLog(logger, stop_checker.logged_requests)
         sequences = ChildSequences(special_kwargs, stop_checker, detokenizer, seq_counter, facts.complete_params)
         for each in scheduler:
-            each.attach(special_kwargs, sequences, self._log, facts.vocab_size, self)
+            each.attach(special_kwargs, self.triggers, sequences, self._log, facts.vocab_size, self)
 
     def process_outputs(
         self, sequence_group: SequenceGroup, outputs: list[SequenceGroupOutput], is_async: bool
@@ -75,9 +75,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         dropped if the token ends its sequence.
         """
         # With asynchronous processing, the token was appended before the next step was scheduled.
-        if self._uses_up_budget(sequence_group, 1 - is_async):
-            self._begin_tree(sequence_group)
-        decision = self._decide(sequence_group, outputs[0].samples[0].output_token, int(is_async))
+        decision = self._sampled(sequence_group, outputs[0].samples[0].output_token, int(is_async))
         super().process_outputs(sequence_group, outputs, is_async)
         if is_async:
             sequence_group.first_seq.has_unprocessed = False
@@ -96,7 +94,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         branch = branch_of(seq_group)
         if token_id in self.triggers.candidates:
             return True
-        return branch is not None and (branch.waits_at_end or branch.limits.max_tree_tokens is not None)
+        return branch is not None and (branch.waits_at_end or branch.tree.limits.max_tree_tokens is not None)
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream does, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""
@@ -145,40 +143,26 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         waiting = {each.request_id: (driver, each) for driver in drivers for each in driver.trees.awaiting_resume()}
         return find_waiting(request_id, waiting)
 
-    def _decide(self, group: SequenceGroup, token_id: int, num_appended: int) -> Decision | None:
-        """What a token's hook asks for, if it fires and may; a request's first one begins its tree.
+    def _sampled(self, group: SequenceGroup, token_id: int, num_appended: int) -> Decision | None:
+        """What a token's hook asks for, if it fires and may.
 
         Args:
             num_appended: 1 if the token is in the output already, else 0.
         """
-        match = self._match(group, token_id, num_appended)
-        driver, branch = self._driver_of(group), branch_of(group)
-        if match is None or (branch is None and not driver.has_hooks(group.sampling_params)):
+        seq, params, branch = group.first_seq, group.sampling_params, branch_of(group)
+        num_sampled = seq.get_output_len() - num_appended + 1
+        is_last = branch is None and params.max_tokens is not None and num_sampled >= params.max_tokens
+        if token_id not in self.triggers.candidates and not is_last:
             return None
-        branch = branch or self._begin_tree(group)
-        seq, token_ids = group.first_seq, group.first_seq.get_token_ids()
-        before = token_ids[seq.get_prompt_len() : len(token_ids) - num_appended]
-        return driver.decide(branch, token_id, match, before)
-
-    def _uses_up_budget(self, group: SequenceGroup, num_new: int) -> bool:
-        """Whether the budget of a request without a tree is used up, with ``num_new`` tokens."""
-        if branch_of(group) is not None or group not in self._scheduler_of(group).budgeted:
-            return False
-        most = group.sampling_params.max_tokens
-        return most is not None and group.first_seq.get_output_len() + num_new >= most
+        token_ids = seq.get_token_ids()
+        before = token_ids[: len(token_ids) - num_appended]
+        token = Sampled(token_id, before, seq.get_prompt_len(), params)
+        return self._driver_of(group).sampled(branch, token, lambda: self._begin_tree(group))
 
     def _begin_tree(self, group: SequenceGroup) -> V0Branch:
         branch = self._driver_of(group).add_root(V0Sequence(group))
         attach(branch)
         return branch
-
-    def _match(self, group: SequenceGroup, token_id: int, num_appended: int) -> TriggerMatch | None:
-        if token_id not in self.triggers.candidates:
-            return None
-        branch, seq = branch_of(group), group.first_seq
-        num_sampled = seq.get_output_len() if branch is None else branch.num_sampled_last
-        token_ids = seq.get_token_ids()
-        return self.triggers.match(token_id, token_ids[: len(token_ids) - num_appended], num_sampled - num_appended)
 
     def _driver_of(self, group: SequenceGroup) -> ForkJoinDriver[V0Sequence]:
         return self._scheduler_of(group).driver

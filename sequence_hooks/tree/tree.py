@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all sequences of a tree have in common."""
+
+from sequence_hooks.config.limits import Limits, RefusedBy
+
+
+class Tree:
+    """How far the tree of one request, or of one of its samples, may grow, and what it has met."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.num_sequences = 1
+        """How many it has had, its root included."""
+
+        self.num_sampled = 0
+        """Tokens that its sequences have sampled, as far as they were counted."""
+
+        self.limits_met: dict[RefusedBy, None] = {}
+        """The limits that it has met, and what else has refused its promises, in this order."""
+
+        self.has_detached = False
+        """Whether any of its sequences has detached children."""
+
+    @property
+    def has_used_up(self) -> bool:
+        """Whether it may sample no more tokens, as far as they were counted."""
+        most = self.limits.max_tree_tokens
+        return most is not None and self.limits.hooks and self.num_sampled >= most

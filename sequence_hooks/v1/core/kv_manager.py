@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's manager of KV, in which the sequences of trees share blocks, are given some, and give some up."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from sequence_hooks.config import SpecialKwargs
+from sequence_hooks.kv.eviction import EvictionCandidate
+from sequence_hooks.v1.core.admission import TreeAdmission
+from sequence_hooks.v1.core.eviction import KVEvictor
+from sequence_hooks.v1.core.forks import ForkedBlocks
+from sequence_hooks.v1.core.injection import Injection
+from sequence_hooks.v1.core.kept import KeptKV
+from sequence_hooks.v1.core.kv_groups import cut_hit, waits_for_state
+from sequence_hooks.v1.core.queues import remove_glue
+from sequence_hooks.v1.core.recorder import SchedulerRecorder
+from sequence_hooks.v1.core.sequence import V1Branch
+from sequence_hooks.v1.releases.installed import ReleaseScheduler
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.request import Request, RequestStatus
+
+
+class TreeKVManager(KVCacheManager):
+    """Owns forks, what is kept of finished children, and injection; `adopt` makes one."""
+
+    @classmethod
+    def adopt(
+        cls,
+        scheduler: ReleaseScheduler,
+        special_kwargs: SpecialKwargs,
+        recorder: SchedulerRecorder,
+        branches: Mapping[str, V1Branch],
+        blocked: Mapping[str, Request],
+    ) -> "TreeKVManager":
+        """Give the manager that upstream's ``scheduler`` has made for itself this class.
+
+        Args:
+            branches: Those of the unfinished requests in trees, by request id.
+            blocked: The BLOCKED requests.
+        """
+        scheduler.kv_cache_manager.__class__ = cls
+        manager = cast(TreeKVManager, scheduler.kv_cache_manager)
+        manager._scheduler, manager._branches, manager._blocked = scheduler, branches, blocked
+        manager.forks, manager.kept = ForkedBlocks(manager), KeptKV(manager)
+        has_media_positions = scheduler.vllm_config.model_config.uses_mrope
+        manager.injection = Injection(
+            manager, manager.kept, branches, special_kwargs, scheduler.scheduler_config, has_media_positions
+        )
+        manager.evictor = KVEvictor(manager, special_kwargs.blocked_kv_policy, recorder)
+        manager.admission = TreeAdmission(
+            scheduler.waiting_with_kv,
+            scheduler.waiting,
+            branches,
+            manager.injection.glue,
+            manager.forks.children,
+            manager.block_pool,
+            scheduler.policy == SchedulingPolicy.PRIORITY,
+        )
+        return manager
+
+    _scheduler: ReleaseScheduler
+    _branches: Mapping[str, V1Branch]
+    _blocked: Mapping[str, Request]
+    forks: ForkedBlocks
+    kept: KeptKV
+    injection: Injection
+    evictor: KVEvictor
+    admission: TreeAdmission
+    """Its scheduler's queue for the sequences of trees."""
+
+    # What upstream's scheduler calls.
+
+    def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
+        """As upstream; before it fails, others that do not run give up their KV."""
+        if not self._branches:
+            return super().allocate_slots(request, *args, **kwargs)
+        if self.injection.must_wait(request, self._scheduler._inflight_prefills):
+            return None
+        blocks = super().allocate_slots(request, *args, **kwargs)
+        if blocks is None and waits_for_state(self, kwargs.get("new_computed_blocks")):
+            return None
+        while blocks is None and self._evict_for(request):
+            blocks = super().allocate_slots(request, *args, **kwargs)
+        if blocks is None:
+            self.admission.note_shortage(self._scheduler.running, request)
+        return blocks
+
+    def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
+        """As upstream, with the copies of states that are overwritten in this step."""
+        self.forks.keep_states()
+        return super().take_kv_cache_block_copies()
+
+    # What its scheduler calls for trees.
+
+    def cut_hit(
+        self, request: Request, found: tuple[KVCacheBlocks, int, int, bool]
+    ) -> tuple[KVCacheBlocks, int, int, bool]:
+        """What a request begins with, of what the prefix cache has ``found`` for it."""
+        branch = self._branches.get(request.request_id)
+        if branch is None:
+            return found
+        # It computes the rest from its tokens, at the positions that they had.
+        branch.discard_injected()
+        return cut_hit(self, found, branch.positions.num_plain, self._scheduler.block_size)
+
+    def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
+        """Let what a schedule does with the KV of trees be carried out: its copies come first in the step."""
+        self.injection.send(output, requests)
+        self.forks.release_admitted(output.num_scheduled_tokens.keys())
+
+    def stop(self, request: Request) -> None:
+        """Drop all that is shared, copied, computed and kept for a request of a tree that ends."""
+        self.forks.release(request.request_id)
+        remove_glue(self._scheduler, self.injection.stop(request))
+        self.kept.release_children(request)
+
+    def evict(self, candidate: EvictionCandidate[Request]) -> None:
+        """Let a request that does not run, or what is kept of a finished one, give up its KV."""
+        self.evictor.note(candidate)
+        request = candidate.holder
+        if not self.kept.release(request.request_id):
+            remove_glue(self._scheduler, self.injection.stop(request))
+            self.kept.release_lost(request)
+            # Upstream's, which waits until no step in flight writes to the blocks.
+            self._scheduler._free_request_blocks(request)
+            request.num_computed_tokens = 0
+
+    def evict_all(self) -> None:
+        """Let all that does not run give up its KV."""
+        for candidate in [*self._candidates(), *self.evictor.candidates([*self._blocked.values(), *self._waiting()])]:
+            self.evict(candidate)
+        self.forks.release_all()
+
+    def is_of_a_tree(self, request: Request) -> bool:
+        """Whether a hook has touched a request, or it is a child, or glue of one of these."""
+        return request.request_id in self._branches or request.request_id in self.injection.glue
+
+    def _evict_for(self, request: Request) -> bool:
+        """Let one holder give up KV that a request needs; False if no holder has KV that it may be asked to free."""
+        running = self._scheduler.running
+        # One that runs alone would be preempted for itself, and come as far again.
+        is_last_resort = all(each is request for each in running)
+        # New requests wait for long before they take KV that others would recompute.
+        is_of_a_tree, is_running = self.is_of_a_tree(request), request.status == RequestStatus.RUNNING
+        may_evict = is_running or is_of_a_tree or self.admission.shortage.is_too_long
+        if not is_last_resort and (self.evictor.preserves or not may_evict):
+            return False
+        # Children which have yet to begin keep BLOCKED sequences from giving up what they share.
+        is_for_others = not is_of_a_tree or (is_running and not all(map(self.is_of_a_tree, running)))
+        takes_all = is_last_resort or is_for_others
+        waiting = self._waiting() if takes_all else ()
+        victim = self.evictor.choose(request, self._blocked.values(), self._candidates(), waiting)
+        if victim is None:
+            return takes_all and self.forks.release_one_for(request.request_id)
+        self.evict(victim)
+        return True
+
+    def _candidates(self) -> Iterable[EvictionCandidate[Request]]:
+        """What is kept of finished requests, and may be evicted."""
+        return self.kept.candidates(self.injection.copies)
+
+    def _waiting(self) -> list[Request]:
+        """The waiting requests of trees."""
+        return [each for each in self.admission if each.request_id not in self.injection.glue]
