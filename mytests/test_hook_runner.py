@@ -203,7 +203,7 @@ class TestExecuting:
         """It is refused before its cache is allocated."""
         tiny = TinyModel()
         tiny.module[0].rotary_emb = None
-        with pytest.raises(ValueError, match="child_merge_strategy='kv_inject' cannot work with"):
+        with pytest.raises(ValueError, match="child_merge_strategy='kv_inject' does not work with"):
             loaded(tiny=tiny)
 
 

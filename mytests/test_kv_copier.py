@@ -35,8 +35,8 @@ EMBEDDINGS = [
 
 def refused(what: str) -> Any:
     """Expects the error that names ``what``, and the way out."""
-    told = f"special_kwargs: child_merge_strategy='kv_inject' cannot work with {what}"
-    return pytest.raises(ValueError, match=re.escape(told) + '.*; use child_merge_strategy="concatenate"$')
+    told = f"special_kwargs: child_merge_strategy='kv_inject' does not work with {what}"
+    return pytest.raises(ValueError, match=re.escape(told) + ".*; use 'concatenate'$")
 
 
 def open_model(model: TinyModel) -> KVCopier:

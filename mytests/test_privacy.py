@@ -16,6 +16,8 @@ FILES = sorted(path for top in ("sequence_hooks", "vllm") for path in (ROOT / to
 OURS = {path: ast.parse(path.read_text()) for path in FILES if "_upstream" not in path.parts}
 REACH_INTO_UPSTREAM = {
     "sequence_hooks/v1/core/kv_groups.py",
+    "sequence_hooks/v1/core/kv_manager.py",
+    "sequence_hooks/v1/core/queues.py",
     "sequence_hooks/v1/core/requests.py",
     "sequence_hooks/v1/checks.py",
     "sequence_hooks/v1/plugin.py",

@@ -131,8 +131,8 @@ PREFIX_CACHING = {"enable_prefix_caching": True}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"runner_type": "pooling"}, "runs as 'pooling'; use a model that generates text"),
-        ({"is_encoder_decoder": True}, "an encoder-decoder model; use a decoder-only model"),
+        ({"runner_type": "pooling"}, "runs as 'pooling'; use a model that generates"),
+        ({"is_encoder_decoder": True}, "an encoder-decoder model; use a model without an encoder"),
         ({"has_inner_state": True}, "a model with recurrent state; use a model whose state is its KV cache"),
         ({"sliding_window": 64}, "a sliding window.*set disable_sliding_window=True"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds=True.*leave it unset"),

@@ -6,7 +6,7 @@ from mytests.faults.fault import Edit, by_itself, surgical, undoing
 FORKS = "sequence_hooks.v1.core.forks:ForkedBlocks"
 GROUPS = "sequence_hooks.v1.core.kv_groups"
 SCHEDULER = "sequence_hooks.v1.core.scheduler:HookScheduler"
-RELEASE = "sequence_hooks.v1.releases.v0_32:ReleaseScheduler"
+RELEASE = "sequence_hooks.v1.releases.vllm_0_32:ReleaseScheduler"
 TESTS = "mytests/v1/test_forks.py"
 STATES = f"{TESTS}::TestStates"
 

@@ -14,10 +14,9 @@ from mytests.sure import sure_prompts
 from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import PositionRule
-from sequence_hooks.v1 import AsyncLLM
-from sequence_hooks.v1.resuming import resume_sequence_async, sequences_awaiting_resume
+from sequence_hooks.v1 import AsyncLLM, LLMEngine
 from vllm import envs
-from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
@@ -163,15 +162,15 @@ def test_callers_resume_sequences_that_wait(running: Running) -> None:
 
     async def resumed() -> list[Any]:
         jobs = [asyncio.create_task(last(engine.generate("a", params, name))) for name in "qr"]
-        while len(waiting := sequences_awaiting_resume(engine)) < len(jobs):
+        while len(waiting := engine.sequences_awaiting_resume()) < len(jobs):
             await asyncio.sleep(0.05)
         assert sorted(each.request_id for each in waiting) == ["q", "r"]
         with pytest.raises(ValueError, match="room for"):
-            await resume_sequence_async(engine, "r", [5] * 600)
+            await engine.resume_sequence("r", [5] * 600)
         with pytest.raises(ValueError, match=r"those that wait are \['q', 'r'\]"):
-            await resume_sequence_async(engine, "s")
+            await engine.resume_sequence("s")
         for name in "qr":
-            await resume_sequence_async(engine, name, [6])
+            await engine.resume_sequence(name, [6])
         return await asyncio.gather(*jobs)
 
     for output in running.run(resumed()):
@@ -213,3 +212,18 @@ def test_injected_kv_on_several_workers(rule: PositionRule, monkeypatch: pytest.
         is_same(each.token_ids, one.token_ids, logprobs_of(one)) for one, each in zip(expected, spread, strict=True)
     ]
     assert sum(same) > len(same) / 2
+
+
+def test_a_synchronous_engine_resumes_them_too() -> None:
+    """In the steps that its caller takes."""
+    hooks, params = hooks_for("promise", sync_resume="manual"), GREEDY.clone()
+    params.allowed_token_ids, params.max_tokens = [hooks.sync_token_id], 2
+    arguments = EngineArgs(str(MODEL_FOLDER), dtype="float32", enforce_eager=True, max_model_len=512)
+    engine = LLMEngine.from_engine_args(arguments, special_kwargs=hooks)
+    engine.add_request("r", "a", params)
+    while not engine.sequences_awaiting_resume():
+        engine.step()
+    engine.resume_sequence("r", [6])
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+    assert [segment.origin for segment in outputs[0].outputs[0].segments] == ["sampled", "inserted", "sampled"]

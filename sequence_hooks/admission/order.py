@@ -242,6 +242,8 @@ class AdmissionOrder(Generic[T]):
     def _forget(self, share: Share[T]) -> None:
         if share.has_ended and not share.running and not any(share.queues):
             self._shares.pop(share.root, None)
+            # Entries of the past stay in the heap for a while, and are not to keep the tree.
+            share.root = None
 
     def _count(self, share: Share[T]) -> None:
         share.num_running = len(share.running)

@@ -10,8 +10,8 @@ from sequence_hooks.check.layers import CHUNK, STATE, WINDOW, Layers
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import abbreviated, describe_error
-from sequence_hooks.config.model_layers import not_injected
 from sequence_hooks.config.presets import fields_of
+from sequence_hooks.config.refusals import layers_not_injected
 from sequence_hooks.config.tokens import resolve, single_token
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.handlers.triggers import Triggers
@@ -70,10 +70,10 @@ def layers_finding(layers: Layers, injects_kv: bool) -> Finding:
 
 def _refusal_to_inject(kinds: Sequence[str]) -> str | None:
     if STATE in kinds:
-        return not_injected("MambaSpec")
+        return layers_not_injected("MambaSpec")
     if kinds == (WINDOW,):
-        return not_injected("SlidingWindowSpec")
-    return not_injected("ChunkedLocalAttentionSpec") if kinds == (CHUNK,) else None
+        return layers_not_injected("SlidingWindowSpec")
+    return layers_not_injected("ChunkedLocalAttentionSpec") if kinds == (CHUNK,) else None
 
 
 def _tokens(resolved: SpecialKwargs, files: ModelFiles) -> str:

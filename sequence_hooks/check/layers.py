@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sequence_hooks.config.messages import abbreviated_error
-from sequence_hooks.config.model_layers import GENERATES, NO_ENCODER, ONE_BY_ONE, refused
+from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, ONE_BY_ONE, refused
 
 FULL, LATENT, WINDOW, CHUNK, STATE = "full attention", "latent attention", "windows", "chunks", "states"
 KINDS = (FULL, LATENT, WINDOW, CHUNK, STATE)
@@ -72,11 +72,11 @@ def _by_fields(model: str, config: Any) -> Layers:
     architectures = config.architectures or ()
     refusal = None
     if config.is_encoder_decoder:
-        refusal = refused("model", model, NO_ENCODER)
+        refusal = refused(f"model={model!r}", NO_ENCODER)
     elif any(name.endswith(_OF_POOLING) for name in architectures):
-        refusal = refused("runner", "pooling", GENERATES)
+        refusal = refused("runner='pooling'", GENERATES)
     elif getattr(config, "canvas_length", None) is not None:
-        refusal = refused("model", model, ONE_BY_ONE)
+        refusal = refused(f"model={model!r}", ONE_BY_ONE)
     return Layers(_in_order(_kinds_of(text)), refusal, "by config.json alone")
 
 
@@ -96,7 +96,8 @@ def _by_vllm(model: Any, version: str) -> Layers:
         kinds = kinds | {STATE}
     else:
         kinds = kinds - {STATE} or {FULL}
-    refusal = next((refused(*fault) for is_fault, *fault in faults if is_fault), None)
+    told = (refused(f"{name}={value!r}", way_out) for is_fault, name, value, way_out in faults if is_fault)
+    refusal = next(told, None)
     return Layers(_in_order(kinds), refusal, f"by vLLM {version}")
 
 

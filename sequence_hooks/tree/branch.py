@@ -4,19 +4,17 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
+from sequence_hooks.tree.injection import InjectedKV
 from sequence_hooks.tree.positions import PLAIN, Positions, Strand
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, replaced_ranges, with_replaced, within_context
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 from sequence_hooks.tree.tree import Tree
 from sequence_hooks.tree.wait import ALL, Wait
-
-if TYPE_CHECKING:
-    from sequence_hooks.tree.injection import InjectedKV
 
 S = TypeVar("S", bound=HookedSequence)
 
@@ -303,7 +301,7 @@ class Branch(Generic[S]):
         self.merged = [each for each in segments if each.is_replaced or each.origin != "sampled"]
         self.num_replaced += num_tokens
 
-    def inject(self, injected: "InjectedKV") -> None:
+    def inject(self, injected: InjectedKV) -> None:
         """Record that KV was injected into its context."""
         self.injected = injected
 

@@ -4,18 +4,16 @@
 The same values stand in a recording, and travel from the core of a V1 engine to its front ends, which replay them.
 """
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from sequence_hooks.config.limits import RefusedBy
+from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span, num_tokens
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.wait import Wait, WaitsFor
-
-if TYPE_CHECKING:
-    from sequence_hooks.tree.branch import Branch
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
@@ -132,5 +130,5 @@ TreeEvent = Spawned | Limited | Blocked | Ended | Aborted | Cancelled | Joined |
 class TreeObserver(Protocol):
     """Is told of each event as it happens. It changes no tree."""
 
-    def note(self, branch: "Branch[Any]", event: TreeEvent) -> None:
+    def note(self, branch: Branch[Any], event: TreeEvent) -> None:
         """Take note of an ``event`` that has just happened to ``branch``; if it was spawned, this is the child."""

@@ -4,10 +4,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sequence_hooks.tree.branch import Branch
+from sequence_hooks.tree.branch import Branch
 
 
 class IntegrityError(RuntimeError):
@@ -73,7 +72,7 @@ def report_trees(branches: "Iterable[Branch[Any]]") -> str:
     return "\n".join(["trees:", *lines])
 
 
-def faults_of(branch: "Branch[Any]") -> Iterator[str]:
+def faults_of(branch: Branch[Any]) -> Iterator[str]:
     """The faults of one branch of a tree, each phrased as the predicate of a sentence about it."""
     num_output, end = len(branch.sequence.output_token_ids), 0
     for segment in branch.segments:

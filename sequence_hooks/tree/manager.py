@@ -9,7 +9,7 @@ next, and draws the life of a tree. Only the manager and its branches write a tr
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from sequence_hooks.config.limits import Limits, RefusedBy
 from sequence_hooks.handlers import TokenHandler
@@ -31,13 +31,11 @@ from sequence_hooks.tree.integrity import IntegrityError, faults_of, report_tree
 from sequence_hooks.tree.merge import Span
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement
 from sequence_hooks.tree.resume import find_waiting
+from sequence_hooks.tree.rules import Merge
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.stats import HookStats
 from sequence_hooks.tree.tree import Tree
 from sequence_hooks.tree.wait import ALL, Wait
-
-if TYPE_CHECKING:
-    from sequence_hooks.tree.rules import Merge
 
 
 class IllegalStep(RuntimeError):
@@ -186,7 +184,7 @@ class DependencyManager(Generic[S]):
         self._tell(branch, Cancelled(branch.request_id))
 
     def join(
-        self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int, num_injected: int
+        self, branch: Branch[S], children: Sequence[Branch[S]], merge: Merge, num_prefill: int, num_injected: int
     ) -> None:
         """Record that a BLOCKED branch got what it waited for, and that the engine has appended it.
 
@@ -295,7 +293,7 @@ class DependencyManager(Generic[S]):
         self.recheck(branch)
         self._tell(branch, Blocked(branch.request_id, wait.waits_for, wait.numbers, wait.join_when))
 
-    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: "Merge", num_prefill: int) -> None:
+    def _note_join(self, branch: Branch[S], children: Sequence[Branch[S]], merge: Merge, num_prefill: int) -> None:
         join = merge.as_join(num_prefill)
         branch.joins.append(join)
         if merge.num_replaced:

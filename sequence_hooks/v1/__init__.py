@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sequence_hooks.v1.engines import LLM as LLM
     from sequence_hooks.v1.engines import AsyncLLM as AsyncLLM
+    from sequence_hooks.v1.engines import LLMEngine as LLMEngine
     from sequence_hooks.v1.settings import engine_args as engine_args
 
-__all__ = ["LLM", "AsyncLLM", "engine_args"]
+__all__ = ["LLM", "AsyncLLM", "LLMEngine", "engine_args"]
 
-_OWNERS = {"LLM": "engines", "AsyncLLM": "engines", "engine_args": "settings"}
+_OWNERS = {"LLM": "engines", "AsyncLLM": "engines", "LLMEngine": "engines", "engine_args": "settings"}
 
 
 def __getattr__(name: str) -> Any:

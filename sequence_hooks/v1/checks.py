@@ -9,7 +9,7 @@ from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import FAULTS, describe_error
-from sequence_hooks.config.model_layers import GENERATES, NO_ENCODER, ONE_BY_ONE, refused
+from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, ONE_BY_ONE, not_injected, refused
 from sequence_hooks.config.tokens import resolve
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
@@ -113,7 +113,7 @@ def check_engine(special_kwargs: SpecialKwargs, config: VllmConfig) -> None:
     ]  # fmt: skip
     for is_fault, name, value, way_out in faults:
         if is_fault:
-            raise ValueError(refused(name, value, way_out))
+            raise ValueError(refused(f"{name}={value!r}", way_out))
     if special_kwargs.injects_kv:
         check_injection(config)
 
@@ -124,18 +124,9 @@ def check_injection(config: VllmConfig) -> None:
     # In 0.28 and 0.29 these dimensions are no M-RoPE yet.
     num_dims = getattr(config.model_config, "uses_xdrope_dim", 0)
     if cache_dtype not in ("auto", "float16", "bfloat16"):
-        raise ValueError(
-            _not_injected_with("kv_cache_dtype", cache_dtype, "keys are moved to other positions unrounded")
-        )
+        raise ValueError(not_injected(f"kv_cache_dtype={cache_dtype!r}: keys are moved to other positions unrounded"))
     if num_dims:
-        raise ValueError(_not_injected_with("uses_xdrope_dim", num_dims, "keys are not moved in these dimensions"))
-
-
-def _not_injected_with(name: str, value: object, reason: str) -> str:
-    return (
-        f"special_kwargs: child_merge_strategy='kv_inject' does not work with {name}={value!r}: {reason}; use "
-        "'concatenate'"
-    )
+        raise ValueError(not_injected(f"uses_xdrope_dim={num_dims}: keys are not moved in these dimensions"))
 
 
 def check_callers(special_kwargs: SpecialKwargs, config: VllmConfig, usage_context: UsageContext | None) -> None:

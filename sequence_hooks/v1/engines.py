@@ -3,14 +3,18 @@
 
 from collections.abc import Mapping
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import vllm
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.v1 import plugin, settings
+from sequence_hooks.results import Waiting
+from sequence_hooks.tree.resume import Given
+from sequence_hooks.v1 import plugin, resuming, settings
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.v1.engine import async_llm
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from vllm.v1.engine import async_llm, llm_engine
+
+A = TypeVar("A", bound=EngineArgs)
 
 
 class LLM(vllm.LLM):
@@ -31,8 +35,43 @@ class LLM(vllm.LLM):
         super().__init__(*args, **kwargs)
 
 
+class LLMEngine(llm_engine.LLMEngine):
+    """Upstream's `LLMEngine`; `from_engine_args` takes ``special_kwargs`` as `LLM` does."""
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        *args: Any,
+        special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> "LLMEngine":
+        """Upstream's factory, with the hooks; ``engine_args`` stay as they are.
+
+        Raises:
+            ValueError: as in `LLM`.
+        """
+        return cast(LLMEngine, super().from_engine_args(_args_with_hooks(engine_args, special_kwargs), *args, **kwargs))
+
+    def sequences_awaiting_resume(self) -> list[Waiting]:
+        """See `sequence_hooks.v1.resuming.sequences_awaiting_resume`."""
+        return resuming.sequences_awaiting_resume(self)
+
+    def resume_sequence(self, request_id: str, text_or_token_ids: Given = None) -> None:
+        """See `sequence_hooks.v1.resuming.resume_sequence`."""
+        resuming.resume_sequence(self, request_id, text_or_token_ids)
+
+
 class AsyncLLM(async_llm.AsyncLLM):
     """Upstream's `AsyncLLM`; both of its factories take ``special_kwargs`` as `LLM` does."""
+
+    def sequences_awaiting_resume(self) -> list[Waiting]:
+        """See `sequence_hooks.v1.resuming.sequences_awaiting_resume`."""
+        return resuming.sequences_awaiting_resume(self)
+
+    async def resume_sequence(self, request_id: str, text_or_token_ids: Given = None) -> None:
+        """See `sequence_hooks.v1.resuming.resume_sequence_async`."""
+        await resuming.resume_sequence_async(self, request_id, text_or_token_ids)
 
     @classmethod
     def from_engine_args(
@@ -41,21 +80,13 @@ class AsyncLLM(async_llm.AsyncLLM):
         *args: Any,
         special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None,
         **kwargs: Any,
-    ) -> async_llm.AsyncLLM:
+    ) -> "AsyncLLM":
         """Upstream's factory, with the hooks; ``engine_args`` stay as they are.
 
         Raises:
             ValueError: as in `LLM`.
         """
-        if special_kwargs is not None:
-            given = settings.engine_args(
-                special_kwargs,
-                scheduler_cls=engine_args.scheduler_cls,
-                additional_config=engine_args.additional_config,
-            )
-            engine_args = copy(engine_args)
-            vars(engine_args).update(given)
-        return super().from_engine_args(engine_args, *args, **kwargs)
+        return cast(AsyncLLM, super().from_engine_args(_args_with_hooks(engine_args, special_kwargs), *args, **kwargs))
 
     @classmethod
     def from_vllm_config(
@@ -64,7 +95,7 @@ class AsyncLLM(async_llm.AsyncLLM):
         *args: Any,
         special_kwargs: SpecialKwargs | Mapping[str, Any] | None = None,
         **kwargs: Any,
-    ) -> async_llm.AsyncLLM:
+    ) -> "AsyncLLM":
         """Upstream's factory, with the hooks; ``vllm_config`` stays as it is.
 
         Raises:
@@ -73,7 +104,20 @@ class AsyncLLM(async_llm.AsyncLLM):
         if special_kwargs is not None:
             vllm_config = _with_hooks(vllm_config, special_kwargs)
             plugin.switch_on(vllm_config, kwargs.get("usage_context"))
-        return super().from_vllm_config(vllm_config, *args, **kwargs)
+        return cast(AsyncLLM, super().from_vllm_config(vllm_config, *args, **kwargs))
+
+
+def _args_with_hooks(engine_args: A, special_kwargs: SpecialKwargs | Mapping[str, Any] | None) -> A:
+    if special_kwargs is None:
+        return engine_args
+    given = settings.engine_args(
+        special_kwargs,
+        scheduler_cls=engine_args.scheduler_cls,
+        additional_config=engine_args.additional_config,
+    )
+    changed = copy(engine_args)
+    vars(changed).update(given)
+    return changed
 
 
 def _with_hooks(config: VllmConfig, special_kwargs: SpecialKwargs | Mapping[str, Any]) -> VllmConfig:

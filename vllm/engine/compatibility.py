@@ -2,13 +2,15 @@
 """What sequence hooks need of the engine: arguments left open are set, and conflicting ones are refused."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import vllm.envs as envs
 from sequence_hooks.config import tokens
 from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, refused
 from sequence_hooks.trace.recorder import begin
+from vllm._upstream.engine.arg_utils import EngineArgs
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.child_checks import check_child_params
@@ -17,16 +19,13 @@ from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
 from vllm.utils import resolve_obj_by_qualname
 from vllm.worker.hook_workers import hook_worker_for
 
-if TYPE_CHECKING:
-    from vllm.engine.arg_utils import EngineArgs
-
 logger = init_logger(__name__)
 
 _SCHEDULER = f"{HookScheduler.__module__}.{HookScheduler.__qualname__}"
 _UPSTREAM_SCHEDULER = "vllm.core.scheduler.Scheduler"
 
 
-def prepare_args(args: "EngineArgs") -> None:
+def prepare_args(args: EngineArgs) -> None:
     """Set what hooks need in the engine arguments, before a config is made from them.
 
     Raises:
@@ -73,9 +72,9 @@ def _tokenizer_of(config: VllmConfig) -> Any:
 def _check_config(config: VllmConfig) -> None:
     model_config, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     if model_config.runner_type != "generate":
-        _refuse(f"a model that runs as {abbreviated(model_config.runner_type)}", "use a model that generates text")
+        _refuse(f"a model that runs as {abbreviated(model_config.runner_type)}", GENERATES)
     if model_config.is_encoder_decoder:
-        _refuse("an encoder-decoder model", "use a decoder-only model")
+        _refuse("an encoder-decoder model", NO_ENCODER)
     if model_config.has_inner_state:
         _refuse("a model with recurrent state", "use a model whose state is its KV cache")
     if cache.sliding_window is not None:
@@ -103,4 +102,4 @@ def _choose_scheduler(chosen: str | type) -> str | type:
 
 
 def _refuse(what: str, way_out: str) -> None:
-    raise ValueError(f"special_kwargs: sequence hooks cannot work with {what}; {way_out}")
+    raise ValueError(refused(what, way_out))

@@ -9,13 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from sequence_hooks.config.messages import abbreviated, describe_error
+from vllm._upstream.config import CacheConfig, ModelConfig
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
-
-if TYPE_CHECKING:
-    from vllm.config import CacheConfig, ModelConfig
 
 MAX_SAMPLES = 16_384
 """Of one prompt. Each is a sequence, and all are made before the engine's next step."""
@@ -36,7 +34,7 @@ class ModelFacts:
     """Whether the engine finds prompts in its prefix cache."""
 
     @classmethod
-    def of(cls, model_config: "ModelConfig", cache_config: "CacheConfig") -> "ModelFacts":
+    def of(cls, model_config: ModelConfig, cache_config: CacheConfig) -> "ModelFacts":
         """The facts about one engine's model."""
         return cls(model_config.get_vocab_size(), model_config.max_logprobs, bool(cache_config.enable_prefix_caching))
 
@@ -59,22 +57,22 @@ def check_types(params: SamplingParams) -> None:
     """Raise a `ValueError` for the first field that has a wrong type, or an invalid number."""
     for name, is_right, way_out in _TYPES:
         if not is_right(getattr(params, name)):
-            raise_for_field(params, name, way_out)
+            raise_for_param(params, name, way_out)
 
 
 def check_request(params: SamplingParams, model: ModelFacts) -> None:
     """Raise a `ValueError` for parameters that would fail once their request is scheduled."""
     check_types(params)
     if params.n > MAX_SAMPLES:
-        raise_for_field(params, "n", f"use at most {MAX_SAMPLES}")
+        raise_for_param(params, "n", f"use at most {MAX_SAMPLES}")
     if params.seed is not None and not (params.seed in _SEEDS and params.seed + params.n - 1 in _SEEDS):
-        raise_for_field(params, "seed", "use an integer of 64 bits")
+        raise_for_param(params, "seed", "use an integer of 64 bits")
     for name in ("logprobs", "prompt_logprobs"):
         if (getattr(params, name) or 0) > model.max_logprobs:
-            raise_for_field(params, name, f"use at most {model.max_logprobs}, or raise the engine's max_logprobs")
+            raise_for_param(params, name, f"use at most {model.max_logprobs}, or raise the engine's max_logprobs")
     if params.prompt_logprobs is not None and model.caches_prefixes:
         # Upstream's sampler expects a row for each token of the prompt, and fails in a step where some were cached.
-        raise_for_field(params, "prompt_logprobs", "leave it out, or start the engine with enable_prefix_caching=False")
+        raise_for_param(params, "prompt_logprobs", "leave it out, or start the engine with enable_prefix_caching=False")
     check_ids("allowed_token_ids", params.allowed_token_ids, model)
     check_ids("logit_bias", [int(token_id) for token_id in params.logit_bias or ()], model)
     if params.min_tokens:
@@ -100,7 +98,7 @@ def check_prompt(token_ids: Collection[int]) -> None:
         )
 
 
-def raise_for_field(params: SamplingParams, name: str, way_out: str) -> NoReturn:
+def raise_for_param(params: SamplingParams, name: str, way_out: str) -> NoReturn:
     """Raise a `ValueError` for the value of one field."""
     raise ValueError(f"{name} is {abbreviated(getattr(params, name))}; {way_out}")
 

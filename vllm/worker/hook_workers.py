@@ -2,6 +2,7 @@
 """Which workers copy KV from slot to slot, and the error if none can."""
 
 from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.config.refusals import not_injected
 
 _HOOK_WORKERS = {
     "vllm.worker.cpu_worker.CPUWorker": "vllm.worker.hook_cpu_worker.HookCPUWorker",
@@ -23,8 +24,5 @@ def hook_worker_for(worker_cls: str) -> str:
 
 
 def refusal(what: str) -> ValueError:
-    """The error that says what KV injection cannot work with, and the way out."""
-    return ValueError(
-        f"special_kwargs: child_merge_strategy='kv_inject' cannot work with {what}; "
-        'use child_merge_strategy="concatenate"'
-    )
+    """The error that says what KV injection does not work with, and the way out."""
+    return ValueError(not_injected(what))

@@ -8,7 +8,7 @@ state             │ -- │ -- │ -- │ s3… │      one block, with the st
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.model_layers import not_causal, not_injected, not_shared
+from sequence_hooks.config.refusals import layers_not_injected, not_causal, not_injected, not_shared
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager, SingleTypeKVCacheManager
@@ -34,12 +34,9 @@ def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
         if getattr(spec, "non_causal", False):
             raise ValueError(not_causal(group.layer_names[0]))
         if injects_kv and not isinstance(spec, FullAttentionSpec):
-            raise ValueError(not_injected(kind, group.layer_names[0]))
+            raise ValueError(layers_not_injected(kind, group.layer_names[0]))
     if injects_kv and len(config.kv_cache_groups) > 1:
-        raise ValueError(
-            "special_kwargs: child_merge_strategy='kv_inject' does not work with a model whose layers have "
-            f"{len(config.kv_cache_groups)} block tables; use 'concatenate'"
-        )
+        raise ValueError(not_injected(f"a model whose layers have {len(config.kv_cache_groups)} block tables"))
 
 
 def state_managers(manager: KVCacheManager) -> list[MambaManager]:

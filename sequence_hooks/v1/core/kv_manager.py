@@ -23,52 +23,45 @@ from vllm.v1.request import Request, RequestStatus
 
 
 class TreeKVManager(KVCacheManager):
-    """Owns forks, what is kept of finished children, and injection; `adopt` makes one."""
+    """Owns forks, what is kept of finished children, and injection."""
 
     @classmethod
-    def adopt(
-        cls,
+    def adopt(cls, scheduler: ReleaseScheduler) -> "TreeKVManager":
+        """Give the manager that upstream's scheduler has made for itself this class."""
+        scheduler.kv_cache_manager.__class__ = cls
+        return cast(TreeKVManager, scheduler.kv_cache_manager)
+
+    def attach(
+        self,
         scheduler: ReleaseScheduler,
         special_kwargs: SpecialKwargs,
         recorder: SchedulerRecorder,
         branches: Mapping[str, V1Branch],
         blocked: Mapping[str, Request],
-    ) -> "TreeKVManager":
-        """Give the manager that upstream's ``scheduler`` has made for itself this class.
+    ) -> None:
+        """Begin, before the first request.
 
         Args:
             branches: Those of the unfinished requests in trees, by request id.
             blocked: The BLOCKED requests.
         """
-        scheduler.kv_cache_manager.__class__ = cls
-        manager = cast(TreeKVManager, scheduler.kv_cache_manager)
-        manager._scheduler, manager._branches, manager._blocked = scheduler, branches, blocked
-        manager.forks, manager.kept = ForkedBlocks(manager), KeptKV(manager)
+        self._scheduler, self._branches, self._blocked = scheduler, branches, blocked
+        self.forks, self.kept = ForkedBlocks(self), KeptKV(self)
         has_media_positions = scheduler.vllm_config.model_config.uses_mrope
-        manager.injection = Injection(
-            manager, manager.kept, branches, special_kwargs, scheduler.scheduler_config, has_media_positions
+        self.injection = Injection(
+            self, self.kept, branches, special_kwargs, scheduler.scheduler_config, has_media_positions
         )
-        manager.evictor = KVEvictor(manager, special_kwargs.blocked_kv_policy, recorder)
-        manager.admission = TreeAdmission(
+        self.evictor = KVEvictor(self, special_kwargs.blocked_kv_policy, recorder)
+        self.admission = TreeAdmission(
             scheduler.waiting_with_kv,
             scheduler.waiting,
             branches,
-            manager.injection.glue,
-            manager.forks.children,
-            manager.block_pool,
+            self.injection.glue,
+            self.forks.children,
+            self.block_pool,
             scheduler.policy == SchedulingPolicy.PRIORITY,
         )
-        return manager
-
-    _scheduler: ReleaseScheduler
-    _branches: Mapping[str, V1Branch]
-    _blocked: Mapping[str, Request]
-    forks: ForkedBlocks
-    kept: KeptKV
-    injection: Injection
-    evictor: KVEvictor
-    admission: TreeAdmission
-    """Its scheduler's queue for the sequences of trees."""
+        """Its scheduler's queue for the sequences of trees."""
 
     # What upstream's scheduler calls.
 

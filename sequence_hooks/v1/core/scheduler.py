@@ -77,8 +77,9 @@ class HookScheduler(ReleaseScheduler):
         check_kv_groups(self.kv_cache_config, hooks.injects_kv)
         self._recorder = SchedulerRecorder(hooks.record_to, self.kv_cache_manager, children.decode)
         self._events = EventLog()
-        self.kv = TreeKVManager.adopt(self, hooks, self._recorder, self.branches, self.blocked)
-        self._injection = self.kv.injection
+        self.kv = TreeKVManager.adopt(self)
+        self.kv.attach(self, hooks, self._recorder, self.branches, self.blocked)
+        self._injection, self._kept = self.kv.injection, self.kv.kept
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
         self._stats = CoreStats(self.blocked, self.kv, self.evictor)
@@ -226,7 +227,7 @@ class HookScheduler(ReleaseScheduler):
             if branch.phase != "finished":
                 self.driver.abort(branch)
             if self.driver.keeps_kv(branch):
-                self.kv.kept.keep(branch)
+                self._kept.keep(branch)
             if branch.parent is None:
                 self._admission.order.end(branch)
         self._recorder.ended(request)
@@ -284,11 +285,11 @@ class HookScheduler(ReleaseScheduler):
         self._admission.leave(request)
         self.blocked[request.request_id] = request
         if branch.ended_as is not None:
-            self.kv.kept.release_settled(request)
+            self._kept.release_settled(request)
 
     def kv_source(self, child: V1Branch) -> Source:
         """What is kept of a finished child."""
-        return self.kv.kept.source(child)
+        return self._kept.source(child)
 
     def cut_kv(self, branch: V1Branch, num_kept: int) -> int:
         """Let a BLOCKED request share the first blocks with itself, as a child does with its parent.
@@ -323,7 +324,7 @@ class HookScheduler(ReleaseScheduler):
                 self.requests[glue.request_id] = glue
                 self._admission.prepend_request(glue)
         else:
-            self.kv.kept.release_settled(request)
+            self._kept.release_settled(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
         """Finish a BLOCKED request with the end that it had, or that its join is."""

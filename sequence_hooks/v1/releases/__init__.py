@@ -18,7 +18,14 @@ import os
 
 from sequence_hooks.config.messages import abbreviated
 
-MODULES = {"0.28": "v0_28", "0.29": "v0_29", "0.30": "v0_29", "0.31": "v0_31", "0.32": "v0_32", "0.33": "v0_32"}
+MODULES = {
+    "0.28": "vllm_0_28",
+    "0.29": "vllm_0_29",
+    "0.30": "vllm_0_29",
+    "0.31": "vllm_0_31",
+    "0.32": "vllm_0_32",
+    "0.33": "vllm_0_32",
+}
 """The module of each tested release, by the first two numbers of its version; the newest one comes last."""
 
 TESTED = tuple(MODULES)

@@ -9,7 +9,7 @@ from sequence_hooks.v1.releases import module_of
 
 if TYPE_CHECKING:
     # The release that types are checked with.
-    from sequence_hooks.v1.releases.v0_32 import (
+    from sequence_hooks.v1.releases.vllm_0_32 import (
         ReleaseRequestState,
         ReleaseScheduler,
         add_logits_processor,

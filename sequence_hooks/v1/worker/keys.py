@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 
+from sequence_hooks.config.refusals import not_injected
 from sequence_hooks.kv.rotary import Rotation
 from sequence_hooks.v1.worker.cached_layers import CachedLayer
 
@@ -32,10 +33,7 @@ _MEANINGS = {
 
 def refuse(what: str) -> NoReturn:
     """Raise a `ValueError`: children's KV cannot be injected because of ``what``."""
-    raise ValueError(
-        f"special_kwargs: child_merge_strategy='kv_inject' does not work with {what}; use 'concatenate', or another "
-        "model"
-    )
+    raise ValueError(not_injected(what, "use 'concatenate', or another model"))
 
 
 class RotatedPart(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM 0.32 and 0.33. The other modules of this package say what is different in theirs.
+"""vLLM 0.32 and later releases. The other modules of this package say what is different in theirs.
 
 0.33 caps prefix hits, but only where it returns routed experts, which are refused: a fork needs no cap.
 """

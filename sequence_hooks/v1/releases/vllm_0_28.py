@@ -4,17 +4,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sequence_hooks.v1.releases.v0_29 import ReleaseScheduler as ReleaseScheduler
-from sequence_hooks.v1.releases.v0_29 import add_logits_processor as add_logits_processor
-from sequence_hooks.v1.releases.v0_31 import cascade_attention
-from sequence_hooks.v1.releases.v0_32 import Unsupported, routed_experts
+from sequence_hooks.v1.releases.vllm_0_29 import ReleaseScheduler as ReleaseScheduler
+from sequence_hooks.v1.releases.vllm_0_29 import add_logits_processor as add_logits_processor
+from sequence_hooks.v1.releases.vllm_0_31 import cascade_attention
+from sequence_hooks.v1.releases.vllm_0_32 import Unsupported, routed_experts
 from vllm.config import VllmConfig
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestState
 
 
 class ReleaseRequestState(RequestState):
-    """See `v0_32.ReleaseRequestState`."""
+    """See `vllm_0_32.ReleaseRequestState`."""
 
     def _new_completion_output(self, token_ids: list[int], *args: Any) -> Any:
         made = super()._new_completion_output(token_ids, *args)
@@ -25,13 +25,13 @@ class ReleaseRequestState(RequestState):
 
 
 def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
-    """See `v0_32.unsupported`."""
+    """See `vllm_0_32.unsupported`."""
     yield routed_experts(config.model_config.enable_return_routed_experts)  # type: ignore[attr-defined]
     yield cascade_attention(config)
 
 
 def completion_usage_type() -> type:
-    """See `v0_32.completion_usage_type`."""
+    """See `vllm_0_32.completion_usage_type`."""
     from vllm.entrypoints.openai.engine.protocol import (  # type: ignore[import-not-found]
         CompletionTokenUsageInfo,
     )

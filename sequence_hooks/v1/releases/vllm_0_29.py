@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from sequence_hooks.v1.releases.v0_31 import cascade_attention
-from sequence_hooks.v1.releases.v0_32 import Extend, Unsupported, routed_experts, trace_replay
-from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
-from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
+from sequence_hooks.v1.releases.vllm_0_31 import cascade_attention
+from sequence_hooks.v1.releases.vllm_0_32 import Extend, Unsupported, routed_experts, trace_replay
+from sequence_hooks.v1.releases.vllm_0_32 import ReleaseRequestState as ReleaseRequestState
+from sequence_hooks.v1.releases.vllm_0_32 import completion_usage_type as completion_usage_type
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -20,7 +20,7 @@ from vllm.v1.request import Request
 
 
 class ReleaseScheduler(Scheduler):
-    """See `v0_32.ReleaseScheduler`. The queue for requests that a step has skipped serves for those that hold KV."""
+    """See `vllm_0_32.ReleaseScheduler`. The queue for requests that a step has skipped takes those that hold KV."""
 
     skipped_waiting: RequestQueue
 
@@ -58,7 +58,7 @@ class ReleaseScheduler(Scheduler):
 
 
 def add_logits_processor(sampler: Any, processor: Any, after: Extend) -> None:
-    """See `v0_32.add_logits_processor`."""
+    """See `vllm_0_32.add_logits_processor`."""
 
     def add_request(slot: int, prompt_length: int, params: SamplingParams) -> None:
         # Upstream processes the logits of those requests alone that are marked.
@@ -74,7 +74,7 @@ def add_logits_processor(sampler: Any, processor: Any, after: Extend) -> None:
 
 
 def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
-    """See `v0_32.unsupported`."""
+    """See `vllm_0_32.unsupported`."""
     yield routed_experts(config.model_config.enable_return_routed_experts)  # type: ignore[attr-defined]
     yield cascade_attention(config)
     yield trace_replay(config)

@@ -3,18 +3,18 @@
 
 from collections.abc import Iterator
 
-from sequence_hooks.v1.releases import v0_32
-from sequence_hooks.v1.releases.v0_32 import ReleaseRequestState as ReleaseRequestState
-from sequence_hooks.v1.releases.v0_32 import ReleaseScheduler as ReleaseScheduler
-from sequence_hooks.v1.releases.v0_32 import Unsupported
-from sequence_hooks.v1.releases.v0_32 import add_logits_processor as add_logits_processor
-from sequence_hooks.v1.releases.v0_32 import completion_usage_type as completion_usage_type
+from sequence_hooks.v1.releases import vllm_0_32
+from sequence_hooks.v1.releases.vllm_0_32 import ReleaseRequestState as ReleaseRequestState
+from sequence_hooks.v1.releases.vllm_0_32 import ReleaseScheduler as ReleaseScheduler
+from sequence_hooks.v1.releases.vllm_0_32 import Unsupported
+from sequence_hooks.v1.releases.vllm_0_32 import add_logits_processor as add_logits_processor
+from sequence_hooks.v1.releases.vllm_0_32 import completion_usage_type as completion_usage_type
 from vllm.config import VllmConfig
 
 
 def unsupported(config: VllmConfig) -> Iterator[Unsupported]:
-    """See `v0_32.unsupported`."""
-    yield from v0_32.unsupported(config)
+    """See `vllm_0_32.unsupported`."""
+    yield from vllm_0_32.unsupported(config)
     yield cascade_attention(config)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused of a model because of its layers or of what it is made for: the words, for whoever finds it out.
+"""What hooks do not work with: the words, for whoever finds it out.
 
-The engine does when it starts, ``python -m sequence_hooks check`` before, and docs/models.md for all architectures.
+An engine does when it starts, ``python -m sequence_hooks check`` before, and docs/models.md for all architectures.
 """
 
 GENERATES = "use a model that generates"
@@ -9,9 +9,14 @@ NO_ENCODER = "use a model without an encoder"
 ONE_BY_ONE = "use a model that samples one token at a time"
 
 
-def refused(name: str, value: object, way_out: str) -> str:
-    """The message for an engine's argument that hooks do not work with."""
-    return f"special_kwargs: sequence hooks do not work with {name}={value!r}; {way_out}"
+def refused(what: str, way_out: str) -> str:
+    """The message for something that hooks do not work with."""
+    return f"special_kwargs: sequence hooks do not work with {what}; {way_out}"
+
+
+def not_injected(what: str, way_out: str = "use 'concatenate'") -> str:
+    """The message for something with which no KV can be injected."""
+    return f"special_kwargs: child_merge_strategy='kv_inject' does not work with {what}; {way_out}"
 
 
 def not_shared(kind: str, layer: str | None = None) -> str:
@@ -31,11 +36,10 @@ def not_causal(layer: str | None = None) -> str:
     )
 
 
-def not_injected(kind: str, layer: str | None = None) -> str:
+def layers_not_injected(kind: str, layer: str | None = None) -> str:
     """The message for layers that can be given no KV of another context."""
-    return (
-        f"special_kwargs: child_merge_strategy='kv_inject' does not work with layers of the kind {kind}"
-        f"{_for_example(layer)}: they keep nothing for each token of a context; use 'concatenate'"
+    return not_injected(
+        f"layers of the kind {kind}{_for_example(layer)}: they keep nothing for each token of a context"
     )
 
 
