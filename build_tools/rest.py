@@ -82,7 +82,7 @@ def _quoted(arguments: Sequence[str]) -> str:
 _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
 _OF_RULES = ("sequence_hooks/v1/core/*", "sequence_hooks/tree/*", "mytests/rules/*", "mytests/engine/*")
 _OF_NOTATIONS = (
-    "sequence_hooks/config/presets.py",
+    "sequence_hooks/config/notations.py",
     "sequence_hooks/protocols/*",
     "sequence_hooks/serving/*",
     "*/server/published.py",

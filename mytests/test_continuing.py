@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mytests.small_tokenizers import KINDS, LETTERS, TAGS, word_piece
-from sequence_hooks.config.continuing import continuing_ids
+from sequence_hooks.text.continuing import continuing_ids
 
 TOKENIZERS = {name: make() for name, make in KINDS.items()}
 TEXTS = st.lists(st.sampled_from([*LETTERS, *LETTERS[:3], " ", "  ", "\n", "\n\n", *TAGS, "ab", ">.", "é", "语"]))

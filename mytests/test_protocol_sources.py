@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequence_hooks.config.presets import PROTOCOLS
+from sequence_hooks.config.notations import protocols
 
 POINTS = ("trigger", "context", "prefix", "positions", "end", "merge", "mask", "prompt", "limits", "checkpoints")
 ROWS = (*POINTS, "tried")
@@ -29,7 +29,7 @@ def table_of(protocol: str) -> dict[str, tuple[str, str]]:
     return {name: (what, where) for name, what, where in rows[2:]}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", protocols())
 def test_each_point_has_a_source_or_is_a_guess(protocol: str) -> None:
     """A paper, a repository and its file, or the word that there is none."""
     sources = sources_of(protocol)
@@ -37,7 +37,7 @@ def test_each_point_has_a_source_or_is_a_guess(protocol: str) -> None:
     assert [point for point, said in sources.items() if not SOURCE.search(said)] == []
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", protocols())
 def test_the_page_says_the_same(protocol: str) -> None:
     """In a table for each notation, which also says what was tried."""
     table = table_of(protocol)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequence_hooks.config.messages import abbreviated, abbreviated_error
+from sequence_hooks.text.messages import abbreviated, abbreviated_error
 
 
 class Unshowable:

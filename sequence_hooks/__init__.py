@@ -10,7 +10,8 @@ stand below it, which an import-linter contract in pyproject.toml states:
 - `trace`: recorded runs and the traces drawn from them, ``python -m sequence_hooks.trace``;
 - `tree`: the trees, their rules, and what a caller learns of them;
 - `handlers`: what a hook token does, built-in or user-defined; `kv`: slots, keys, and which sequence gives up KV;
-- `config`: which tokens are hooks, and which settings are refused; `results`: the values that a caller gets.
+- `config`: which tokens are hooks, and which settings are refused; `results`: the values that a caller gets;
+- `text`: how texts become tokens, and how values look in messages.
 
 An engine's sequence is a `sequence_hooks.tree.sequence.HookedSequence`.
 """

@@ -8,12 +8,12 @@ import pytest
 import sequence_hooks
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import describe_error
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.tokens import check_vocabulary, with_token_ids
 from sequence_hooks.handlers import Spawn
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.handlers.builtin import make_handlers
+from sequence_hooks.text.messages import describe_error
 from sequence_hooks.tree.ids import check_request_id, child_id, root_id
 from sequence_hooks.tree.log import OncePerRequest
 

@@ -4,7 +4,9 @@
 import dataclasses
 import gc
 import pickle
+import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,14 @@ import pytest
 
 from mytests.core.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.presets import ONE_TOKEN, PROTOCOLS, REQUIRED, fields_of, one_token_tags
-from sequence_hooks.config.tokens import needs_tokenizer, single_token, with_token_ids
+from sequence_hooks.config.notations import GROUP, notation_of, one_token_tags, protocols
+from sequence_hooks.config.tokens import needs_tokenizer, with_token_ids
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.protocols import multiverse, npr
 from sequence_hooks.protocols.fan_out import Tags
 from sequence_hooks.protocols.tags import text_since
+from sequence_hooks.text.encoding import single_token
 
 
 class Tagged(Tokenizer):
@@ -29,10 +32,10 @@ class Tagged(Tokenizer):
         return {**super().get_vocab(), **{tag: 300 + index for index, tag in enumerate(tags)}}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", protocols())
 def test_a_word_is_a_whole_configuration(protocol: str) -> None:
     """That is valid, can be sent to another process, and needs a tokenizer for its tags."""
-    fields: dict[str, Any] = {"protocol": protocol, **dict.fromkeys(REQUIRED.get(protocol, {}), "<fork>")}
+    fields: dict[str, Any] = {"protocol": protocol, **dict.fromkeys(notation_of(protocol).required, "<fork>")}
     special_kwargs = SpecialKwargs(**fields)
     assert pickle.loads(pickle.dumps(special_kwargs)) == special_kwargs
     assert dataclasses.replace(special_kwargs) == special_kwargs
@@ -65,8 +68,9 @@ def test_a_field_that_no_one_published_is_asked_for() -> None:
 def test_limits_are_those_of_its_authors(protocol: str, fields: dict[str, Any]) -> None:
     """`docs/protocols.md` says where each of them stands."""
     special_kwargs = SpecialKwargs(**{"protocol": protocol, **fields})
-    given = {name: value for name, value in fields.items() if name not in REQUIRED.get(protocol, {})}
-    assert {name: fields_of(protocol).get(name, getattr(SpecialKwargs, name)) for name in given} == given
+    notation = notation_of(protocol)
+    given = {name: value for name, value in fields.items() if name not in notation.required}
+    assert {name: notation.fields.get(name, getattr(SpecialKwargs, name)) for name in given} == given
     assert {name: getattr(special_kwargs, name) for name in fields} == fields
 
 
@@ -194,15 +198,55 @@ def test_the_last_tag_is_found_however_far_back_it_is(length: int) -> None:
 @pytest.mark.parametrize(("protocol", "tags"), [("multiverse", multiverse.TAGS), ("npr", npr.TAGS)])
 def test_the_tags_of_a_handler_are_one_token_each(protocol: str, tags: Tags) -> None:
     """Its fields name them as the handler does, which is asked where the block of plans closes."""
-    assert set(tags.all) < set(ONE_TOKEN[protocol])
-    assert list(fields_of(protocol)["handlers"]) == [tags.closes_plans]
+    assert set(tags.all) < set(notation_of(protocol).one_token)
+    assert list(notation_of(protocol).fields["handlers"]) == [tags.closes_plans]
 
 
-def test_every_protocol_has_fields_of_its_own() -> None:
-    """A copy, which a caller may change."""
-    for protocol in PROTOCOLS:
-        fields_of(protocol).clear()
-        assert fields_of(protocol)
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs a distribution with the notation "other", whose module has this code."""
+
+    def install(code: str) -> None:
+        (tmp_path / "other_notation.py").write_text(code)
+        metadata = tmp_path / "other-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[{GROUP}]\nother = other_notation:NOTATION\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "other_notation", raising=False)
+
+    return install
+
+
+def test_a_notation_may_come_from_outside(outside: Callable[[str], None]) -> None:
+    """Its name then stands for its fields, and is among those that an error lists."""
+    outside(
+        "from sequence_hooks.config.notations import Notation\n"
+        "NOTATION = Notation(fields={'promise_token': '<go>', 'max_children': 3}, one_token=('<go>',))"
+    )
+    special_kwargs = SpecialKwargs(protocol="other", block_on="sync")
+    found = special_kwargs.promise_token, special_kwargs.max_children, special_kwargs.block_on
+    assert (found, one_token_tags(special_kwargs)) == (("<go>", 3, "sync"), ["<go>"])
+    with pytest.raises(ValueError, match=r"protocol is 'another'; use one of .*npr, other, padoc"):
+        SpecialKwargs(protocol="another")
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (
+            "import nothing_of_this_name",
+            "other_notation:NOTATION cannot be imported: ModuleNotFoundError.*; correct it",
+        ),
+        ("NOTATION = {}", "other_notation:NOTATION is {}; its entry point has to name a .*notations.Notation"),
+    ],
+)
+def test_a_notation_that_cannot_be_used_is_refused(outside: Callable[[str], None], code: str, fault: str) -> None:
+    """By its name; the others can be used."""
+    outside(code)
+    with pytest.raises(ValueError, match=f"protocol is 'other', and {fault}"):
+        SpecialKwargs(protocol="other")
+    assert SpecialKwargs(protocol="npr").injects_kv
 
 
 class Counting(Tagged):

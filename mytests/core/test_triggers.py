@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mytests.core.plain import handler
 from sequence_hooks.handlers import TokenHandler
-from sequence_hooks.handlers.spelling import can_spell
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
+from sequence_hooks.text.spelling import can_spell
 
 TEXTS = ["a", "<", "</", "/", "go", "g", "o", ">", "o>", "go>", "</go>", ">b", " </go", "é", "\ufffd", "wait>", "<wait"]
 """What each token of `Cuts` decodes to, by its id."""

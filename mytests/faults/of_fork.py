@@ -241,7 +241,7 @@ FORK = (
     ),
     Fault(
         "a-space-before-texts",
-        (Edit("sequence_hooks.config.continuing:continuing_ids", "", "return _encode(text, tokenizer)"),),
+        (Edit("sequence_hooks.text.continuing:continuing_ids", "", "return _encode(text, tokenizer)"),),
         "Tokenizers of SentencePiece's kind put a space before each text that is inserted.",
         surgical(
             "mytests/test_continuing.py",

@@ -19,7 +19,7 @@ from mytests.rules.notations import (
 from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
 from mytests.small_tokenizers import legacy_llama
 from mytests.tiers import names
-from sequence_hooks.config.presets import PROTOCOLS
+from sequence_hooks.config.notations import protocols
 
 
 def context_of(notation: Notation, engine: SurgicalEngine) -> str:
@@ -297,7 +297,7 @@ class TestAsyncThink:
 class TestEveryProtocol:
     def test_each_has_its_tests(self) -> None:
         """On an engine that knows it by its name."""
-        assert {notation.name for notation in ALL} == set(PROTOCOLS)
+        assert {notation.name for notation in ALL} == set(protocols())
 
     @pytest.mark.parametrize("notation", ALL, ids=lambda notation: notation.name)
     @pytest.mark.parametrize("length", names([1, 7, 40], [7]))

@@ -10,12 +10,12 @@ from mytests.engine.serving import FRONT_ENDS
 from mytests.server.published import PLAYS, Play, save_model
 from mytests.server.served import Server, hook_server
 from mytests.tiers import names
-from sequence_hooks.config.presets import PROTOCOLS
+from sequence_hooks.config.notations import protocols
 
 pytestmark = pytest.mark.model
 
 
-SHOWN = [each for each in PROTOCOLS if each != "skeleton"]
+SHOWN = [each for each in protocols() if each != "skeleton"]
 """`mytests/server/test_skeleton.py` has the one that only requests which ask for it have, and shows in `make test` that
 a protocol reaches a server; `mytests/rules/test_protocols.py` has them all."""
 

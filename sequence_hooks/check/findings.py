@@ -9,12 +9,13 @@ from sequence_hooks.check.files import ModelFiles
 from sequence_hooks.check.layers import CHUNK, STATE, WINDOW, Layers
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.inert import idle_warning
-from sequence_hooks.config.messages import abbreviated, describe_error
-from sequence_hooks.config.presets import fields_of
+from sequence_hooks.config.notations import notation_of
 from sequence_hooks.config.refusals import layers_not_injected
-from sequence_hooks.config.tokens import resolve, single_token
+from sequence_hooks.config.tokens import resolve
 from sequence_hooks.handlers.builtin import make_handlers
 from sequence_hooks.handlers.triggers import Triggers
+from sequence_hooks.text.encoding import single_token
+from sequence_hooks.text.messages import abbreviated, describe_error
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Finding:
 def findings(special_kwargs: SpecialKwargs, files: ModelFiles) -> Iterator[Finding]:
     """Check all that can be told without an engine. What depends on a check that fails is left out."""
     protocol = special_kwargs.protocol
-    named = "" if protocol is None else f"protocol {protocol}: {', '.join(fields_of(protocol))}"
+    named = "" if protocol is None else f"protocol {protocol}: {', '.join(notation_of(protocol).fields)}"
     yield Finding("fields", True, named or "valid")
     yield layers_finding(files.layers, special_kwargs.injects_kv)
     try:

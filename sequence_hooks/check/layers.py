@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated_error
 from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, ONE_BY_ONE, refused
+from sequence_hooks.text.messages import abbreviated_error
 
 FULL, LATENT, WINDOW, CHUNK, STATE = "full attention", "latent attention", "windows", "chunks", "states"
 KINDS = (FULL, LATENT, WINDOW, CHUNK, STATE)

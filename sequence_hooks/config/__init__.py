@@ -2,7 +2,7 @@
 """What is configured: `SpecialKwargs`, what its fields may be, and what a tokenizer makes of them.
 
 It owns the checks of all values that an operator or a request gives, and the words in which they are refused. It must
-not know what a handler does, nor trees, nor engines: a published notation is here by its fields alone (`presets`).
+not know what a handler does, nor trees, nor engines. What a published notation configures is in its protocol's module.
 """
 
 from sequence_hooks.config.special_kwargs import SpecialKwargs

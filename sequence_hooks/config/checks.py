@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.outline_prompt import outline_prompt
+from sequence_hooks.text.messages import abbreviated
 
 MAX_LABEL = 256
 """The longest label of a child, in characters."""

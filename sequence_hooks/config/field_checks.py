@@ -26,8 +26,8 @@ from sequence_hooks.config.choices import (
     TriggerBy,
     UnjoinedAtEnd,
 )
+from sequence_hooks.config.notations import missing_field
 from sequence_hooks.config.outline_prompt import HANDLER
-from sequence_hooks.config.presets import missing_field
 from sequence_hooks.config.qualified_names import load
 
 BUILT_IN_MERGES = ("concatenate", "kv_inject", "none")

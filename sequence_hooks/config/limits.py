@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any, Literal
 
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.special_kwargs import SpecialKwargs
+from sequence_hooks.text.messages import abbreviated
 
 _MIN_VALUES = {
     "max_child_depth": 0,

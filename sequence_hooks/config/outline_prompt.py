@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated, abbreviated_error
+from sequence_hooks.text.messages import abbreviated, abbreviated_error
 
 HANDLER = "sequence_hooks.protocols.skeleton.handler"
 """What expands outlines."""

@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated, abbreviated_error
+from sequence_hooks.text.messages import abbreviated, abbreviated_error
 
 
 def load(field: str, name: object, built_in: tuple[str, ...] = ()) -> Callable[..., Any]:

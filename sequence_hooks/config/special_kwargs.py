@@ -19,7 +19,7 @@ from sequence_hooks.config.choices import (
 )
 from sequence_hooks.config.field_checks import check_fields, frozen_fields
 from sequence_hooks.config.misspellings import unknown_names
-from sequence_hooks.config.presets import with_protocol
+from sequence_hooks.config.notations import with_protocol
 
 K = TypeVar("K", bound="SpecialKwargs")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.handlers import Actions, Spawn
+from sequence_hooks.text.messages import abbreviated
 
 
 def plain_actions(

@@ -4,11 +4,11 @@
 from collections.abc import Sequence
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.config.qualified_names import load
-from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.handlers import Actions, JoinFunction, Merged, Piece, Spawn, TokenEvent, TokenHandler
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import Tokenizer
+from sequence_hooks.text.messages import FAULTS, abbreviated, describe_error
 
 
 class PromiseHandler:

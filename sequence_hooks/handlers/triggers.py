@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import abbreviated
-from sequence_hooks.config.tokens import Tokenizer
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.builtin import make_handlers
-from sequence_hooks.handlers.spelling import can_spell
+from sequence_hooks.text.encoding import Tokenizer
+from sequence_hooks.text.messages import abbreviated
+from sequence_hooks.text.spelling import can_spell
 
 Decoder = Tokenizer
 """What triggers that are texts need from a tokenizer."""

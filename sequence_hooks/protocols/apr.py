@@ -37,12 +37,13 @@ import ast
 import re
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import ids_of, prefix_ids_of
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.guard import Guard
 from sequence_hooks.protocols.tags import start_of
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import ids_of, prefix_ids_of
 
 SOURCES = {
     "trigger": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
@@ -59,6 +60,17 @@ SOURCES = {
     "checkpoints": "Parallel-Reasoning/APR, commit 5577928, README.md",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": {
+            "<End Calling Sub Searches>": "sequence_hooks.protocols.apr.handler",
+            "<Sub Searches>": "sequence_hooks.protocols.apr.guard",
+        },
+        "trigger_by": "text",
+    }
+)
+"""What it configures."""
 
 _CALLS = "<Calling Sub Searches>"
 _RESULTS = "<Sub Searches>"

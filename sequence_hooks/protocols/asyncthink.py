@@ -28,11 +28,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from sequence_hooks.config.tokens import prefix_ids_of
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import ending_with, text_since
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import prefix_ids_of
 from sequence_hooks.tree.ids import child_id
 
 SOURCES = {
@@ -48,6 +49,15 @@ SOURCES = {
     "checkpoints": "no repository or model is named in arXiv 2510.26658's summaries",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": {">": "sequence_hooks.protocols.asyncthink.handler"},
+        "trigger_by": "text",
+        "unjoined_at_end": "cancel",
+    }
+)
+"""What it configures."""
 
 _TAG = re.compile(r"<(/FORK|JOIN)-([0-9]{1,9})>")
 _LONGEST_TAG = len("</FORK-123456789>")

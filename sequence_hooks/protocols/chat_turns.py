@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from sequence_hooks.config.messages import FAULTS, describe_error
+from sequence_hooks.text.messages import FAULTS, describe_error
 
 _THOUGHT = re.compile(r"<(/?)think>|\[(/?)THINK\]")
 _ANSWER, _ASKED = "the-first-answer", "the-second-question"

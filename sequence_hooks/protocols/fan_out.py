@@ -5,11 +5,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import prefix_ids_of
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ do so, clients stop at the text and write another one.
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import prefix_ids_of
 from sequence_hooks.handlers import Actions, Merged, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import start_of
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import prefix_ids_of
 
 
 class Guard:

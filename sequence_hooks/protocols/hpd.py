@@ -20,6 +20,7 @@ Not confirmed: the source of its vLLM fork, and how many branches it allows in a
 
 from collections.abc import Sequence
 
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
 
@@ -42,6 +43,22 @@ SOURCES = {
     ),
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "promise_token": "<FORK>",
+        "block_on": "never",
+        "child_context": "before_trigger",
+        "child_prefix": "<CHILD>",
+        "child_stop": "<|im_end|>",
+        "child_merge_strategy": "sequence_hooks.protocols.hpd.join",
+        "max_children": 1024,
+        "max_running_children": 64,
+        "max_tree_sequences": 1025,
+    },
+    one_token=("<FORK>", "<CHILD>", "<|im_end|>"),
+)
+"""What it configures."""
 
 
 def join(children: Sequence[ChildOutput]) -> Merged:

@@ -18,6 +18,7 @@ limits what each sequence samples, and `max_tree_tokens` all of them.
 Not confirmed: the tokenizer of the published checkpoint.
 """
 
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 
@@ -37,6 +38,19 @@ SOURCES = {
     "checkpoints": "Infini-AI-Lab/Multiverse, commit 4cbc487, train/sft_multiverse.py and train/utils.py",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": {"</Goal>": "sequence_hooks.protocols.multiverse.handler"},
+        "child_merge_strategy": "kv_inject",
+        "position_rule": "overlap",
+        "max_child_depth": 6,
+        "max_children": 20,
+        "max_tree_sequences": 1024,
+    },
+    one_token=("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>", "<Conclusion>"),
+)
+"""What it configures."""
 
 TAGS = Tags("<Goal>", "<Outline>", "</Goal>", "<Path>", "</Path>")
 

@@ -24,6 +24,7 @@ Here it differs:
 Not confirmed: the ids of the tokens, and a sample of the training data with its white space.
 """
 
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 
@@ -51,6 +52,19 @@ SOURCES = {
     "checkpoints": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, README.md and npr-beta/train/utils.py",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": {"</guideline>": "sequence_hooks.protocols.npr.handler"},
+        "child_merge_strategy": "kv_inject",
+        "position_rule": "overlap",
+        "child_sampling_params": {"repetition_penalty": 1.02},
+        "max_child_depth": 6,
+        "max_tree_sequences": 1024,
+    },
+    one_token=("<guideline>", "<plan>", "</guideline>", "<step>", "</step>", "<takeaway>"),
+)
+"""What it configures."""
 
 TAGS = Tags("<guideline>", "<plan>", "</guideline>", "<step>", "</step>")
 

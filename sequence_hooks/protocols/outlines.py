@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.outline_prompt import TRIGGER
+from sequence_hooks.text.messages import abbreviated
 
 MAX_CHARACTERS = 200
 """The longest point that is expanded."""

@@ -14,6 +14,8 @@ Not confirmed: the fork token's text, whether a branch begins with tokens of its
 is put together: here as `sequence_hooks.protocols.hpd` does.
 """
 
+from sequence_hooks.config.notations import Notation
+
 SOURCES = {
     "trigger": "Longin-Yu/Padoc, README.md; the token's text is not known",
     "context": "guess after Longin-Yu/Padoc, README.md",
@@ -27,3 +29,9 @@ SOURCES = {
     "checkpoints": "Longin-Yu/Padoc, README.md",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={"block_on": "never", "max_children": 255, "max_tree_sequences": 256, "merge_separator": ""},
+    required={"promise_token": "no public checkpoint tells the text of its fork token; give that of your model's"},
+)
+"""What it configures."""

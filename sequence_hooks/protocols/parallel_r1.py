@@ -17,6 +17,7 @@ Not confirmed: which of its checkpoints are public.
 
 from collections.abc import Sequence
 
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
 
@@ -53,6 +54,20 @@ SOURCES = {
     "checkpoints": "zhengkid/Parallel-R1, commit 7c3a8f3, README.md",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "promise_token": "<Parallel>",
+        "block_on": "promise",
+        "children_per_promise": 2,
+        "child_prefix": "<Path>",
+        "child_stop": "</Path>",
+        "child_sampling_params": {"temperature": 1.0},
+        "child_merge_strategy": "sequence_hooks.protocols.parallel_r1.join",
+    },
+    one_token=("<Parallel>", "</Parallel>", "<Path>", "</Path>", "<Summary>", "</Summary>"),
+)
+"""What it configures."""
 
 
 def join(children: Sequence[ChildOutput]) -> Merged:

@@ -17,11 +17,12 @@ positions follow its promise, and merged chunks those before them.
 import re
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import prefix_ids_of
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Actions, Merged, Piece, PrefixOf, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import prefix_ids_of
 
 SOURCES = {
     "trigger": "summaries of arXiv 2502.11517; which tags are one token is not known",
@@ -43,6 +44,16 @@ SOURCES = {
     "checkpoints": "no repository or model is named in arXiv 2502.11517's summaries",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": {"/>": "sequence_hooks.protocols.pasta.handler"},
+        "sync_token": "<sync/>",
+        "block_on": "sync",
+        "trigger_by": "text",
+    }
+)
+"""What it configures."""
 
 _PROMISE = re.compile(r"promise\b[^<>]*/>")
 _MAX_TAG = 256

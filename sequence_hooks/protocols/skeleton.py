@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sequence_hooks.config.outline_prompt import TRIGGER
-from sequence_hooks.config.tokens import prefix_ids_of
+from sequence_hooks.config.notations import Notation
+from sequence_hooks.config.outline_prompt import HANDLER, TRIGGER
 from sequence_hooks.handlers import Actions, Merged, Piece, Spawn, TokenEvent
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.chat_turns import turn_of
@@ -40,6 +40,7 @@ from sequence_hooks.protocols.outlines import (
     tokens_per_point,
 )
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import prefix_ids_of
 
 SOURCES = {
     "trigger": "guess: its authors parse the whole answer of a request, as arXiv 2307.15337 says; here it has a mark",
@@ -54,6 +55,20 @@ SOURCES = {
     "checkpoints": "arXiv 2307.15337: twelve chat models, none of them trained for it",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+_BESIDE_A_POINT = ["\n\n", TRIGGER, *(f"\n{number}." for number in range(1, 11))]
+"""What ends the expansion of a point: an empty line, the mark of an outline, or another point."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": dict.fromkeys(("\n", TRIGGER), HANDLER),
+        "trigger_by": "text",
+        "hooks_on_request": True,
+        "child_sampling_params": {"max_tokens": 160, "stop": _BESIDE_A_POINT},
+        "max_children": 10,
+    }
+)
+"""What it configures."""
 
 _MAX_POINTS = 256
 _NUM_FIRST = 128

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sequence_hooks.config.tokens import single_token
 from sequence_hooks.handlers import Piece
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import single_token
 
 _FIRST_READ = 256
 """Tokens that are decoded at first to find the last occurrence of a tag."""

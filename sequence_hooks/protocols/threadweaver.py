@@ -24,11 +24,12 @@ it.
 
 from collections.abc import Sequence
 
-from sequence_hooks.config.tokens import prefix_ids_of
+from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Merged, Piece
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.encoding import prefix_ids_of
 
 SOURCES = {
     "trigger": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
@@ -52,6 +53,16 @@ SOURCES = {
     "checkpoints": "facebookresearch/threadweaver, commit 2662232, README.md and threadweaver_sft/src/utils.py",
 }
 """Where each point of the notation stands; docs/protocols.md says what it is."""
+
+NOTATION = Notation(
+    fields={
+        "handlers": {"</Outlines>": "sequence_hooks.protocols.threadweaver.handler"},
+        "trigger_by": "text",
+        "max_children": 50,
+        "max_tree_sequences": 1024,
+    }
+)
+"""What it configures."""
 
 TAGS = Tags("<Outlines>", "<Outline>", "</Outlines>", "<Thread>", "</Thread>", before_closing="\n")
 

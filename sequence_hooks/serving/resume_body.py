@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from sequence_hooks.config.messages import abbreviated_error
+from sequence_hooks.text.messages import abbreviated_error
 from sequence_hooks.tree.resume import Given
 
 _BYTES_AROUND = 4096

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.messages import abbreviated, abbreviated_error
+from sequence_hooks.text.messages import abbreviated, abbreviated_error
 from sequence_hooks.trace.events import FORMAT_VERSION, AnyEvent, Header
 from sequence_hooks.trace.observer import Observer
 

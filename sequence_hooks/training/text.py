@@ -19,8 +19,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sequence_hooks.config.continuing import Continuer, continuing_ids, parted_ids
 from sequence_hooks.results import Join, Origin, Segment
+from sequence_hooks.text.continuing import Continuer, continuing_ids, parted_ids
 from sequence_hooks.training.token_tree import TokenTree
 
 Encode = Callable[[str], Sequence[int]]

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.text.messages import abbreviated
 
 
 def derive_seed(*parts: object) -> int:

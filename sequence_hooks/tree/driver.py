@@ -27,8 +27,8 @@ from msgspec import structs
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import RefusedBy, limits_of, max_tokens_alone
-from sequence_hooks.config.messages import FAULTS
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
+from sequence_hooks.text.messages import FAULTS
 from sequence_hooks.tree import rules
 from sequence_hooks.tree.assembly import Assembler
 from sequence_hooks.tree.branch import Branch

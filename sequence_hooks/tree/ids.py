@@ -3,7 +3,7 @@
 
 import re
 
-from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.text.messages import abbreviated
 
 _CHILD = "_child_"
 MAX_CHARACTERS = 1000

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from logging import Logger
 
-from sequence_hooks.config.messages import describe_error, printable
+from sequence_hooks.text.messages import describe_error, printable
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.rules import Merge, Refusal
 

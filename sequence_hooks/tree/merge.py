@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from sequence_hooks.config.continuing import parted_ids
-from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
 from sequence_hooks.handlers import Merged, Piece, PrefixOf, TokenHandler
 from sequence_hooks.handlers.actions import as_token_id
 from sequence_hooks.results import ChildOutput
+from sequence_hooks.text.continuing import parted_ids
+from sequence_hooks.text.messages import FAULTS, abbreviated, describe_error
 
 _MAX_PIECES = 1_000_000
 """The maximum number of pieces that one join function may return; no model's context has room for more."""

@@ -34,7 +34,7 @@ class SequencePort(Protocol[E]):
         """The most tokens that the context of a sequence may have."""
 
     def encode(self, sequence: E, text: str) -> Sequence[int]:
-        """The token ids of a text that continues the sequence, see `sequence_hooks.config.continuing`."""
+        """The token ids of a text that continues the sequence, see `sequence_hooks.text.continuing`."""
 
     def make_child(self, parent: Branch[E], spec: ChildSpec, own_params: Any) -> E:
         """2. Make the sequence of a child, which has no blocks and is in no queue.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from sequence_hooks.config.continuing import continuing_ids
-from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.handlers.actions import as_token_id
+from sequence_hooks.text.continuing import continuing_ids
+from sequence_hooks.text.messages import abbreviated, abbreviated_error
 from sequence_hooks.tree.merge import inserted
 
 W = TypeVar("W")

@@ -45,11 +45,11 @@ from types import MappingProxyType
 from typing import Any
 
 from sequence_hooks.config.limits import LimitName, RefusedBy
-from sequence_hooks.config.messages import FAULTS, abbreviated
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler, UnjoinedChild
 from sequence_hooks.handlers.actions import plain_actions
 from sequence_hooks.handlers.triggers import TriggerMatch
 from sequence_hooks.results import Join, Segment
+from sequence_hooks.text.messages import FAULTS, abbreviated
 from sequence_hooks.tree.branch import Branch, S
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.ids import child_id

@@ -8,9 +8,9 @@ import vllm.envs
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.checks import raise_for_field
 from sequence_hooks.config.inert import idle_warning
-from sequence_hooks.config.messages import FAULTS, describe_error
 from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, ONE_BY_ONE, not_injected, refused
 from sequence_hooks.config.tokens import resolve
+from sequence_hooks.text.messages import FAULTS, describe_error
 from sequence_hooks.trace.recorder import begin
 from sequence_hooks.v1.core.params import check_child, verify_params
 from sequence_hooks.v1.releases.installed import unsupported

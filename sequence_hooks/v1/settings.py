@@ -13,7 +13,7 @@ import msgspec
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.docs import help_text
-from sequence_hooks.config.presets import fields_of
+from sequence_hooks.config.notations import notation_of
 from vllm.config import VllmConfig
 from vllm.sampling_params import SamplingParams
 
@@ -84,7 +84,7 @@ def is_of_server(config: VllmConfig) -> bool:
 def plain_fields(special_kwargs: SpecialKwargs) -> dict[str, Any]:
     """The fields that differ from their defaults, or from those of a protocol, as JSON can carry them."""
     fields = {}
-    named = () if special_kwargs.protocol is None else fields_of(special_kwargs.protocol)
+    named = () if special_kwargs.protocol is None else notation_of(special_kwargs.protocol).fields
     for field in dataclasses.fields(special_kwargs):
         value = getattr(special_kwargs, field.name)
         if value == field.default and field.name not in named:

@@ -5,7 +5,7 @@ import torch
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.checks import raise_for_field
-from sequence_hooks.config.messages import describe_error
+from sequence_hooks.text.messages import describe_error
 from vllm.config import VllmConfig
 from vllm.engine.child_overrides import params_of
 from vllm.engine.guard import guard_processors

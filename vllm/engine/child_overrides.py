@@ -7,8 +7,8 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs as AnyEngines
 from sequence_hooks.config.checks import raise_for_field
-from sequence_hooks.config.messages import FAULTS, describe_error
 from sequence_hooks.config.qualified_names import load
+from sequence_hooks.text.messages import FAULTS, describe_error
 from sequence_hooks.tree.child_params import check_one
 from vllm.engine.request_checks import SET_BY_THE_ENGINE, check_types
 from vllm.sampling_params import GuidedDecodingParams, SamplingParams

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Ids
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.continuing import continuing_ids
+from sequence_hooks.text.continuing import continuing_ids
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.merge import Span

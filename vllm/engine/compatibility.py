@@ -7,8 +7,8 @@ from typing import Any
 import vllm.envs as envs
 from sequence_hooks.config import tokens
 from sequence_hooks.config.inert import idle_warning
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, refused
+from sequence_hooks.text.messages import abbreviated
 from sequence_hooks.trace.recorder import begin
 from vllm._upstream.engine.arg_utils import EngineArgs
 from vllm.config import SpecialKwargs, VllmConfig

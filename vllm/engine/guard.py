@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.config.messages import FAULTS, abbreviated, describe_error
+from sequence_hooks.text.messages import FAULTS, abbreviated, describe_error
 from vllm.sampling_params import SamplingParams
 
 _WANTED = 1e4

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
-from sequence_hooks.config.messages import abbreviated, describe_error
+from sequence_hooks.text.messages import abbreviated, describe_error
 from vllm._upstream.config import CacheConfig, ModelConfig
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 

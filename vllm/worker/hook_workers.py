@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which workers copy KV from slot to slot, and the error if none can."""
 
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.refusals import not_injected
+from sequence_hooks.text.messages import abbreviated
 
 _HOOK_WORKERS = {
     "vllm.worker.cpu_worker.CPUWorker": "vllm.worker.hook_cpu_worker.HookCPUWorker",

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.text.messages import abbreviated
 
 
 class Form(ABC):

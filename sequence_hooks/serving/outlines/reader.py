@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sequence_hooks.config.outline_prompt import TRIGGER
-from sequence_hooks.config.tokens import Tokenizer, prefix_ids_of
 from sequence_hooks.protocols.outlines import break_after, expansion_ids, heading, label_of, points_in
 from sequence_hooks.results import ChildDelta, Segment, Transcript, TreeFields
 from sequence_hooks.serving.outlines.tape import Tape, Told
+from sequence_hooks.text.encoding import Tokenizer, prefix_ids_of
 
 
 class Texts:

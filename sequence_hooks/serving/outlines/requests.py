@@ -15,7 +15,6 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
-from sequence_hooks.config.messages import abbreviated
 from sequence_hooks.config.outline_prompt import HANDLER, outline_prompt
 from sequence_hooks.protocols.outlines import (
     NUM_POINTS,
@@ -29,6 +28,7 @@ from sequence_hooks.protocols.outlines import (
 )
 from sequence_hooks.serving.outlines.answer import Asked, NoOutline, OutlineAnswer
 from sequence_hooks.serving.outlines.forms import Form
+from sequence_hooks.text.messages import abbreviated
 
 logger = logging.getLogger("vllm.sequence_hooks.outlines")
 

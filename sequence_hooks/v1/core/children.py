@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.continuing import continuing_ids
 from sequence_hooks.config.field_checks import BUILT_IN_MERGES
+from sequence_hooks.text.continuing import continuing_ids
 from sequence_hooks.tree.child_params import combined
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.rules import Merge

@@ -16,7 +16,7 @@ for all releases, and no other code asks for a version:
 
 import os
 
-from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.text.messages import abbreviated
 
 MODULES = {
     "0.28": "vllm_0_28",

@@ -4,8 +4,8 @@
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 
-from sequence_hooks.config.messages import describe_error
 from sequence_hooks.results import ChildOutput, Join
+from sequence_hooks.text.messages import describe_error
 from sequence_hooks.v1.frontend.outputs import CompletionOutput, RequestOutput
 from sequence_hooks.v1.selfcheck.findings import Finding
 from sequence_hooks.v1.selfcheck.script import FORK_AT

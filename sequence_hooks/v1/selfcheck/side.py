@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from sequence_hooks.config.messages import describe_error
+from sequence_hooks.text.messages import describe_error
 from sequence_hooks.v1.selfcheck.checks import findings_of
 from sequence_hooks.v1.selfcheck.findings import Seen, Verdict
 from sequence_hooks.v1.selfcheck.options import Options, parse, tolerance_of

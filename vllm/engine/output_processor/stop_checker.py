@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable
 
-from sequence_hooks.config.messages import printable
+from sequence_hooks.text.messages import printable
 from sequence_hooks.tree.ids import root_id
 from sequence_hooks.tree.log import OncePerRequest
 from vllm._overlay import fall_back_to

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from sequence_hooks.config.messages import abbreviated
+from sequence_hooks.text.messages import abbreviated
 
 _MAX_ERRORS = 8
 _MAX_CHARACTERS = 1000

@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import Self
 
-from sequence_hooks.config.messages import abbreviated, abbreviated_error
 from sequence_hooks.serving.usage import COUNT_TREE
+from sequence_hooks.text.messages import abbreviated, abbreviated_error
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import protocol as upstream
 from vllm.engine.request_checks import MAX_SAMPLES

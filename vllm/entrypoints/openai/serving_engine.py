@@ -3,8 +3,8 @@
 
 from typing import Any
 
-from sequence_hooks.config.messages import abbreviated_error
 from sequence_hooks.serving.outlines.requests import ALIAS, has_outlines, refused
+from sequence_hooks.text.messages import abbreviated_error
 from vllm._overlay import fall_back_to
 from vllm._upstream.entrypoints.openai import serving_engine as upstream
 from vllm.engine.hooked import special_kwargs_behind

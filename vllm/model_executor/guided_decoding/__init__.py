@@ -12,7 +12,7 @@ from vllm._overlay import extend_package, fall_back_to
 
 extend_package(__name__, __path__)
 
-from sequence_hooks.config.messages import describe_error  # noqa: E402
+from sequence_hooks.text.messages import describe_error  # noqa: E402
 from vllm._upstream.model_executor import guided_decoding as upstream  # noqa: E402
 from vllm.logits_process import LogitsProcessor  # noqa: E402
 from vllm.model_executor.guided_decoding.grammars import shown_grammar, trials  # noqa: E402

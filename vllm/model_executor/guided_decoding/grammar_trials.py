@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sequence_hooks.config.messages import describe_error
+from sequence_hooks.text.messages import describe_error
 from vllm.model_executor.guided_decoding import make_logits_processor
 from vllm.model_executor.guided_decoding.grammars import ACCEPTED, TRY
 from vllm.sampling_params import GuidedDecodingParams

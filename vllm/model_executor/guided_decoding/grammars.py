@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from sequence_hooks.config.messages import abbreviated, describe_error, one_line
+from sequence_hooks.text.messages import abbreviated, describe_error, one_line
 from vllm.sampling_params import GuidedDecodingParams
 from vllm.transformers_utils.tokenizer import AnyTokenizer
 
