@@ -73,7 +73,7 @@ def test_upstreams_private_members_are_used_where_that_is_known() -> None:
 
 def test_a_trees_state_is_written_by_its_owners_alone() -> None:
     """A `Branch` and its `Tree` by their own methods and by the `DependencyManager`."""
-    root = Branch[Any](None, Tree(Limits(True, 1, 1, None)), None, None)
+    root = Branch[Any](None, Tree(Limits()), None, None)
     fields = vars(root).keys() | vars(root.tree).keys()
     owners = {ROOT / "sequence_hooks" / "tree" / name for name in ("branch.py", "manager.py", "tree.py")}
     writes = {

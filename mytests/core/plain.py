@@ -20,7 +20,7 @@ from sequence_hooks.tree.sequence import Outcome
 
 PROMISE, SYNC, EOS = 1, 2, 3
 HOOKS = SpecialKwargs(promise_token_id=PROMISE, sync_token_id=SYNC, block_on="sync", merge_separator="")
-LIMITS = Limits(hooks=True, max_child_depth=2, max_children=3, max_tree_tokens=None)
+LIMITS = Limits(max_child_depth=2, max_children=3, max_tree_sequences=None)
 
 
 @dataclass

@@ -75,12 +75,12 @@ class TestFields:
             ({"unjoined_at_end": "drop"}, "unjoined_at_end is 'drop'; use 'join' or 'cancel'"),
             (
                 {"unjoined_at_end": "cancel", "block_on": "never"},
-                "unjoined_at_end is 'cancel'; leave it out, as nobody waits for detached children",
+                "unjoined_at_end is 'cancel'; leave it out, as no sequence waits for detached children",
             ),
             ({"join_when": 0}, "join_when is 0; use an integer of at least 1"),
             (
                 {"join_when": 2, "block_on": "never"},
-                "join_when is 2; leave it out, as nobody waits for detached children",
+                "join_when is 2; leave it out, as no sequence waits for detached children",
             ),
             ({"max_running_children": 0}, "max_running_children is 0; use an integer of at least 1"),
             ({"max_children": True}, "max_children is True; use an integer of at least 1"),
@@ -109,7 +109,7 @@ class TestFields:
     @pytest.mark.parametrize(
         ("names", "told"),
         [
-            (["promise_tok"], r"no field promise_tok \(did you mean promise_token\?\); the fields are sync_token_id, "),
+            (["promise_tok"], r"no field promise_tok \(did you mean promise_token\?\); the fields are max_child_depth, "),
             (["maxChildren"], r"no field maxChildren \(did you mean max_children\?\); "),
             (["sync_tokenid"], r"no field sync_tokenid \(did you mean sync_token_id\?\); "),
             (["zzz", "child-stop"], r"no field child-stop \(did you mean child_stop\?\), zzz; the fields are "),

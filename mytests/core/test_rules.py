@@ -19,7 +19,6 @@ from mytests.core.plain import (
     merged,
     spec,
 )
-from sequence_hooks.config.limits import Limits
 from sequence_hooks.handlers import Actions, Spawn, TokenEvent, TokenHandler, UnjoinedChild
 from sequence_hooks.handlers.builtin import SyncHandler
 from sequence_hooks.handlers.triggers import TriggerMatch
@@ -39,8 +38,8 @@ def specs_of(asks: TokenHandler, branch: Branch[PlainSequence] | None = None, **
 
 
 TWO = Actions((Spawn((5,), {"max_tokens": 3}), Spawn((6, 7))))
-FEW_SEQUENCES = Limits(True, 2, 3, None, max_tree_sequences=5)
-FEW_TOKENS = Limits(True, 2, 3, max_tree_tokens=7)
+FEW_SEQUENCES = replace(LIMITS, max_tree_sequences=5)
+FEW_TOKENS = replace(LIMITS, max_tree_tokens=7)
 
 
 class TestDecide:

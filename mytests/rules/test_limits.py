@@ -150,7 +150,7 @@ class TestLimits:
     )
     def test_what_is_plainly_somebody_elses_is_not(self, name: Any) -> None:
         """A foreign name is ignored even if it has a word of ours."""
-        assert limits_of(DEEP, {name: 1}) == Limits(True, 3, 16, None, 256)
+        assert limits_of(DEEP, {name: 1}) == Limits(max_child_depth=3)
 
     def test_what_a_client_sends_is_compared_for_a_moment_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All other requests wait meanwhile, so the time is short however many and however long the names are."""
@@ -169,4 +169,4 @@ class TestLimits:
     def test_the_engines_own_limits_are_as_tight_as_can_be_asked_for(self) -> None:
         """The same value is not looser, and is accepted."""
         same = {"max_child_depth": 3, "max_children": 16, "max_tree_tokens": 7, "max_tree_sequences": 256}
-        assert limits_of(DEEP, same) == Limits(True, 3, 16, 7, 256)
+        assert limits_of(DEEP, same) == Limits(max_child_depth=3, max_tree_tokens=7)

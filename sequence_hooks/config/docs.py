@@ -4,12 +4,14 @@
 import ast
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import get_args
 
 from sequence_hooks.config import choices
 from sequence_hooks.config.special_kwargs import SpecialKwargs
+from sequence_hooks.config.tree_limits import TreeLimits
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,20 @@ class FieldDoc:
 
 @cache
 def field_docs() -> tuple[FieldDoc, ...]:
-    """All fields, in their order."""
-    (definition,) = ast.parse(inspect.getsource(SpecialKwargs)).body
+    """All fields: those of `SpecialKwargs`, and then the limits, each in their order."""
+    defaults = {field.name: repr(field.default) for field in dataclasses.fields(SpecialKwargs)}
+    said = [each for owner in (SpecialKwargs, TreeLimits) for each in _said_of(owner)]
+    return tuple(FieldDoc(name, kind, defaults[name], meaning) for name, kind, meaning in said)
+
+
+def _said_of(owner: type) -> Iterator[tuple[str, str, str]]:
+    """The name, the type and the docstring of each field of a class's own."""
+    (definition,) = ast.parse(inspect.getsource(owner)).body
     assert isinstance(definition, ast.ClassDef)
-    kinds, said = {}, {}
     for each, after in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and isinstance(after, ast.Expr):
             assert isinstance(after.value, ast.Constant)
-            kinds[each.target.id] = _kind(ast.unparse(each.annotation))
-            said[each.target.id] = " ".join(str(after.value.value).split())
-    names = [(field.name, repr(field.default)) for field in dataclasses.fields(SpecialKwargs)]
-    return tuple(FieldDoc(name, kinds[name], default, said[name]) for name, default in names)
+            yield each.target.id, _kind(each.annotation), " ".join(str(after.value.value).split())
 
 
 def help_text() -> str:
@@ -48,7 +53,11 @@ def help_text() -> str:
     ).replace("%", "%%")
 
 
-def _kind(annotation: str) -> str:
+def _kind(annotation: ast.expr) -> str:
     """A type as a user writes its values: the words that it has, if it is one of several."""
-    is_choice = hasattr(choices, annotation)
-    return " | ".join(map(repr, get_args(getattr(choices, annotation)))) if is_choice else annotation
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        assert isinstance(annotation.slice, ast.Tuple)
+        annotation = annotation.slice.elts[0]
+    kind = ast.unparse(annotation)
+    is_choice = hasattr(choices, kind)
+    return " | ".join(map(repr, get_args(getattr(choices, kind)))) if is_choice else kind

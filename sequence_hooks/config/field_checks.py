@@ -2,32 +2,21 @@
 """Which values the fields of `SpecialKwargs` may have, alone and together."""
 
 import copy
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from sequence_hooks.config.checks import (
-    check_at_least,
-    check_choice,
     check_encodable,
     check_ids,
     check_outline_prompt,
     check_overrides,
     check_record_to,
-    check_switch,
     check_text,
     raise_for_field,
 )
-from sequence_hooks.config.choices import (
-    BlockedKVPolicy,
-    BlockOn,
-    ChildContext,
-    PositionRule,
-    SyncResume,
-    TriggerBy,
-    UnjoinedAtEnd,
-)
+from sequence_hooks.config.field_rules import check_field
 from sequence_hooks.config.notations import missing_field
-from sequence_hooks.config.outline_prompt import HANDLER
 from sequence_hooks.config.qualified_names import load
 
 BUILT_IN_MERGES = ("concatenate", "kv_inject", "none")
@@ -58,54 +47,23 @@ def check_fields(given: Any) -> None:
         name, way_out = missing
         raise_for_field(given, name, f"protocol {given.protocol!r} needs it: {way_out}")
     _check_tokens(given)
-    _check_choices(given)
-    for name, least in (("max_child_depth", 0), ("max_children", 1), ("children_per_promise", 1)):
-        check_at_least(given, name, least)
-    for name in ("max_tree_tokens", "max_tree_sequences", "max_running_children", "join_when", "max_outlines"):
-        if getattr(given, name) is not None:
-            check_at_least(given, name, 1)
+    for field in dataclasses.fields(given):
+        check_field(given, field)
     check_text(given, "merge_separator")
     check_overrides(given, "child_sampling_params")
     check_record_to(given)
     check_outline_prompt(given)
-    for name in ("outline_prompt", "max_outlines"):
-        if getattr(given, name) is not None and HANDLER not in dict(given.named_handlers).values():
-            raise_for_field(given, name, "leave it out, or set protocol='skeleton', which has outlines")
-    check_switch(given, "live_page")
-    check_switch(given, "hooks_on_request")
     if given.children_per_promise > given.max_children:
         raise_for_field(given, "children_per_promise", f"raise max_children, which is {given.max_children}, to it")
     _check_children(given)
-    if given.position_rule != "sequential" and not given.injects_kv:
-        raise_for_field(given, "position_rule", "leave it out, or set child_merge_strategy='kv_inject'")
     if given.detaches and given.injects_kv:
         raise_for_field(
             given, "child_merge_strategy", "use 'concatenate': no context gets the results of detached children"
         )
-    _check_waits(given)
     if given.child_merge_strategy not in BUILT_IN_MERGES:
         load("child_merge_strategy", given.child_merge_strategy, BUILT_IN_MERGES)
     for _, name in given.named_handlers:
         load("handlers", name)
-
-
-def _check_choices(given: Any) -> None:
-    for name, choices in (
-        ("trigger_by", TriggerBy),
-        ("block_on", BlockOn),
-        ("child_context", ChildContext),
-        ("sync_resume", SyncResume),
-        ("blocked_kv_policy", BlockedKVPolicy),
-        ("position_rule", PositionRule),
-        ("unjoined_at_end", UnjoinedAtEnd),
-    ):
-        check_choice(given, name, get_args(choices))
-
-
-def _check_waits(given: Any) -> None:
-    for name, default in (("join_when", None), ("unjoined_at_end", "join")):
-        if given.detaches and getattr(given, name) != default:
-            raise_for_field(given, name, "leave it out, as nobody waits for detached children, or change block_on")
 
 
 def _check_tokens(given: Any) -> None:

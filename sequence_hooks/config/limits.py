@@ -6,21 +6,16 @@ fields of `Limits`. Other names are ignored, except likely misspellings of ours,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, Literal
 
+from sequence_hooks.config.field_rules import least_of
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.special_kwargs import SpecialKwargs
+from sequence_hooks.config.tree_limits import TreeLimits
 from sequence_hooks.text.messages import abbreviated
 
-_MIN_VALUES = {
-    "max_child_depth": 0,
-    "max_children": 1,
-    "max_tree_tokens": 1,
-    "max_tree_sequences": 1,
-    "max_running_children": 1,
-}
 _MAX_NAMES = 100
 """The maximum number of names checked for misspelling: no user types more, and each costs time in the engine's loop."""
 
@@ -35,28 +30,21 @@ RefusedBy = Literal[LimitName, "malformed", "failed"]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of one request's tree; with ``n > 1``, of each sample's tree."""
+class Limits(TreeLimits):
+    """The limits of one request's tree, and what its caller asks for."""
 
-    hooks: bool
+    hooks: bool = True
     """If false, hook tokens are ordinary tokens."""
-
-    max_child_depth: int
-    max_children: int
-    max_tree_tokens: int | None
-    """Tokens that the sequences of the tree may sample in total, after which all of them end; None for no limit."""
-
-    max_tree_sequences: int | None = None
-    """Sequences that the tree may ever have, its root included; None for no limit."""
-
-    max_running_children: int | None = None
-    """Children of the tree, at any depth, that may be admitted at once; None for no limit."""
 
     stream_children: bool = False
     """If true, the output of each step carries what the request's children have sampled."""
 
     end_at_join: bool = False
     """If true, the request's own sequence ends where it first gets its children's results."""
+
+
+_LIMITS = {field.name: least_of(field) for field in fields(TreeLimits)}
+"""The least value of each limit."""
 
 
 def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | None) -> Limits:
@@ -68,18 +56,13 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: a value is invalid or looser than the engine's, or a name is a misspelling of one of ours.
     """
-    limits = Limits(
-        not special_kwargs.hooks_on_request, **{name: getattr(special_kwargs, name) for name in _MIN_VALUES}
-    )
     given = extra_args or {}
     _check_names(given)
-    for name in ("hooks", "stream_children", "end_at_join"):
-        if name in given:
-            limits = replace(limits, **{name: _check_switch(name, given[name])})
-    for name in _MIN_VALUES:
-        if name in given:
-            limits = replace(limits, **{name: _check_limit(name, given[name], getattr(limits, name))})  # type: ignore[arg-type]
-    return limits
+    values: dict[str, Any] = {name: getattr(special_kwargs, name) for name in _LIMITS}
+    values |= {name: _check_limit(name, given[name], values[name]) for name in _LIMITS if name in given}
+    switches = (field.name for field in fields(Limits) if field.name not in _LIMITS)
+    values |= {name: _check_switch(name, given[name]) for name in switches if name in given}
+    return Limits(**{"hooks": not special_kwargs.hooks_on_request, **values})
 
 
 def max_tokens_alone(special_kwargs: SpecialKwargs, params: Any) -> int | None:
@@ -110,7 +93,7 @@ def _check_switch(name: str, value: Any) -> bool:
 
 
 def _check_limit(name: str, value: Any, most: int | None) -> int:
-    least = _MIN_VALUES[name]
+    least = _LIMITS[name]
     if type(value) is not int or value < least:
         raise ValueError(f"extra_args: {name} is {abbreviated(value)}; use an integer of at least {least}")
     if most is not None and value > most:

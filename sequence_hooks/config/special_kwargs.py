@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from sequence_hooks.config.choices import (
     BlockedKVPolicy,
@@ -18,10 +18,16 @@ from sequence_hooks.config.choices import (
     UnjoinedAtEnd,
 )
 from sequence_hooks.config.field_checks import check_fields, frozen_fields
+from sequence_hooks.config.field_rules import AtLeast, OnlyIf
 from sequence_hooks.config.misspellings import unknown_names
 from sequence_hooks.config.notations import with_protocol
+from sequence_hooks.config.outline_prompt import HANDLER
+from sequence_hooks.config.tree_limits import TreeLimits
 
 K = TypeVar("K", bound="SpecialKwargs")
+
+_WAITS = OnlyIf("detaches", False, "leave it out, as no sequence waits for detached children, or change block_on")
+_OUTLINES = OnlyIf("has_outlines", True, "leave it out, or set protocol='skeleton', which has outlines")
 
 
 class _WithProtocol(type):
@@ -36,7 +42,7 @@ class _WithProtocol(type):
 
 
 @dataclass(frozen=True)
-class SpecialKwargs(metaclass=_WithProtocol):
+class SpecialKwargs(TreeLimits, metaclass=_WithProtocol):
     """Which tokens are hooks, and what they do. Immutable, hashable and picklable.
 
     Raises:
@@ -64,7 +70,7 @@ class SpecialKwargs(metaclass=_WithProtocol):
     children, and is BLOCKED at the sync token. "never": children are detached. Nobody waits for their results but the
     end of the request, and in its output, though not in its context, they replace the promise."""
 
-    children_per_promise: int = 1
+    children_per_promise: Annotated[int, AtLeast(1)] = 1
     """The number of children that one promise spawns, each with its own seed."""
 
     child_context: ChildContext = "parent"
@@ -90,7 +96,9 @@ class SpecialKwargs(metaclass=_WithProtocol):
     """"concatenate" merges the children's output tokens into the parent, "kv_inject" also injects their KV, "none"
     appends nothing; any other value is the qualified name of a `sequence_hooks.handlers.JoinFunction`."""
 
-    position_rule: PositionRule = "sequential"
+    position_rule: Annotated[
+        PositionRule, OnlyIf("injects_kv", True, "leave it out, or set child_merge_strategy='kv_inject'")
+    ] = "sequential"
     """How "kv_inject" positions tokens. "sequential": keys are rotated to the positions of their tokens in the parent.
     "overlap": keys keep the positions that they had in the child; what a join inserts last, and what the parent samples
     next, follow the furthest."""
@@ -98,34 +106,16 @@ class SpecialKwargs(metaclass=_WithProtocol):
     merge_separator: str = "\n"
     """The text between two results, for "concatenate" and "kv_inject"."""
 
-    max_child_depth: int = 1
-    """A promise sampled at this depth (a request's own sequence has depth 0) is an ordinary token."""
-
-    max_children: int = 16
-    """The maximum number of unfinished children of a parent; a promise that would exceed it is an ordinary token."""
-
-    max_running_children: int | None = None
-    """The maximum number of children, at all depths of one tree, that are admitted at once. The others wait in spawn
-    order, while the request's own sequence goes on. BLOCKED children do not count. None sets no limit."""
-
-    max_tree_tokens: int | None = None
-    """Tokens that the sequences of a tree may sample in total (with n > 1 each sample has its own tree). Once they are
-    used up, all of its sequences end with ``length``, are joined with what there is, and the request ends."""
-
-    max_tree_sequences: int | None = 256
-    """The maximum number of sequences that a tree ever has, its request's own included; a promise that would exceed it
-    is an ordinary token."""
-
     blocked_kv_policy: BlockedKVPolicy = "auto"
     """What happens to a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as any
     sequence can run, "swap" copies it to swap space (without swap space it is discarded), "discard" frees it and
     recomputes it later, "auto" chooses whichever wastes the least time."""
 
-    join_when: int | None = None
+    join_when: Annotated[int | None, AtLeast(1), _WAITS] = None
     """How many of the children that it waits for have to finish with a result, before a parent goes on. It then gets so
     many results, the first in spawn order, and the rest is cancelled. None waits for all, as does a larger number."""
 
-    unjoined_at_end: UnjoinedAtEnd = "join"
+    unjoined_at_end: Annotated[UnjoinedAtEnd, _WAITS] = "join"
     """What happens to a sequence's unjoined children when it ends. "join": it waits for them, and their results are
     appended. "cancel": they are cancelled, with all below them, and it finishes at once."""
 
@@ -147,11 +137,11 @@ class SpecialKwargs(metaclass=_WithProtocol):
     """Whether the server has a page at ``/live`` that shows running trees, and the routes that it reads. Whoever has
     the API key sees the texts of all requests there."""
 
-    outline_prompt: str | None = None
+    outline_prompt: Annotated[str | None, _OUTLINES] = None
     """With the protocol "skeleton": the path of a JSON file with examples and words that ask a model for an outline.
     They replace those of `sequence_hooks.config.outline_prompt`."""
 
-    max_outlines: int | None = None
+    max_outlines: Annotated[int | None, AtLeast(1), _OUTLINES] = None
     """With the protocol "skeleton": the maximum number of requests that one server process answers by an outline at the
     same time. Further ones get ordinary answers, unless they demand an outline. None sets no limit."""
 
@@ -173,6 +163,11 @@ class SpecialKwargs(metaclass=_WithProtocol):
     def injects_kv(self) -> bool:
         """Whether parents get their children's KV as well as their tokens."""
         return self.child_merge_strategy == "kv_inject"
+
+    @property
+    def has_outlines(self) -> bool:
+        """Whether answers may be outlines that are expanded."""
+        return HANDLER in dict(self.named_handlers).values()
 
     @property
     def join_when_at_end(self) -> int | None:

@@ -3,6 +3,6 @@
 
 A module's docstring says where a notation is defined, what was read there, and what could not be confirmed; its
 ``NOTATION`` is what it configures, and is found by an entry point, as is that of any other distribution
-(`sequence_hooks.config.notations`). A notation uses the public interface of `sequence_hooks.handlers`, as a handler of a
-user's does, and must not know trees or engines.
+(`sequence_hooks.config.notations`). A notation uses the public interface of `sequence_hooks.handlers`, as a user's
+handler does, and must not know trees or engines.
 """

@@ -15,7 +15,7 @@ from typing import Any
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.limits import limits_of
-from sequence_hooks.config.outline_prompt import HANDLER, outline_prompt
+from sequence_hooks.config.outline_prompt import outline_prompt
 from sequence_hooks.protocols.outlines import (
     NUM_POINTS,
     OWN_POINTS,
@@ -117,7 +117,7 @@ async def _begun(stream: AsyncGenerator[Any, None], answer: OutlineAnswer) -> As
 
 def has_outlines(special_kwargs: SpecialKwargs | None) -> bool:
     """Whether an engine with these hooks expands outlines."""
-    return special_kwargs is not None and HANDLER in dict(special_kwargs.named_handlers).values()
+    return special_kwargs is not None and special_kwargs.has_outlines
 
 
 def with_aliases(cards: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a field says of its values, in its type: ``Annotated[int | None, AtLeast(1)]``. Its docstring says the rest."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from sequence_hooks.config.checks import check_at_least, check_choice, check_switch, raise_for_field
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """It is an integer, and no smaller one than this."""
+
+    value: int
+
+    def check(self, owner: object, name: str, default: object) -> None:
+        check_at_least(owner, name, self.value)
+
+
+@dataclass(frozen=True)
+class OnlyIf:
+    """Another value than the default needs a property of its owner to be true, or false; else there is a way out."""
+
+    condition: str
+    expected: bool
+    way_out: str
+
+    def check(self, owner: object, name: str, default: object) -> None:
+        if getattr(owner, name) != default and getattr(owner, self.condition) != self.expected:
+            raise_for_field(owner, name, self.way_out)
+
+
+def check_field(owner: object, field: dataclasses.Field[Any]) -> None:
+    """Raise a `ValueError` unless the field's value is what its type says."""
+    kind, rules = parted(field.type)
+    value = getattr(owner, field.name)
+    if value is None and type(None) in get_args(kind):
+        return
+    if kind is bool:
+        check_switch(owner, field.name)
+    elif get_origin(kind) is Literal:
+        check_choice(owner, field.name, get_args(kind))
+    for rule in rules:
+        rule.check(owner, field.name, field.default)
+
+
+def least_of(field: dataclasses.Field[Any]) -> int:
+    """The least value of a field that has one."""
+    _, rules = parted(field.type)
+    (least,) = (rule.value for rule in rules if isinstance(rule, AtLeast))
+    return least
+
+
+def parted(kind: Any) -> tuple[Any, tuple[AtLeast | OnlyIf, ...]]:
+    """A type, and the rules that are in it."""
+    if get_origin(kind) is not Annotated:
+        return kind, ()
+    plain, *rules = get_args(kind)
+    return plain, tuple(rules)
