@@ -192,7 +192,7 @@ lock: setup ## renew requirements/constraints-*.txt
 	    --output-file requirements/constraints-$$target.txt || exit 1; \
 	done
 
-mutate: setup ## mutation score of the modules that hold the rules, or of MODULE='sequence_hooks.tree.injection.*'
+mutate: setup ## mutation score of the modules that hold the rules, or of MODULE='sequence_hooks.tree.injection_plan.*'
 	@$(if $(MODULE),,rm -rf mutants)
 	@$(BIN)/mutmut run $(if $(MODULE),'$(MODULE)')
 	@$(BIN)/mutmut results | tee build/mutants-fork.txt

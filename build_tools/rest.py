@@ -98,7 +98,7 @@ _OF_LANGUAGE_MODEL = (
     *("examples/*language*", "examples/forkjoin-language/*"),
 )
 _OF_BENCHES = ("benchmarks/*",)
-_OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection.py", "*worker/*")
+_OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection_plan.py", "*worker/*")
 _OF_FAULTS = ("mytests/faults/*",)
 _OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")

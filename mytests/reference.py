@@ -267,7 +267,7 @@ def _first(awaited: list[Branch[Any]], join_when: int | None) -> list[Branch[Any
     """Those of the children whose results are joined: so many, the first in spawn order of those that had one."""
     joined = [child for child in awaited if not child.is_cancelled]
     assert len(joined) == (len(awaited) if join_when is None else min(join_when, len(awaited)))
-    too_late = [child.number for child in awaited if child.is_cancelled and child.ended_as in ("stopped", "length")]
+    too_late = [child.number for child in awaited if child.is_cancelled and child.outcome in ("stopped", "length")]
     has_result = [child.number for child in joined if not child.has_failed]
     assert not too_late or (len(has_result) == len(joined) and max(has_result) < min(too_late))
     return joined

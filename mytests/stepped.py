@@ -138,7 +138,7 @@ class SteppedEngine(ABC, Generic[Output]):
 
     def room_to_resume(self, request_id: str) -> int:
         """How many tokens a sequence that waits for its caller has room for."""
-        return self.driver.room_to_resume(self.driver.trees.waiting_branch(request_id))
+        return self.driver.room_to_resume(self.driver.trees.paused_branch(request_id))
 
     def awaiting(self) -> list[str]:
         """The sequences that wait for a caller."""

@@ -19,7 +19,7 @@ REACH_INTO_UPSTREAM = {
     "sequence_hooks/v1/core/kv_manager.py",
     "sequence_hooks/v1/core/queues.py",
     "sequence_hooks/v1/core/requests.py",
-    "sequence_hooks/v1/checks.py",
+    "sequence_hooks/v1/startup.py",
     "sequence_hooks/v1/plugin.py",
     "vllm/attention/backends/torch_sdpa.py",
     "vllm/core/sequence_data.py",

@@ -105,7 +105,7 @@ class TestEnds:
         assert still_skipped([0, 1], outputs, {group}) == [1]
         (mine, other) = (entry.seq_group for entry in requests_alone(outputs, {group}).scheduled_seq_groups)
         assert (mine.is_prefill(), other.is_prefill()) == (False, True)
-        engine.plant(group).ended_at_join = True
+        engine.plant(group).finished_at_join = True
         group.first_seq.status = SequenceStatus.FINISHED_STOPPED
         assert group.is_finished() and not mine.is_finished()
 

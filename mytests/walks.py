@@ -161,12 +161,12 @@ class Walks(RuleBasedStateMachine):
         for tree in self.trees.values():
             self.check_budget(tree)
         for branch in (branch for root in self.trees.values() for branch in root.subtree()):
-            self.seen[f"ended as {branch.ended_as}"] += 1
-            self.seen["ended at a join"] += branch.ended_at_join
-            self.seen["ended at its first join"] += branch.ended_at_join and branch.ends_at_join
-            self.seen["ended without children"] += branch.ended_as is not None and branch.wait.join_when == 0
+            self.seen[f"ended as {branch.outcome}"] += 1
+            self.seen["ended at a join"] += branch.finished_at_join
+            self.seen["ended at its first join"] += branch.finished_at_join and branch.stops_at_first_join
+            self.seen["ended without children"] += branch.outcome is not None and branch.wait.join_when == 0
             self.seen["waited by name"] += branch.wait.numbers is not None
-            self.seen[f"cancelled as {branch.ended_as}"] += branch.is_cancelled
+            self.seen[f"cancelled as {branch.outcome}"] += branch.is_cancelled
             self.seen[f"cancelled at depth {branch.depth}"] += branch.is_cancelled
             self.seen[f"replaced at depth {branch.depth}"] += bool(branch.num_replaced)
         for name in self.roots:
@@ -188,7 +188,7 @@ class Walks(RuleBasedStateMachine):
     def check_positions(self, tree: Branch[Any]) -> None:
         """The context of a request has the positions that follow from its tree; what it got at its end has none."""
         expected = self.reference.positions(tree.request_id, tree)
-        if tree.ended_at_join and tree.joins:
+        if tree.finished_at_join and tree.joins:
             del expected[len(tree.sequence.prompt_token_ids) + tree.joins[-1].position :]
         assert [tree.positions.of(index) for index in range(len(expected))] == expected
         self.seen["overlapping"] += expected != sorted(set(expected))

@@ -139,7 +139,7 @@ def index_of(branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBa
 def _begins_to_wait(branch: V0Branch, seq_id_to_seq_group: Mapping[str, SequenceGroupBase]) -> tuple[Waiting, ...]:
     """What to tell about a sequence that waits for its caller since this step, if outputs are deltas."""
     sequence = branch.sequence
-    if not branch.awaits_resume or sequence.reported_wait == branch.blocked_time:
+    if not branch.paused_for_caller or sequence.reported_wait == branch.blocked_time:
         return ()
     if sequence.sampling_params.output_kind != RequestOutputKind.DELTA:
         return ()

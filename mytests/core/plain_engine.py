@@ -18,7 +18,7 @@ from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
 from sequence_hooks.tree.events import TreeObserver
-from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.tree.rules import Merge, has_room, needs_kv
 
@@ -149,12 +149,12 @@ class PlainEngine:
         if branch in self.queue:
             self.queue.remove(branch)
             self.blocked.append(branch)
-        if branch.ended_as is not None:
+        if branch.outcome is not None:
             self._release_kept(branch)
 
     def kv_source(self, child: PlainBranch) -> Source:
         num_available = child.sequence.num_computed_tokens if child.request_id in self.kept else 0
-        return Source(child.strand, num_available)
+        return Source(child.child_positions, num_available)
 
     def cut_kv(self, branch: PlainBranch, num_kept: int) -> int:
         sequence = branch.sequence
@@ -174,7 +174,7 @@ class PlainEngine:
 
     def finish_joined(self, branch: PlainBranch) -> None:
         self.blocked.remove(branch)
-        branch.sequence.outcome = branch.ended_as
+        branch.sequence.outcome = branch.outcome
         self._release_kept(branch)
         self._free(branch)
 

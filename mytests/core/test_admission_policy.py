@@ -37,13 +37,13 @@ class Trees:
     def divide(self, num_rows: int, num_others: int) -> None:
         self.order += f", {num_rows} among {num_others} others"
 
-    def starving(self) -> SimpleNamespace | None:
+    def idle_tree(self) -> SimpleNamespace | None:
         return self._starving
 
     def share_of(self, sequence: str) -> Any:
         return next((told(tree) for tree in self.trees if sequence in tree.running), None)
 
-    def most_crowded(self, priority: int, beyond: int) -> Any:
+    def tree_with_most_rows(self, priority: int, beyond: int) -> Any:
         most = told(max(self.trees, key=lambda tree: len(tree.running)))
         return most if self._priority >= priority and most.num_running > max(beyond, 1) else None
 
@@ -134,7 +134,7 @@ class TestVictims:
         """Whatever the tree's share is, if it has a child that runs."""
         trees: Any = Trees(running)
         policy = AdmissionPolicy(trees, goes_by_age=True)
-        policy.shortage.is_too_long = True
+        policy.shortage.is_urgent = True
         assert preempted(policy, trees, "new", 3, 0) == victims
 
 

@@ -117,7 +117,7 @@ class TestTheStory:
         detached, child = root.children
         fed(engine, child, "a", "b", "c")
         engine.driver.join_ready()
-        assert (root.phase, root.ended_as) == ("blocked", "length")
+        assert (root.phase, root.outcome) == ("blocked", "length")
         fed(engine, detached, EOS)
         engine.driver.join_ready()
         assert (root.phase, root.sequence.outcome) == ("finished", "length")
@@ -209,7 +209,7 @@ class TestLimits:
         fed(engine, root.children[0], "a", "b")
         engine.sample(root, ord("c"))
         engine.driver.join_ready()
-        assert {each.ended_as for each in root.subtree()} == {"length"}
+        assert {each.outcome for each in root.subtree()} == {"length"}
         assert order.names.count("Limited") == 1
         engine.assert_empty()
 
@@ -233,5 +233,5 @@ class TestLimits:
         below = engine.driver.unfinished_below(root.children)
         engine.queue.remove(root)
         engine.driver.abort(root)
-        assert [branch.ended_as for branch in (root, *below)] == ["failed"] * 3
+        assert [branch.outcome for branch in (root, *below)] == ["failed"] * 3
         engine.assert_empty()

@@ -119,12 +119,12 @@ def test_the_tree_with_most_beyond_its_share_gives_a_slot_back() -> None:
     for name in "rs":
         waiting.tree(name, 3)
     waiting.admit(5)
-    crowded = waiting.queue.most_crowded(0, waiting.queue.num_rows_each)
+    crowded = waiting.queue.tree_with_most_rows(0, waiting.queue.num_rows_each)
     assert crowded is not None and crowded.newest_child == "r_child_2"
-    assert waiting.queue.most_crowded(1, 1) is None
+    assert waiting.queue.tree_with_most_rows(1, 1) is None
     waiting.queue.divide(8, 0)
-    assert waiting.queue.most_crowded(0, waiting.queue.num_rows_each) is None
-    assert waiting.queue.starving() is None
+    assert waiting.queue.tree_with_most_rows(0, waiting.queue.num_rows_each) is None
+    assert waiting.queue.idle_tree() is None
 
 
 def test_a_tree_is_forgotten_when_nothing_of_it_is_left() -> None:
@@ -137,14 +137,14 @@ def test_a_tree_is_forgotten_when_nothing_of_it_is_left() -> None:
     waiting.queue.remove("r_child_0")
     waiting.queue.remove("r_child_0")
     assert not waiting.queue.has_trees and not list(waiting.queue.running)
-    assert waiting.queue.first() is None and waiting.queue.starving() is None
+    assert waiting.queue.first() is None and waiting.queue.idle_tree() is None
 
 
 def test_a_request_without_a_tree_is_one_by_itself() -> None:
     """It starves as long as it waits, and is forgotten when it leaves."""
     waiting = Waiting()
     waiting.queue.appendleft(None, "q")
-    assert waiting.queue.starving() is waiting.queue.first()
+    assert waiting.queue.idle_tree() is waiting.queue.first()
     assert waiting.queue.first() is not None
     waiting.queue.remove("q")
     assert not waiting.queue.has_trees
@@ -172,17 +172,17 @@ def test_where_kv_is_short_new_requests_have_more_patience() -> None:
     """It counts as short for some steps after it was; who is at the head for so long waits no longer."""
     shortage = Shortage()
     shortage.begin_step("a")
-    assert not shortage.is_lasting
+    assert not shortage.is_recent
     waits = []
     for _ in range(STEPS_OF_PATIENCE_FOR_KV + 2):
         shortage.note()
         shortage.begin_step("a")
-        waits.append(shortage.is_lasting and not shortage.is_too_long)
+        waits.append(shortage.is_recent and not shortage.is_urgent)
     assert waits.index(False) == STEPS_OF_PATIENCE_FOR_KV
     for _ in range(STEPS_OF_PATIENCE_FOR_KV):
         shortage.begin_step("b")
     shortage.begin_step("b")
-    assert not shortage.is_lasting and not shortage.is_too_long
+    assert not shortage.is_recent and not shortage.is_urgent
 
 
 def test_where_kv_is_tight_the_oldest_trees_have_their_parts_of_the_rows_first() -> None:
@@ -215,12 +215,12 @@ def test_a_tree_of_which_nothing_runs_for_long_goes_first_once() -> None:
     waiting.queue.stop("s")
     for _ in range(STEPS_OF_PATIENCE_FOR_KV):
         waiting.queue.go_by_age(num_rows=32)
-        assert waiting.queue.starving() is None
+        assert waiting.queue.idle_tree() is None
     waiting.queue.go_by_age(num_rows=32)
-    starving = waiting.queue.starving()
+    starving = waiting.queue.idle_tree()
     assert starving is not None and starving is waiting.queue.first()
     assert waiting.admit(2) == ["s_child_0", "r_child_0"]
-    assert waiting.queue.starving() is None
+    assert waiting.queue.idle_tree() is None
 
 
 def test_the_oldest_tree_goes_before_new_requests_within_its_share_alone() -> None:

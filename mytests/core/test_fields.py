@@ -109,7 +109,10 @@ class TestFields:
     @pytest.mark.parametrize(
         ("names", "told"),
         [
-            (["promise_tok"], r"no field promise_tok \(did you mean promise_token\?\); the fields are max_child_depth, "),
+            (
+                ["promise_tok"],
+                r"no field promise_tok \(did you mean promise_token\?\); the fields are max_child_depth, ",
+            ),
             (["maxChildren"], r"no field maxChildren \(did you mean max_children\?\); "),
             (["sync_tokenid"], r"no field sync_tokenid \(did you mean sync_token_id\?\); "),
             (["zzz", "child-stop"], r"no field child-stop \(did you mean child_stop\?\), zzz; the fields are "),

@@ -8,7 +8,7 @@ import pytest
 from sequence_hooks.config.choices import BlockedKVPolicy
 from sequence_hooks.kv.eviction import EvictionCandidate, EvictionCosts, choose, cuts_indivisible
 from sequence_hooks.kv.transfer import Run, slot_of
-from sequence_hooks.tree.injection import (
+from sequence_hooks.tree.injection_plan import (
     Context,
     InjectedKV,
     KVCopy,
@@ -17,7 +17,7 @@ from sequence_hooks.tree.injection import (
     plan_injection,
 )
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.positions import PLAIN, Positions, Strand, overlapping
+from sequence_hooks.tree.positions import PLAIN, ChildPositions, Positions, overlapping
 
 PARENT = Context(num_tokens=7, num_computed=6, injected=None)
 """``p p p p P P S``: two promises, and a sync token whose KV is not computed yet."""
@@ -27,7 +27,7 @@ SPANS = [
     Span((99,)),
     Span((30, 31, 32), "b", range(3)),
 ]
-STRANDS = {"a": Strand(5, PLAIN), "b": Strand(6, PLAIN)}
+STRANDS = {"a": ChildPositions(5, PLAIN), "b": ChildPositions(6, PLAIN)}
 OVERLAPPING = overlapping(PLAIN, 7, SPANS, STRANDS)
 
 
@@ -68,7 +68,7 @@ class TestPlan:
 
     def test_a_second_injection_goes_on_from_the_first(self) -> None:
         """With its start."""
-        parent, below = Context(num_tokens=17, num_computed=16, injected=planned()), Strand(16, OVERLAPPING)
+        parent, below = Context(num_tokens=17, num_computed=16, injected=planned()), ChildPositions(16, OVERLAPPING)
         spans = [Span((40, 41), "c", range(2))]
         positions = overlapping(OVERLAPPING, 17, spans, {"c": below})
         second = planned(positions, parent=parent, spans=spans, sources={"c": Source(below, 18)})

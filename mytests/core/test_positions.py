@@ -13,7 +13,7 @@ from sequence_hooks.handlers import Merged
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.tree.merge import Span
-from sequence_hooks.tree.positions import PLAIN, Positions, Strand, num_within, overlapping
+from sequence_hooks.tree.positions import PLAIN, ChildPositions, Positions, num_within, overlapping
 
 OVERLAP = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject", position_rule="overlap", children_per_promise=2)
 
@@ -29,7 +29,7 @@ def after(*spans: Span, num_tokens: int = 4, before: Positions = PLAIN, **strand
     Args:
         strands: The index of each child's first sampled token.
     """
-    places = {name: Strand(num_prompt, before) for name, num_prompt in strands.items()}
+    places = {name: ChildPositions(num_prompt, before) for name, num_prompt in strands.items()}
     positions = overlapping(before, num_tokens, spans, places)
     end = num_tokens + sum(len(each.token_ids) for each in spans)
     return [positions.of(index) for index in range(num_tokens, end + 1)]
@@ -62,7 +62,7 @@ class TestOverlapping:
     def test_a_second_join_goes_on_from_the_first(self) -> None:
         """At the positions that it left."""
         spans = [span("aaaa", "a"), span("b", "b")]
-        first = overlapping(PLAIN, 4, spans, {"a": Strand(3, PLAIN), "b": Strand(3, PLAIN)})
+        first = overlapping(PLAIN, 4, spans, {"a": ChildPositions(3, PLAIN), "b": ChildPositions(3, PLAIN)})
         # The parent samples at 7 and 8; its next children start at 9.
         assert after(span("cc", "c"), span("d", "d"), span("."), num_tokens=11, before=first, c=11, d=11) == [
             *(9, 10, 9, 11, 12),
@@ -218,7 +218,7 @@ class TestModelsLength:
         # "p", "p", the promise and the sync, then "a" and "b" at 8 and 9.
         assert positions_of(root) == [0, 1, 2, 3, 8, 9, 10]
         fed(engine, root, *"zzzzzz")
-        assert (root.phase, root.ended_as, len(root.sequence.context)) == ("finished", "length", 12)
+        assert (root.phase, root.outcome, len(root.sequence.context)) == ("finished", "length", 12)
         engine.assert_empty()
 
     def test_a_promise_needs_a_position_for_a_child(self) -> None:

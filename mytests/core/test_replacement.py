@@ -17,7 +17,7 @@ from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput, Origin, Segment
 from sequence_hooks.tree.assembly import Assembler, segments_of
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.positions import PLAIN, Strand
+from sequence_hooks.tree.positions import PLAIN, ChildPositions
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, Replacement, continued, with_replaced
 from sequence_hooks.tree.rules import Decision, Refusal, joined, keeps_kv
 from sequence_hooks.tree.wait import ALL
@@ -194,7 +194,7 @@ class TestJoin:
         fed(engine, root, "a", SYNC)
         engine.driver.join_ready()
         (join,) = root.joins
-        assert (join.num_merged, join.num_cut, join.num_replaced, root.ended_as) == (4, 2, 2, "length")
+        assert (join.num_merged, join.num_cut, join.num_replaced, root.outcome) == (4, 2, 2, "length")
         engine.assert_empty()
 
     def test_an_abort_before_the_join_keeps_all(self) -> None:
@@ -291,7 +291,7 @@ def test_nobody_keeps_kv_for_a_parent_that_replaces() -> None:
 @pytest.mark.parametrize(("position", "index"), [(-1, 4), (0, 5), (3, 6), (7, 8)])
 def test_an_index_in_a_context_leaves_out_what_was_replaced(position: int, index: int) -> None:
     """Positions count the output, of which some tokens are gone."""
-    assert Strand(5, PLAIN, (range(1, 3), range(4, 6))).index_of(position) == index
+    assert ChildPositions(5, PLAIN, (range(1, 3), range(4, 6))).index_of(position) == index
 
 
 def test_spawned_children_are_those_of_the_token_that_replaces() -> None:

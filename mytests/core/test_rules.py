@@ -273,7 +273,7 @@ class TestJoin:
             Segment(8, 9, "inserted"),
         )
         assert (merge.position, merge.num_merged, merge.num_cut, merge.num_context) == (5, 4, 0, 13)
-        assert (merge.ends_as, merge.error) == (None, None)
+        assert (merge.outcome, merge.error) == (None, None)
 
     def test_a_tree_that_has_used_up_its_tokens_goes_on_nowhere(self) -> None:
         """Whatever room the model's length has; all results are merged."""
@@ -283,23 +283,23 @@ class TestJoin:
             branch.count_sampled()
             assert has_room(branch, 0, 100) == may_go_on
         merge = merged(parent)
-        assert (merge.num_merged, merge.num_cut, merge.ends_as) == (2, 0, "length")
+        assert (merge.num_merged, merge.num_cut, merge.outcome) == (2, 0, "length")
 
-    @pytest.mark.parametrize(("room", "ends_as"), [(50, "stopped"), (2, "length")])
-    def test_a_request_may_end_with_it(self, room: int, ends_as: str) -> None:
+    @pytest.mark.parametrize(("room", "outcome"), [(50, "stopped"), (2, "length")])
+    def test_a_request_may_end_with_it(self, room: int, outcome: str) -> None:
         """As it asks; not where no child is joined, and without room with its length."""
         parent = parent_of(("a", [20, 21], handler()))
         parent.tree.limits = replace(parent.tree.limits, end_at_join=True)
-        assert merged(parent, room).ends_as == ends_as
+        assert merged(parent, room).outcome == outcome
         alone = parent_of(given=(40,))
         alone.tree.limits = parent.tree.limits
-        assert merged(alone).ends_as is None
+        assert merged(alone).outcome is None
 
     @pytest.mark.parametrize(("room", "kept", "ends"), [(0, 0, True), (2, 2, True), (3, 3, True), (4, 3, False)])
     def test_it_is_cut_to_the_room(self, room: int, kept: int, ends: bool) -> None:
         """A parent without room for another token ends."""
         merge = merged(parent_of(("a", [20, 21, 22], handler())), room)
-        assert (merge.num_merged, merge.num_cut, merge.ends_as) == (kept, 3 - kept, "length" if ends else None)
+        assert (merge.num_merged, merge.num_cut, merge.outcome) == (kept, 3 - kept, "length" if ends else None)
         assert merge.num_context == 9 + kept
         assert [token for span in merge.spans for token in span.token_ids] == [20, 21, 22][:kept]
 
@@ -373,7 +373,7 @@ class TestKeptKV:
     def test_a_child_may_end_without_a_join(self) -> None:
         """With its tree's tokens used up, before it had any children."""
         child = ended_child("length")
-        child.ended_at_join = True
+        child.finished_at_join = True
         assert keeps_kv(child) and not child.joins
 
     @pytest.mark.parametrize("outcome", ["stopped", "length"])
@@ -418,7 +418,7 @@ class TestKeptKV:
         assert not needs_kv(child)
         other = ended_child()
         assert other.parent is not None
-        other.parent.ended_as = "stopped"
+        other.parent.outcome = "stopped"
         assert not needs_kv(other)
 
     @pytest.mark.parametrize("num_computed", [0, 3])

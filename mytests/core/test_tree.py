@@ -12,7 +12,7 @@ from mytests.core.plain import LIMITS, Noted, PlainSequence, Trees, child_of, en
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned
-from sequence_hooks.tree.injection import InjectedKV
+from sequence_hooks.tree.injection_plan import InjectedKV
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.manager import IllegalStep
 from sequence_hooks.tree.merge import Span
@@ -73,12 +73,12 @@ class TestLife:
         trees, root = planted(output_token_ids=[1, 3])
         only = child_of(trees, root, handler(), [20, 3])
         assert not end(trees, root)
-        assert (root.phase, root.ended_as, root.ending) == ("blocked", "stopped", range(1, 2))
+        assert (root.phase, root.outcome, root.stop_tokens) == ("blocked", "stopped", range(1, 2))
         end(trees, only)
         joined(trees, root)
-        assert root.ended_at_join
+        assert root.finished_at_join
         assert trees.end(root)
-        assert (root.phase, root.ended_as, root.ending) == ("finished", "stopped", range(1, 2))
+        assert (root.phase, root.outcome, root.stop_tokens) == ("finished", "stopped", range(1, 2))
         assert (list(trees.branches), trees.has_unsettled) == ([], False)
 
     def test_a_caller_is_awaited_beside_the_children(self) -> None:
@@ -92,7 +92,7 @@ class TestLife:
         assert list(ready(trees.take_unsettled())) == [root]
         joined(trees, root)
         assert root.sequence.output_token_ids == [1, 20, 40, 41]
-        assert (root.resumed_with, root.awaits_resume) == ((), False)
+        assert (root.resumed_with, root.paused_for_caller) == ((), False)
 
     def test_a_parent_without_room_ends_by_length(self) -> None:
         """At its join."""
@@ -101,7 +101,7 @@ class TestLife:
         trees.block(root, ALL)
         end(trees, only)
         join = joined(trees, root, room=1)
-        assert (join.num_merged, join.num_cut, root.ended_as) == (1, 1, "length")
+        assert (join.num_merged, join.num_cut, root.outcome) == (1, 1, "length")
 
     def test_a_parent_whose_child_finishes_it_is_ready_in_the_same_round(self) -> None:
         """Each is looked at when its turn comes."""
@@ -115,7 +115,7 @@ class TestLife:
         for branch in ready([middle, root]):
             seen.append(branch)
             joined(trees, branch)
-            if branch.ended_as is not None:
+            if branch.outcome is not None:
                 trees.end(branch)
         assert seen == [middle, root]
         # What the child got at its end stands after the token that ended it, which is left out.
@@ -140,7 +140,7 @@ class TestLife:
         trees.block(root, Wait("caller"))
         trees.abort(root)
         trees.abort(only)
-        assert (list(trees.branches), trees.has_unsettled, root.awaits_resume) == ([], False, False)
+        assert (list(trees.branches), trees.has_unsettled, root.paused_for_caller) == ([], False, False)
 
     def test_the_time_blocked_is_of_each_join(self) -> None:
         """In seconds of the trees' own clock."""
@@ -316,7 +316,7 @@ class TestIntegrity:
             ("_unjoined", {}, "is joined with a child that has not finished"),
             ("depth", 3, "has depth 3, and may have 2"),
             ("phase", "finished", "has finished, and it is not known how"),
-            ("awaits_resume", True, "waits for a caller, and is not blocked"),
+            ("paused_for_caller", True, "waits for a caller, and is not blocked"),
         ],
     )
     def test_a_contradiction_is_told_with_all_trees(self, field: str, value: Any, fault: str) -> None:
@@ -359,6 +359,6 @@ class TestIntegrity:
         """Nobody would join them."""
         trees, root = planted()
         trees.recheck(root)
-        root.phase, root.ended_as = "finished", "stopped"
+        root.phase, root.outcome = "finished", "stopped"
         with pytest.raises(IntegrityError, match=r"\['r'\] have finished, and are still to be looked at"):
             trees.check_integrity()

@@ -89,7 +89,7 @@ class TestTrees:
     def test_who_ends_as_cancelled_was_cancelled(self) -> None:
         """A contradiction is told."""
         trees, _, (first, *_) = waiting(Wait(join_when=1))
-        first.ended_as = "cancelled"
+        first.outcome = "cancelled"
         with pytest.raises(IntegrityError, match="r_child_0 was cancelled, and its parent has not gone on without it"):
             trees.check_integrity()
 
@@ -134,7 +134,7 @@ class TestDriver:
             engine.sample(child, ord("b"))
             engine.sample(child, EOS)
         engine.driver.join_ready()
-        assert [each.ended_as for each in (first, *first.children, second, third)] == [
+        assert [each.outcome for each in (first, *first.children, second, third)] == [
             *("cancelled", "cancelled"),
             *("stopped", "stopped"),
         ]

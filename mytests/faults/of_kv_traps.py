@@ -6,7 +6,7 @@ from mytests.faults.fault import Edit, model, surgical, undoing
 CORE = "sequence_hooks.v1.core"
 SCHEDULER = f"{CORE}.scheduler:HookScheduler"
 KV_MANAGER = f"{CORE}.kv_manager:TreeKVManager"
-INJECTION = f"{CORE}.injection:Injection"
+INJECTION = f"{CORE}.glue:Injection"
 CORNERS = "mytests/v1/test_corners.py"
 CHECKS = "mytests/v1/test_checks.py"
 IMAGES = "mytests/v1/test_images.py"
@@ -38,7 +38,7 @@ KV_TRAPS = (
         "a preempted request computes its context anew",
         "no-prefix-cache-is-allowed",
         "Without a prefix cache no child shares a block.",
-        (Edit("sequence_hooks.v1.checks:check_engine", "not config.cache_config.enable_prefix_caching", "False"),),
+        (Edit("sequence_hooks.v1.startup:check_engine", "not config.cache_config.enable_prefix_caching", "False"),),
         surgical(f"{CHECKS}::test_what_cannot_work_is_refused"),
     ),
     undoing(
@@ -66,14 +66,14 @@ KV_TRAPS = (
         "the second model runner's sampler reads",
         "the-sampler-reads-shifted-positions",
         "Where results overlap, a sequence samples less or more than min_tokens before its end.",
-        (Edit("sequence_hooks.v1.worker.injection:Injector.shift_back", "", "pass"),),
+        (Edit("sequence_hooks.v1.worker.injector:Injector.shift_back", "", "pass"),),
         surgical("mytests/v1/test_injector.py::TestPositions", "mytests/rules/test_injection.py::TestPositions"),
     ),
     undoing(
         "a schedule that is made of another one",
         "nobody-misses-a-step",
         "A sequence reads KV that was never copied for it.",
-        (Edit("sequence_hooks.v1.worker.injection:Injector._check", "", "pass"),),
+        (Edit("sequence_hooks.v1.worker.injector:Injector._check", "", "pass"),),
         surgical("mytests/v1/test_injector.py::TestWay", "mytests/v1/test_injector.py::TestSteps"),
     ),
     undoing(

@@ -71,7 +71,7 @@ TRAPS = (
         "The EOS of a child becomes part of its parent's context.",
         (
             Edit(
-                f"{CORE}.sequence:V1Sequence.ending",
+                f"{CORE}.sequence:V1Sequence.stop_tokens_after",
                 "ending = range(num_output - 1, num_output)",
                 "ending = range(0)",
             ),
@@ -112,14 +112,18 @@ TRAPS = (
         "a new prompt resets",
         "the-first-sampler-forgets",
         "In the first model runner, penalties and bad words forget what was sampled before a join.",
-        (Edit("sequence_hooks.v1.worker.prior_output_v1_runner:PriorOutputTokens.apply", "", "return logits"),),
+        (Edit("sequence_hooks.v1.worker.prior_output_batch_runner:PriorOutputTokens.apply", "", "return logits"),),
         surgical("mytests/v1/test_prior_output.py::test_a_join_changes_no_penalty_and_no_bad_word"),
     ),
     undoing(
         "a new prompt resets",
         "the-second-sampler-forgets",
         "In the second model runner, penalties and bad words forget what was sampled before a join.",
-        (Edit("sequence_hooks.v1.worker.prior_output_v2_runner:PriorOutputCounts.apply_staged_writes", "", "return"),),
+        (
+            Edit(
+                "sequence_hooks.v1.worker.prior_output_slot_runner:PriorOutputCounts.apply_staged_writes", "", "return"
+            ),
+        ),
         surgical("mytests/v1/test_prior_output.py::test_the_second_runner_counts_and_forbids_the_same"),
     ),
     undoing(
@@ -161,7 +165,7 @@ TRAPS = (
         "batch queues drop steps without tokens",
         "pipelines-are-allowed",
         "With pipeline parallelism, steps without tokens are dropped with all that they tell.",
-        (Edit("sequence_hooks.v1.checks:check_engine", "parallel.pipeline_parallel_size > 1", "False"),),
+        (Edit("sequence_hooks.v1.startup:check_engine", "parallel.pipeline_parallel_size > 1", "False"),),
         surgical(REFUSED),
     ),
     undoing(
@@ -236,7 +240,7 @@ TRAPS = (
         "with data parallelism and experts all engines compute",
         "a-resumption-owes-no-step",
         "Other engines wait in their model for one whose resumption needs no step.",
-        (Edit(f"{SCHEDULER}.add_request", "self._owed_step.begin()\n        ", ""),),
+        (Edit(f"{SCHEDULER}.add_request", "self._pending_step.begin()\n        ", ""),),
         surgical("mytests/v1/test_lockstep.py"),
     ),
     undoing(

@@ -217,6 +217,7 @@ def test_injected_kv_on_several_workers(rule: PositionRule, monkeypatch: pytest.
 def test_a_synchronous_engine_resumes_them_too() -> None:
     """In the steps that its caller takes."""
     hooks, params = hooks_for("promise", sync_resume="manual"), GREEDY.clone()
+    assert hooks.sync_token_id is not None
     params.allowed_token_ids, params.max_tokens = [hooks.sync_token_id], 2
     arguments = EngineArgs(str(MODEL_FOLDER), dtype="float32", enforce_eager=True, max_model_len=512)
     engine = LLMEngine.from_engine_args(arguments, special_kwargs=hooks)
@@ -225,5 +226,5 @@ def test_a_synchronous_engine_resumes_them_too() -> None:
         engine.step()
     engine.resume_sequence("r", [6])
     while engine.has_unfinished_requests():
-        outputs = engine.step()
+        outputs: Any = engine.step()
     assert [segment.origin for segment in outputs[0].outputs[0].segments] == ["sampled", "inserted", "sampled"]

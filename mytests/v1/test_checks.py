@@ -12,8 +12,8 @@ import torch
 from mytests.characters import PROMISE, SYNC
 from mytests.engine.v1.configuration import config_with
 from mytests.v1.releases import since
-from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
+from sequence_hooks.v1.startup import prepare
 from vllm.config import ModelConfig
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.kv_cache_interface import (

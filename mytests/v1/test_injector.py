@@ -17,9 +17,9 @@ from mytests.engine.v1.runners import FirstRunner, SecondRunner
 from mytests.rules.injecting import INJECT, OVERLAP
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep, Shift
-from sequence_hooks.v1.worker import injection
+from sequence_hooks.v1.worker import injector
 from sequence_hooks.v1.worker.extending import after
-from sequence_hooks.v1.worker.injection import Injector, install, to_device
+from sequence_hooks.v1.worker.injector import Injector, install, to_device
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -157,7 +157,7 @@ class TestDevice:
         """It goes from pinned memory, where the platform has any."""
         tensor, device = MagicMock(), torch.device("cuda")
         monkeypatch.setattr(torch, "from_numpy", lambda values: tensor)
-        monkeypatch.setattr(injection, "is_pin_memory_available", lambda: is_available)
+        monkeypatch.setattr(injector, "is_pin_memory_available", lambda: is_available)
         moved = to_device(np.zeros(3), device)
         source = tensor.pin_memory.return_value if is_available else tensor
         assert moved is source.to.return_value

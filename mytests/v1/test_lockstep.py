@@ -10,7 +10,7 @@ import pytest
 
 from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from mytests.v1.releases import IS_REFERENCE
-from sequence_hooks.v1.core.lockstep import OwedStep
+from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from vllm.v1.engine.core import DPEngineCoreProc
 from vllm.v1.request import RequestStatus
 
@@ -74,7 +74,7 @@ def nothing() -> None:
 def waiting_engine(monkeypatch: pytest.MonkeyPatch) -> SurgicalEngine:
     """An engine of several, whose only sequence waits for its caller with room for one more token."""
     engine = SurgicalEngine(MANUAL, max_model_len=9)
-    monkeypatch.setattr(engine.scheduler, "_owed_step", OwedStep(is_in_lockstep=True))
+    monkeypatch.setattr(engine.scheduler, "_pending_step", PendingDummyStep(is_in_lockstep=True))
     engine.add("r")
     engine.run_until(engine.is_waiting_for_callers, SCRIPT)
     return engine
@@ -113,6 +113,6 @@ def test_a_resumption_with_a_step_needs_no_other(monkeypatch: pytest.MonkeyPatch
 
 def test_an_engine_alone_owes_no_step() -> None:
     """Nobody waits for it."""
-    owed = OwedStep(is_in_lockstep=False)
+    owed = PendingDummyStep(is_in_lockstep=False)
     owed.begin()
     assert not owed

@@ -24,8 +24,8 @@ from mytests.v1.paths import IS_SECOND_RUNNER
 from mytests.v1.releases import RELEASE
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
-from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
-from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
+from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release, pytest.mark.paths]
 

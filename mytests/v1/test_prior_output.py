@@ -18,10 +18,10 @@ from mytests.v1.releases import RELEASE
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.prior_output import has_penalties, prior_output_of, with_earlier
 from sequence_hooks.v1.settings import engine_args
-from sequence_hooks.v1.worker import cpu_seeds, injection
+from sequence_hooks.v1.worker import cpu_seeds, injector
 from sequence_hooks.v1.worker.attach import attach
-from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
-from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
+from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
 from vllm.sampling_params import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
 from vllm.v1.sample.ops.bad_words import apply_bad_words
@@ -261,7 +261,7 @@ class TestAttach:
     def test_what_injects(self, merge: Any, injects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         """Hooks that merge texts need nothing of the caches."""
         extended: list[Any] = []
-        monkeypatch.setattr(injection, "attach", extended.append)
+        monkeypatch.setattr(injector, "attach", extended.append)
         config = copy(base_config())
         config.additional_config = engine_args(replace(SYNC_HOOKS, child_merge_strategy=merge))["additional_config"]
         made = runner_with(vllm_config=config, sampler=None)

@@ -16,10 +16,10 @@ from mytests.engine.v1.configuration import MODEL, config_with
 from mytests.v1.releases import RELEASE, since
 from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
-from sequence_hooks.v1.checks import prepare
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
 from sequence_hooks.v1.core.scheduler import AsyncHookScheduler, HookScheduler
 from sequence_hooks.v1.releases import ANYWAY, MODULES, TESTED, check_release, installed, module_of
+from sequence_hooks.v1.startup import prepare
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -52,7 +52,7 @@ class TestRefusal:
         plugin.register()
         monkeypatch.setattr(vllm, "__version__", "0.99.0")
         monkeypatch.delenv(ANYWAY, raising=False)
-        monkeypatch.setitem(sys.modules, "sequence_hooks.v1.checks", None)
+        monkeypatch.setitem(sys.modules, "sequence_hooks.v1.startup", None)
         EngineArgs(model=MODEL, dtype="float32", enforce_eager=True).create_engine_config()
         with pytest.raises(ValueError, match=r"this is vLLM '0\.99\.0'"):
             EngineArgs(model=MODEL, **engine_args(TOKENS)).create_engine_config()

@@ -18,8 +18,8 @@ A tree's own sequence goes before its children, which wait in spawn order. What 
 its context, waits after these; among trees, too, so the third number of a tree's key is 1 if it has nothing else.
 
 Children may run for long, so a request that has waited for some steps at the head does not wait for their end: the
-newest child of the tree of which most run is preempted for it (`Patience`, `AdmissionOrder.most_crowded`). Where KV is
-short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
+newest child of the tree with most rows is preempted for it (`Patience`, `AdmissionOrder.tree_with_most_rows`). Where KV
+is short, trees that have begun go first whatever they have, and the request has more patience (`Shortage`).
 
 Where KV is tight, the plug-in lets the oldest trees go before others (`sequence_hooks.admission.oldest`). Between trees
 and new requests nothing changes.

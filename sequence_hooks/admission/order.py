@@ -177,7 +177,7 @@ class AdmissionOrder(Generic[T]):
         limit = branch.tree.limits.max_running_children
         return None if share is None or limit is None else limit - share.num_running_children
 
-    def starving(self) -> Share[T] | None:
+    def idle_tree(self) -> Share[T] | None:
         """The first tree, if none of its sequences runs; where KV is tight, if none has run for long."""
         if self._oldest.num_rows_each is not None:
             return self._oldest.overdue
@@ -188,7 +188,7 @@ class AdmissionOrder(Generic[T]):
         """The tree of a sequence that runs."""
         return self._runs_in.get(item)
 
-    def most_crowded(self, priority: int, num_rows: int) -> Share[T] | None:
+    def tree_with_most_rows(self, priority: int, num_rows: int) -> Share[T] | None:
         """The tree of which most sequences run, if they are more than ``num_rows``, and more than one.
 
         Args:

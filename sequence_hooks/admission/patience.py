@@ -40,8 +40,8 @@ class Shortage:
     give up, and new requests have more patience."""
 
     def __init__(self) -> None:
-        self.is_lasting = False
-        self.is_too_long = False
+        self.is_recent = False
+        self.is_urgent = False
         """Whether a new request has waited for long enough, and takes what it lacks."""
 
         self._num_steps_left = 0
@@ -57,6 +57,6 @@ class Shortage:
         Args:
             new: The new request at the head; None if there is none.
         """
-        self.is_lasting = self._num_steps_left > 0
-        self._num_steps_left -= self.is_lasting
-        self.is_too_long = self._patience.is_over(new if self.is_lasting else None)
+        self.is_recent = self._num_steps_left > 0
+        self._num_steps_left -= self.is_recent
+        self.is_urgent = self._patience.is_over(new if self.is_recent else None)

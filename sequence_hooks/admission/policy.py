@@ -31,11 +31,11 @@ class AdmissionPolicy(Generic[T]):
             is_tight: Whether there is little free KV, as there is where it was short lately.
         """
         self.shortage.begin_step(new)
-        if self._goes_by_age and (self.shortage.is_lasting or is_tight):
+        if self._goes_by_age and (self.shortage.is_recent or is_tight):
             self._order.go_by_age(num_rows)
         else:
             self._order.go_by_share()
-        if self.shortage.is_lasting:
+        if self.shortage.is_recent:
             self._order.suspend_shares()
         else:
             self._order.divide(num_rows, num_others)
@@ -51,19 +51,19 @@ class AdmissionPolicy(Generic[T]):
             num_new: How many new requests wait.
             num_free: How many rows are free.
         """
-        starving = None if new is not None else self._order.starving()
+        starving = None if new is not None else self._order.idle_tree()
         if starving is not None:
             priority, num_new = starving.priority, 1
         num_missing = num_new - num_free
         if not self._patience.is_over((new or starving) if num_missing > 0 else None):
             num_missing = 0
-        if self.shortage.is_too_long:
+        if self.shortage.is_urgent:
             return self._crowded(1, priority, 1)
         return self._crowded(num_missing, priority, self._order.num_rows_each)
 
     def _crowded(self, num: int, priority: int, beyond: int) -> Iterator[T]:
         for _ in range(num):
-            crowded = self._order.most_crowded(priority, beyond)
+            crowded = self._order.tree_with_most_rows(priority, beyond)
             victim = None if crowded is None else crowded.newest_child
             if victim is None:
                 return
@@ -75,6 +75,6 @@ class AdmissionPolicy(Generic[T]):
         Only what comes after ``item`` is not scheduled yet in this step. None if the last one is as good.
         """
         last = self._order.share_of(running[-1])
-        crowded = self._order.most_crowded(0, 1 if last is None else last.num_running)
+        crowded = self._order.tree_with_most_rows(0, 1 if last is None else last.num_running)
         left = running[running.index(item) :] if crowded is not None else ()
         return next((each for each in reversed(left) if self._order.share_of(each) is crowded), None)

@@ -65,7 +65,7 @@ def limits_of(special_kwargs: SpecialKwargs, extra_args: Mapping[str, Any] | Non
     return Limits(**{"hooks": not special_kwargs.hooks_on_request, **values})
 
 
-def max_tokens_alone(special_kwargs: SpecialKwargs, params: Any) -> int | None:
+def max_tokens_without_tree(special_kwargs: SpecialKwargs, params: Any) -> int | None:
     """The most tokens that a request may sample before it has a tree; None for no limit.
 
     Args:

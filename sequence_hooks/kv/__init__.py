@@ -3,5 +3,5 @@
 
 It owns what does not depend on a tree: `eviction` chooses who gives up KV from counts of blocks, `transfer` names slots
 and runs, `caches` copies between slots, `rotary` moves keys. It must not know trees or handlers: which token of a join
-gets whose KV is decided in `sequence_hooks.tree.injection`, and an engine moves the blocks.
+gets whose KV is decided in `sequence_hooks.tree.injection_plan`, and an engine moves the blocks.
 """

@@ -7,7 +7,8 @@
 "overlap" the child's rows keep their positions and are simply seen. With "sequential" they continue the parent's
 positions: unless the difference is 0, all that the child has seen is laid out again, moved by it, or copies of the
 child's KV are (`Moving`). The parent computes only the *glue* in its own context: the token that it sampled last,
-inserted tokens, tokens that no child has computed, and the very last token (`sequence_hooks.tree.injection` draws it).
+inserted tokens, tokens that no child has computed, and the very last token (drawn in
+`sequence_hooks.tree.injection_plan`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

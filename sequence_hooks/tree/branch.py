@@ -9,8 +9,8 @@ from typing import Generic, Literal, TypeVar
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.results import ChildOutput, Join, Segment
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.injection import InjectedKV
-from sequence_hooks.tree.positions import PLAIN, Positions, Strand
+from sequence_hooks.tree.injection_plan import InjectedKV
+from sequence_hooks.tree.positions import PLAIN, ChildPositions, Positions
 from sequence_hooks.tree.replacement import NO_REPLACEMENT, replaced_ranges, with_replaced, within_context
 from sequence_hooks.tree.sequence import HookedSequence, Outcome
 from sequence_hooks.tree.tree import Tree
@@ -61,10 +61,10 @@ class Branch(Generic[S]):
         """When it ended, in seconds since the epoch; its children may run for longer."""
 
         self.phase: Phase = "live"
-        self.ended_as: Outcome | None = None
+        self.outcome: Outcome | None = None
         """How it ended; set at its own end, even if it still waits for its children."""
 
-        self.ending = range(0)
+        self.stop_tokens = range(0)
         """The output tokens that ended it and are not part of its result: EOS, a stop token, a stop string."""
 
         self._unjoined: dict[Branch[S], None] = {}
@@ -87,10 +87,10 @@ class Branch(Generic[S]):
         """What its next join does besides merging; nothing unless it is BLOCKED."""
 
         self.joins: list[Join] = []
-        self.ended_at_join = False
+        self.finished_at_join = False
         """Whether the last thing that happened before it finished was a join, not a token of its own."""
 
-        self.awaits_resume = False
+        self.paused_for_caller = False
         """Whether it stays BLOCKED until a caller resumes it, whatever its children do."""
 
         self.resumed_with: tuple[int, ...] = ()
@@ -165,21 +165,21 @@ class Branch(Generic[S]):
         if self.wait.join_when is not None:
             num_results = sum(child.phase == "finished" and not child.has_failed for child in awaited)
             num_unfinished = min(num_unfinished, max(self.wait.join_when - num_results, 0))
-        detached = self.detached if self.ended_as is not None else ()
+        detached = self.detached if self.outcome is not None else ()
         return num_unfinished + sum(child.phase != "finished" for child in detached)
 
     @property
-    def waits_at_end(self) -> bool:
+    def must_wait_at_end(self) -> bool:
         """Whether it would be BLOCKED if it ended now, or still is at its end."""
-        return bool(self._unjoined or self.num_awaited or (self.ended_as is None and self.detached))
+        return bool(self._unjoined or self.num_awaited or (self.outcome is None and self.detached))
 
     @property
     def has_failed(self) -> bool:
         """Whether it was aborted or could never fit; not if it was cancelled."""
-        return self.ended_as == "failed"
+        return self.outcome == "failed"
 
     @property
-    def ends_at_join(self) -> bool:
+    def stops_at_first_join(self) -> bool:
         """Whether it is a request's own sequence, which ends where it first gets its children's results."""
         return self.parent is None and self.tree.limits.end_at_join
 
@@ -231,10 +231,10 @@ class Branch(Generic[S]):
     def result_positions(self) -> list[int]:
         """The positions of the output tokens that a finished child's parent gets; none if the child failed, or was
         cancelled before its end."""
-        if self.ended_as in ("failed", "cancelled"):
+        if self.outcome in ("failed", "cancelled"):
             return []
         # What it got from its own children at its end comes after the tokens that ended it.
-        found = [*range(self.ending.start), *range(self.ending.stop, len(self.sequence.output_token_ids))]
+        found = [*range(self.stop_tokens.start), *range(self.stop_tokens.stop, len(self.sequence.output_token_ids))]
         gone = set(chain.from_iterable(self.replaced))
         return [position for position in found if position not in gone] if gone else found
 
@@ -287,9 +287,9 @@ class Branch(Generic[S]):
         return made
 
     @property
-    def strand(self) -> Strand:
+    def child_positions(self) -> ChildPositions:
         """Where its tokens stand."""
-        return Strand(len(self.sequence.prompt_token_ids), self.positions, self.replaced)
+        return ChildPositions(len(self.sequence.prompt_token_ids), self.positions, self.replaced)
 
     def place(self, positions: Positions) -> None:
         """Record the positions of its context."""

@@ -26,14 +26,14 @@ from typing import Any, Generic
 from msgspec import structs
 
 from sequence_hooks.config import SpecialKwargs
-from sequence_hooks.config.limits import RefusedBy, limits_of, max_tokens_alone
+from sequence_hooks.config.limits import RefusedBy, limits_of, max_tokens_without_tree
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.text.messages import FAULTS
 from sequence_hooks.tree import rules
 from sequence_hooks.tree.assembly import Assembler
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import TreeObserver
-from sequence_hooks.tree.injection import Context, InjectedKV, plan_injection
+from sequence_hooks.tree.injection_plan import Context, InjectedKV, plan_injection
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
 from sequence_hooks.tree.merge import Encode, Span
@@ -92,9 +92,9 @@ class ForkJoinDriver(Generic[E]):
         self._cancelling: set[Branch[E]] = set()
         """The sequences that the engine is told to abort because their parents go on without them."""
 
-    def max_tokens_alone(self, params: Any) -> int | None:
+    def max_tokens_without_tree(self, params: Any) -> int | None:
         """The most tokens that a request with these sampling parameters may sample before it has a tree."""
-        return max_tokens_alone(self._special_kwargs, params)
+        return max_tokens_without_tree(self._special_kwargs, params)
 
     def add_root(self, sequence: E) -> Branch[E]:
         """Begin the tree of a request, or of one of its samples, which has met its first hook token."""
@@ -165,19 +165,19 @@ class ForkJoinDriver(Generic[E]):
         self._scheduler.block_sequence(branch)
         return True
 
-    def end(self, branch: Branch[E], ending: range | None) -> None:
+    def end(self, branch: Branch[E], stop_tokens: range | None) -> None:
         """4. A sequence has ended by itself. With unjoined children it is BLOCKED until they have finished, or
         are cancelled before the next step.
 
         If its tree may sample no more, all other sequences of the tree end before the next step.
 
         Args:
-            ending: See `DependencyManager.end`.
+            stop_tokens: See `DependencyManager.end`.
         """
         if branch.tree.has_used_up and "max_tree_tokens" not in branch.tree.limits_met:
             self.trees.limit(branch, "max_tree_tokens")
             self._log.used_up(branch.request_id)
-        if not self.trees.end(branch, ending, self._at_end):
+        if not self.trees.end(branch, stop_tokens, self._at_end):
             self._scheduler.block_sequence(branch)
 
     def join_ready(self) -> None:
@@ -225,7 +225,7 @@ class ForkJoinDriver(Generic[E]):
         Raises:
             ValueError: no such branch waits, an id lies outside the vocabulary, or there are too many.
         """
-        branch = self.trees.waiting_branch(request_id)
+        branch = self.trees.paused_branch(request_id)
         self.trees.resume(branch, checked_ids(token_ids, self.room_to_resume(branch), self._vocab_size))
 
     def _tell_refusal(self, branch: Branch[E], reason: RefusedBy) -> None:
@@ -251,7 +251,7 @@ class ForkJoinDriver(Generic[E]):
         num_computed = self._cut_kv(branch, merge)
         self._sequences.append_merge(branch, merge)
         self._log.joined(branch.request_id, merge)
-        ends = branch.ended_as is not None or merge.ends_as is not None
+        ends = branch.outcome is not None or merge.outcome is not None
         branch.place(branch.positions.until(merge.num_kept) if ends else positions)
         injected = None if ends else self._inject(branch, children, merge)
         num_injected = 0 if injected is None else len(injected.copies)
@@ -286,12 +286,12 @@ class ForkJoinDriver(Generic[E]):
         What comes in the place of something is text: its children have seen what is not there any more.
         """
         kept = branch.positions.until(merge.num_kept)
-        ends = branch.ended_as is not None or merge.ends_as == "stopped"
+        ends = branch.outcome is not None or merge.outcome == "stopped"
         if self._special_kwargs.position_rule == "sequential" or ends:
             return kept
         seeing = [child for child in children if child.sees_parent and not merge.num_replaced]
-        strands = {child.request_id: child.strand for child in seeing}
-        return overlapping(kept, merge.num_kept, merge.spans, strands)
+        placed = {child.request_id: child.child_positions for child in seeing}
+        return overlapping(kept, merge.num_kept, merge.spans, placed)
 
     def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
         """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.

@@ -64,7 +64,7 @@ def report_queues(queues: Mapping[str, Sequence[str]]) -> str:
 def report_trees(branches: "Iterable[Branch[Any]]") -> str:
     """One line per sequence."""
     lines = [
-        f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.ended_as}, "
+        f"{'  ' * branch.depth}{branch.request_id}: {branch.phase}, ended as {branch.outcome}, "
         f"{len(branch.sequence.prompt_token_ids)} + {len(branch.sequence.output_token_ids)} tokens, "
         f"{len(branch.unjoined)} of {len(branch.children)} children unjoined"
         for branch in branches
@@ -90,9 +90,9 @@ def faults_of(branch: Branch[Any]) -> Iterator[str]:
         yield f"has depth {branch.depth}, and may have {limits.max_child_depth}"
     if branch.parent is None and most is not None and branch.tree.num_sequences > most:
         yield f"has a tree of {branch.tree.num_sequences} sequences, and may have {most}"
-    if branch.phase == "finished" and branch.ended_as is None:
+    if branch.phase == "finished" and branch.outcome is None:
         yield "has finished, and it is not known how"
-    if branch.awaits_resume and branch.phase != "blocked":
+    if branch.paused_for_caller and branch.phase != "blocked":
         yield "waits for a caller, and is not blocked"
-    if branch.ended_as == "cancelled" and not branch.is_cancelled:
+    if branch.outcome == "cancelled" and not branch.is_cancelled:
         yield "was cancelled, and its parent has not gone on without it"

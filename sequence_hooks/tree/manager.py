@@ -118,7 +118,7 @@ class DependencyManager(Generic[S]):
             self.block(branch, wait)
             return True
         numbers = branch.wait.numbers if wait.join_when == 0 else None
-        branch.awaits_resume, branch.wait = False, Wait(numbers=numbers, join_when=branch.wait.join_when)
+        branch.paused_for_caller, branch.wait = False, Wait(numbers=numbers, join_when=branch.wait.join_when)
         self.recheck(branch)
         return False
 
@@ -129,21 +129,21 @@ class DependencyManager(Generic[S]):
             replacement: What its join does besides merging.
         """
         self._require(branch, "live", "block")
-        branch.awaits_resume, branch.replacement = wait.waits_for == "caller", replacement
+        branch.paused_for_caller, branch.replacement = wait.waits_for == "caller", replacement
         self._set_aside(branch, wait)
 
     def resume(self, branch: Branch[S], token_ids: tuple[int, ...]) -> None:
         """Record that a caller has resumed a branch, with ``token_ids`` appended after its children's results."""
-        if not branch.awaits_resume:
+        if not branch.paused_for_caller:
             raise IllegalStep(f"{branch.request_id} does not wait for a caller")
-        branch.awaits_resume, branch.resumed_with = False, token_ids
+        branch.paused_for_caller, branch.resumed_with = False, token_ids
         self.recheck(branch)
 
-    def end(self, branch: Branch[S], ending: range | None = None, wait: Wait = ALL) -> bool:
+    def end(self, branch: Branch[S], stop_tokens: range | None = None, wait: Wait = ALL) -> bool:
         """Record that a sequence has ended: for good, or except for the results of its unjoined children.
 
         Args:
-            ending: The output tokens that ended it and are not part of its result; None if it ended at a join.
+            stop_tokens: The output tokens that ended it and are not part of its result; None if it ended at a join.
             wait: How it waits for its children.
 
         Returns:
@@ -151,13 +151,13 @@ class DependencyManager(Generic[S]):
         """
         self._require(branch, "live", "end")
         # A tree is told at once, after all of its tokens, so an end with detached children takes a step of its own.
-        has_detached = branch.ended_as is None and branch.detached
+        has_detached = branch.outcome is None and branch.detached
         branch.finished_time = time.time()
-        branch.ended_as = branch.ended_as or branch.sequence.outcome
-        branch.ending = branch.ending if ending is None else ending
-        assert branch.ended_as is not None, "its sequence knows how it has ended"
-        ended = Ended(branch.request_id, branch.ended_as, (branch.ending.start, branch.ending.stop))
-        if has_detached or branch.waits_at_end:
+        branch.outcome = branch.outcome or branch.sequence.outcome
+        branch.stop_tokens = branch.stop_tokens if stop_tokens is None else stop_tokens
+        assert branch.outcome is not None, "its sequence knows how it has ended"
+        ended = Ended(branch.request_id, branch.outcome, (branch.stop_tokens.start, branch.stop_tokens.stop))
+        if has_detached or branch.must_wait_at_end:
             self._tell(branch, ended)
             self._set_aside(branch, wait)
             return False
@@ -202,12 +202,12 @@ class DependencyManager(Generic[S]):
         self._unsettled.pop(branch, None)
         # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
         is_empty = not merge.spans and not merge.num_replaced
-        has_asked = branch.ended_as is None and not (merge.ends_as == "length" and is_empty)
+        has_asked = branch.outcome is None and not (merge.outcome == "length" and is_empty)
         is_merged = has_asked or bool(children)
-        branch.phase, branch.resumed_with, branch.awaits_resume = "live", (), False
+        branch.phase, branch.resumed_with, branch.paused_for_caller = "live", (), False
         branch.replacement = NO_REPLACEMENT
-        branch.ended_as = branch.ended_as or merge.ends_as
-        branch.ended_at_join = branch.ended_as is not None
+        branch.outcome = branch.outcome or merge.outcome
+        branch.finished_at_join = branch.outcome is not None
         if is_merged:
             self._note_join(branch, children, merge, num_prefill)
         event = Joined(
@@ -217,7 +217,7 @@ class DependencyManager(Generic[S]):
             num_cut=merge.num_cut,
             num_prefill=num_prefill,
             num_injected=num_injected,
-            ends_as=merge.ends_as,
+            ends_as=merge.outcome,
             error=merge.error,
             num_replaced=merge.num_replaced,
         )
@@ -269,9 +269,9 @@ class DependencyManager(Generic[S]):
 
     def awaiting_resume(self) -> Iterator[Branch[S]]:
         """The BLOCKED branches that wait for a caller."""
-        return (branch for branch in self.branches if branch.awaits_resume)
+        return (branch for branch in self.branches if branch.paused_for_caller)
 
-    def waiting_branch(self, request_id: str) -> Branch[S]:
+    def paused_branch(self, request_id: str) -> Branch[S]:
         """The branch with this id that waits for its caller; raises a `ValueError` that names those that do."""
         return find_waiting(request_id, {branch.request_id: branch for branch in self.awaiting_resume()})
 
@@ -307,7 +307,7 @@ class DependencyManager(Generic[S]):
             observer.note(branch, event)
 
     def _finish_as(self, branch: Branch[S], outcome: Outcome) -> None:
-        branch.finished_time, branch.ended_as, branch.awaits_resume = time.time(), outcome, False
+        branch.finished_time, branch.outcome, branch.paused_for_caller = time.time(), outcome, False
         self._finish(branch)
 
     def _finish(self, branch: Branch[S]) -> None:

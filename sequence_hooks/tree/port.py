@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
-from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.rules import Merge
 from sequence_hooks.tree.transcript import TextSequence
 
@@ -64,7 +64,7 @@ class SchedulerPort(Protocol[E]):
         It has just sampled a token; or, if `Tree.has_used_up`, it may have any status. What a step in flight samples
         for it is dropped.
 
-        If `Branch.ended_as` is set, it only waits to finish, and nothing of its children's KV is needed any longer.
+        If `Branch.outcome` is set, it only waits to finish, and nothing of its children's KV is needed any longer.
         """
 
     def kv_source(self, child: Branch[E]) -> Source:
@@ -74,8 +74,8 @@ class SchedulerPort(Protocol[E]):
         """5. Give up the KV of a BLOCKED sequence but for the first ``num_kept`` tokens of its context, before the rest
         is cut from it; return of how many tokens it is kept.
 
-        Fewer may be, but not a part of `sequence_hooks.tree.injection.InjectedKV.num_indivisible`. No block that others
-        share, or that the prefix cache has, is written to from now on.
+        Fewer may be, but not a part of `sequence_hooks.tree.injection_plan.InjectedKV.num_indivisible`. No block that
+        others share, or that the prefix cache has, is written to from now on.
         """
 
     def allocate_injected(self, branch: Branch[E]) -> bool:
@@ -89,7 +89,7 @@ class SchedulerPort(Protocol[E]):
         """
 
     def finish_joined(self, branch: Branch[E]) -> None:
-        """6. Finish a sequence as `Branch.ended_as` says: free its blocks, and emit its output outside of a step."""
+        """6. Finish a sequence as `Branch.outcome` says: free its blocks, and emit its output outside of a step."""
 
     def abort_sequences(self, branches: Sequence[Branch[E]]) -> None:
         """Abort unfinished sequences; children come before their parents. Each is noted with the driver's ``abort``."""

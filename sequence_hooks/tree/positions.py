@@ -89,7 +89,7 @@ PLAIN = Positions()
 
 
 @dataclass(frozen=True)
-class Strand:
+class ChildPositions:
     """The context of a finished child that began with all that its parent had."""
 
     num_prompt: int
@@ -104,15 +104,17 @@ class Strand:
         return self.num_prompt + position - sum(len(gap) for gap in self.replaced if gap.start < position)
 
 
-def overlapping(before: Positions, num_tokens: int, spans: Sequence[Span], strands: Mapping[str, Strand]) -> Positions:
+def overlapping(
+    before: Positions, num_tokens: int, spans: Sequence[Span], children: Mapping[str, ChildPositions]
+) -> Positions:
     """The positions of a context after a join, all of whose tokens up to the next one to be sampled have one then.
 
-    A child's tokens keep those that they have in its strand; other tokens follow the one before them. If what comes
-    last is inserted, it follows the furthest token of all, and so does what is sampled next.
+    A child's tokens keep the positions that they have in the child; other tokens follow the one before them. If what
+    comes last is inserted, it follows the furthest token of all, and so does what is sampled next.
 
     Args:
         before: Those of the context before the join, which has ``num_tokens`` tokens.
-        strands: Of the children whose tokens keep their positions, by request id.
+        children: Of the children whose tokens keep their positions, by request id.
     """
     after, index = before.copy(), num_tokens
     position = furthest = before.of(num_tokens) - 1
@@ -120,7 +122,7 @@ def overlapping(before: Positions, num_tokens: int, spans: Sequence[Span], stran
         owner = span.child or span.prefix_of
         if number == len(spans) and owner is None:
             position = furthest
-        for each in _of_span(span, position, None if owner is None else strands.get(owner)):
+        for each in _of_span(span, position, None if owner is None else children.get(owner)):
             after.put(index, each)
             position, furthest = each, max(furthest, each)
             index += 1
@@ -138,7 +140,7 @@ def num_within(positions: Positions, start: int, end: int, limit: int) -> int:
     return end - start
 
 
-def _of_span(span: Span, position: int, strand: Strand | None) -> Iterator[int]:
+def _of_span(span: Span, position: int, strand: ChildPositions | None) -> Iterator[int]:
     """The positions of a span's tokens, the first of which follows a token at ``position``."""
     if strand is None:
         yield from range(position + 1, position + 1 + len(span.token_ids))

@@ -109,7 +109,7 @@ class Merge:
     num_context: int
     """Tokens in the context after the join, including the prompt."""
 
-    ends_as: Outcome | None
+    outcome: Outcome | None
     """How its sequence ends with it: "length" if no room is left for another token, in the model's length or in what
     the tree may sample, "stopped" if it is to end at its join, and None if it goes on."""
 
@@ -209,7 +209,7 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
     Each is checked when its turn comes: joining one may finish it, so that its parent, later in order, is ready too.
     """
     for branch in branches:
-        if branch.phase == "blocked" and not branch.awaits_resume and not branch.num_awaited:
+        if branch.phase == "blocked" and not branch.paused_for_caller and not branch.num_awaited:
             yield branch
 
 
@@ -255,7 +255,7 @@ def join(
     fitting = [span for span in cut_to(spans, num_free) if span.token_ids]
     num_merged = num_tokens(fitting)
     is_full = num_merged == num_free or branch.tree.has_used_up
-    stops = bool(children) and branch.ends_at_join
+    stops = bool(children) and branch.stops_at_first_join
     return Merge(
         position=num_output,
         num_replaced=branch.num_context - num_kept,
@@ -263,7 +263,7 @@ def join(
         segments=tuple(segments(fitting, num_output)),
         num_cut=num_tokens(spans) - num_merged,
         num_context=num_kept + num_merged,
-        ends_as="length" if is_full else "stopped" if stops else None,
+        outcome="length" if is_full else "stopped" if stops else None,
         error=error,
     )
 
@@ -286,7 +286,7 @@ def within(merge: Merge, positions: Positions, max_len: int) -> Merge:
         segments=tuple(segments(spans, merge.position)),
         num_cut=merge.num_cut + merge.num_merged - num_fitting,
         num_context=first + num_fitting,
-        ends_as="length",
+        outcome="length",
     )
 
 
@@ -299,11 +299,12 @@ def keeps_kv(child: Branch[Any]) -> bool:
     if parent is None or spec is None or not child.sees_parent or spec.is_detached:
         return False
     # One that ends at a join which replaces something has given up its KV from there on.
-    ends_replacing = child.ended_at_join and any(join.num_replaced for join in child.joins[-1:])
+    ends_replacing = child.finished_at_join and any(join.num_replaced for join in child.joins[-1:])
     has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
     # Where a join replaces the end of its context, all that it merges is prefilled.
     replaces = parent.replacement.num_kept is not None
-    goes_on = parent.ended_as is None and parent.sequence.outcome is None and not replaces and not parent.ends_at_join
+    has_ended = parent.outcome is not None or parent.sequence.outcome is not None
+    goes_on = not has_ended and not replaces and not parent.stops_at_first_join
     has_lost_kv = is_awaited(child) and not parent.sequence.num_computed_tokens
     return has_result and goes_on and not has_lost_kv
 
@@ -322,7 +323,7 @@ def is_awaited(child: Branch[Any]) -> bool:
 
 def needs_kv(child: Branch[Any]) -> bool:
     """Whether what is kept of a finished child's KV may be injected at a join that is still to come."""
-    return child.parent is not None and child.is_unjoined and child.parent.ended_as is None
+    return child.parent is not None and child.is_unjoined and child.parent.outcome is None
 
 
 def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:

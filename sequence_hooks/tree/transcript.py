@@ -106,7 +106,7 @@ def _num_ending(child: Branch[N]) -> int:
 
 def finish_reason_of(child: Branch[N]) -> str | None:
     """As the caller is told: engines know no other end than an abort for what its tree has cancelled."""
-    return "cancelled" if child.ended_as == "cancelled" else child.sequence.finish_reason
+    return "cancelled" if child.outcome == "cancelled" else child.sequence.finish_reason
 
 
 def set_tree(completion: TreeFields, branch: Branch[N]) -> None:

@@ -78,7 +78,7 @@ def switch_on(config: Any, usage_context: Any = None) -> None:
 
     # Before all that an unknown release may not have.
     check_release(vllm.__version__)
-    from sequence_hooks.v1.checks import prepare
+    from sequence_hooks.v1.startup import prepare
 
     prepare(config, usage_context)
     _extend_front_ends()
@@ -176,11 +176,11 @@ def _with_routes(upstream: Callable[..., list[Any]], *args: Any, **kwargs: Any) 
 
 def _with_processors(upstream: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> None:
     upstream(engine, *args, **kwargs)
-    from sequence_hooks.v1.checks import num_servers
     from sequence_hooks.v1.frontend.input_processor import HookInputProcessor
     from sequence_hooks.v1.frontend.output_processor import HookOutputProcessor
     from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
     from sequence_hooks.v1.settings import special_kwargs_of
+    from sequence_hooks.v1.startup import num_servers
 
     special_kwargs = special_kwargs_of(engine.vllm_config)
     if special_kwargs is not None:

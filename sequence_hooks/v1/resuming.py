@@ -40,7 +40,7 @@ async def resume_sequence_async(engine: AsyncLLM, request_id: str, text_or_token
     """`resume_sequence` for an asynchronous engine, which serves others while a text is encoded."""
     if isinstance(text_or_token_ids, str):
         processor = output_processor_of(engine)
-        room = engine.model_config.max_model_len - processor.trees.waiting_branch(request_id).num_context
+        room = engine.model_config.max_model_len - processor.trees.paused_branch(request_id).num_context
         text_or_token_ids = await encode_in_thread(text_or_token_ids, processor.tokenizer, room)
     await engine.engine_core.add_request_async(_resumption(engine, request_id, text_or_token_ids))
 
@@ -67,7 +67,7 @@ def resumption(
     Raises:
         ValueError: no such sequence waits, or ``given`` is not what it could go on with.
     """
-    branch = processor.trees.waiting_branch(request_id)
+    branch = processor.trees.paused_branch(request_id)
     room = max_model_len - branch.num_context
     token_ids: Any = encode_within(given, processor.tokenizer, room) if isinstance(given, str) else given
     token_ids = checked_ids(token_ids, room, vocab_size)

@@ -122,7 +122,7 @@ class AdmittingScheduler(HookQueues):
             shortage.note()
         num_rows = self.scheduler_config.max_num_seqs
         victims = self._admission.begin_step(first, num_rows, self.waiting, self.running, self.swapped)
-        if first is not None and shortage.is_too_long and self._take_kv(first):
+        if first is not None and shortage.is_urgent and self._take_kv(first):
             return
         for victim in victims:
             self._preempt_now(victim)

@@ -85,12 +85,12 @@ class GroupAdmission:
         branch = branch_of(group)
         if branch is not None:
             return self._forked.key_of(branch, group)
-        waits = maxsize if self.shortage.is_lasting and not self.shortage.is_too_long else 0
-        return self._priority(group), waits, 0, -1 if self.shortage.is_too_long else group.first_seq.seq_id
+        waits = maxsize if self.shortage.is_recent and not self.shortage.is_urgent else 0
+        return self._priority(group), waits, 0, -1 if self.shortage.is_urgent else group.first_seq.seq_id
 
     def crowded_last(self, running: Iterable[SequenceGroup]) -> deque[SequenceGroup]:
         """Let upstream, which preempts the last, take a child of the tree that has most of the rows."""
-        crowded = self._forked.most_crowded(0, self._forked.num_rows_each)
+        crowded = self._forked.tree_with_most_rows(0, self._forked.num_rows_each)
         has = {} if crowded is None else crowded.running
         return deque(sorted(running, key=lambda group: bool(has.get(group))))
 

@@ -28,7 +28,7 @@ from sequence_hooks.trace.observer import NO_RECORDER
 from sequence_hooks.trace.recorder import Recorder
 from sequence_hooks.tree.driver import ForkJoinDriver
 from sequence_hooks.tree.events import TreeObserver
-from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.tree.log import HookLog
 from sequence_hooks.tree.manager import DependencyManager
@@ -92,7 +92,7 @@ class HookScheduler(AdmittingScheduler):
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Upstream's `add_seq_group`; a request samples no more tokens than its tree may, even if it never has one."""
         params = seq_group.sampling_params
-        most = self.driver.max_tokens_alone(params)
+        most = self.driver.max_tokens_without_tree(params)
         if most != params.max_tokens:
             seq_group.sampling_params = copy.copy(params)
             seq_group.sampling_params.max_tokens = most
@@ -125,7 +125,7 @@ class HookScheduler(AdmittingScheduler):
         self.waiting.extendleft(reversed(alone))
 
     def block_sequence(self, branch: V0Branch) -> None:
-        if branch.ended_as is not None:
+        if branch.outcome is not None:
             self._kept.release(branch)
         # One that a join has filled up to the model's length is BLOCKED already.
         if branch.sequence.group not in self.blocked:
@@ -163,9 +163,9 @@ class HookScheduler(AdmittingScheduler):
         self._move(group, SequenceStatus.SWAPPED if is_swapped else SequenceStatus.WAITING)
 
     def finish_joined(self, branch: V0Branch) -> None:
-        assert branch.ended_as is not None
+        assert branch.outcome is not None
         group = branch.sequence.group
-        self._move(group, STATUSES[branch.ended_as])
+        self._move(group, STATUSES[branch.outcome])
         self._kept.release(branch)
         # Upstream emits the output of a group that ends outside a step through this list.
         self._finished_at_join.append(group)

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Ids
 
 from sequence_hooks.results import Transcript
 from sequence_hooks.tree.branch import Branch
-from sequence_hooks.tree.injection import InjectedKV, num_computed_alike
+from sequence_hooks.tree.injection_plan import InjectedKV, num_computed_alike
 from sequence_hooks.tree.sequence import Outcome
 from sequence_hooks.tree.told import ToldTokens
 from sequence_hooks.tree.transcript import output_of

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Injected KV on V0: the slots that a plan of `sequence_hooks.tree.injection` names, and what the worker is told."""
+"""Injected KV on V0: the slots of a plan of `sequence_hooks.tree.injection_plan`, and what the worker is told."""
 
 from collections.abc import Iterable, Iterator
 
 from sequence_hooks.kv.transfer import Run, SlotCopy
-from sequence_hooks.tree.injection import KVCopy
+from sequence_hooks.tree.injection_plan import KVCopy
 from vllm.core.hooked_metadata import HookedMetadata
 from vllm.core.hooked_sequence import V0Branch, branch_of
 from vllm.core.shared_blocks import SharedBlocks

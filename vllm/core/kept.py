@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.rules import needs_kv
 from vllm.core.hooked_sequence import V0Branch, num_alike
 from vllm.core.shared_blocks import SharedBlocks
@@ -43,7 +43,7 @@ class KeptKV:
         sequence = child.sequence
         is_here = self.holds(sequence.seq) and self._blocks.is_on_device(sequence.seq)
         num_available = sequence.num_computed_tokens if is_here else 0
-        return Source(child.strand, num_available)
+        return Source(child.child_positions, num_available)
 
     def release(self, parent: V0Branch) -> None:
         """Free what those children of ``parent`` hold which are to be joined at no later join."""

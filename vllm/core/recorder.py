@@ -37,7 +37,7 @@ class SchedulerRecorder(RunRecorder):
     def ended(self, seq: Sequence) -> None:
         """Note the end of a sequence, once, unless it waits for its children. Upstream frees it in several ways."""
         branch = branch_of_seq(seq)
-        waits = branch is not None and branch.waits_at_end and seq.status != SequenceStatus.FINISHED_ABORTED
+        waits = branch is not None and branch.must_wait_at_end and seq.status != SequenceStatus.FINISHED_ABORTED
         if seq.seq_id in self._live and not waits:
             group = self._live.pop(seq.seq_id)
             self._ended(group.request_id, seq.status, seq.get_output_len(), seq.output_text)

@@ -32,7 +32,7 @@ class _Member:
     def is_finished(self) -> bool:
         """Children are not requests, and a request that ended at a join is counted by `add_finished`."""
         branch = branch_of(self._group)
-        return self._group.is_finished() and (branch is None or not (branch.parent or branch.ended_at_join))
+        return self._group.is_finished() and (branch is None or not (branch.parent or branch.finished_at_join))
 
     def is_prefill(self) -> bool:
         """A processed group has sampled, though it may be about to prefill again."""

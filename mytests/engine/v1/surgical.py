@@ -148,7 +148,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
 
     def room_to_resume(self, request_id: str) -> int:
         """As the front end knows it, which learns of an abort of the sequence in the next step."""
-        return self.max_model_len - self.output_processor.trees.waiting_branch(request_id).num_context
+        return self.max_model_len - self.output_processor.trees.paused_branch(request_id).num_context
 
     def waits(self) -> list[Waiting]:
         return self.output_processor.awaiting_resume()

@@ -21,7 +21,7 @@ from mytests.engine.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import injected_by
 from sequence_hooks.v1.worker import block_copies
-from sequence_hooks.v1.worker.injection import Injector, install
+from sequence_hooks.v1.worker.injector import Injector, install
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
@@ -154,7 +154,7 @@ class SimulatedWorker:
             cache.copy_blocks(pairs)
 
     def copy(self, slot_copies: torch.Tensor) -> None:
-        """Copy what slots hold, as a `sequence_hooks.v1.worker.injection.Copier`."""
+        """Copy what slots hold, as a `sequence_hooks.v1.worker.injector.Copier`."""
         self.kv.inject([SlotCopy(*row) for row in slot_copies.tolist()])
 
     def _write(self, request_id: str, start: int, positions: list[int]) -> None:

@@ -146,7 +146,7 @@ def _sequence_of(branch: Branch[N], num_tokens: int) -> LiveSequence:
         is_detached=branch.is_detached,
         label="" if branch.spec is None else branch.spec.label,
         state=_state_of(branch),
-        waits_for=("caller" if branch.awaits_resume else "children") if is_blocked else None,
+        waits_for=("caller" if branch.paused_for_caller else "children") if is_blocked else None,
         num_awaited=branch.num_awaited if is_blocked else 0,
         since=branch.blocked_time or None,
         num_output_tokens=len(sequence.output_token_ids),

@@ -11,7 +11,7 @@ from itertools import chain
 from sequence_hooks.admission.order import AdmissionOrder
 from sequence_hooks.admission.policy import AdmissionPolicy
 from sequence_hooks.admission.share import Key, Share
-from sequence_hooks.v1.core.injection import Glue
+from sequence_hooks.v1.core.glue import Glue
 from sequence_hooks.v1.core.sequence import V1Branch
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -170,9 +170,9 @@ class TreeAdmission(RequestQueue):
     def _key_of_new(self) -> Key | None:
         """What it competes with; None if trees go first."""
         new, shortage = self._next_new, self.shortage
-        if new is None or (shortage.is_lasting and not shortage.is_too_long):
+        if new is None or (shortage.is_recent and not shortage.is_urgent):
             return None
-        return self._priority(new), 0, 0, -1 if shortage.is_too_long else self.order.num_arrived - len(self._new)
+        return self._priority(new), 0, 0, -1 if shortage.is_urgent else self.order.num_arrived - len(self._new)
 
     def _priority(self, request: Request) -> int:
         return request.priority if self._has_priorities else 0

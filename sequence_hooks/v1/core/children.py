@@ -156,8 +156,8 @@ class ChildRequests:
             cut_context(branch.sequence.request, merge.num_kept)
         for span in merge.spans:
             branch.sequence.append_merged(span.token_ids)
-        if merge.ends_as is not None:
-            branch.sequence.note_end(_ENDS[merge.ends_as])
+        if merge.outcome is not None:
+            branch.sequence.note_end(_ENDS[merge.outcome])
 
     def _result_text(self, token_ids: Sequence[int]) -> str:
         return self.decode(token_ids, True)

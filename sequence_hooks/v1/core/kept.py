@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sequence_hooks.kv.eviction import EvictionCandidate
-from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.rules import is_awaited, needs_kv
 from sequence_hooks.v1.core.sequence import V1Branch, num_written
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -62,7 +62,7 @@ class KeptKV:
     def source(self, branch: V1Branch) -> Source:
         """What a join can copy of a finished child's KV."""
         kept = self._by_child.get(branch.request_id)
-        return Source(branch.strand, 0 if kept is None else kept.num_available)
+        return Source(branch.child_positions, 0 if kept is None else kept.num_available)
 
     def slot(self, child: str, index: int) -> int:
         """The slot of a kept child's token, by its index in the child's context."""

@@ -9,7 +9,7 @@ from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.v1.core.admission import TreeAdmission
 from sequence_hooks.v1.core.eviction import KVEvictor
 from sequence_hooks.v1.core.forks import ForkedBlocks
-from sequence_hooks.v1.core.injection import Injection
+from sequence_hooks.v1.core.glue import Injection
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.kv_groups import cut_hit, waits_for_state
 from sequence_hooks.v1.core.queues import remove_glue
@@ -137,7 +137,7 @@ class TreeKVManager(KVCacheManager):
         is_last_resort = all(each is request for each in running)
         # New requests wait for long before they take KV that others would recompute.
         is_of_a_tree, is_running = self.is_of_a_tree(request), request.status == RequestStatus.RUNNING
-        may_evict = is_running or is_of_a_tree or self.admission.shortage.is_too_long
+        may_evict = is_running or is_of_a_tree or self.admission.shortage.is_urgent
         if not is_last_resort and (self.evictor.preserves or not may_evict):
             return False
         # Children which have yet to begin keep BLOCKED sequences from giving up what they share.

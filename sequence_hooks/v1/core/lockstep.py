@@ -6,7 +6,7 @@ its sequence has no room left, or was aborted meanwhile. Then this engine owes t
 """
 
 
-class OwedStep:
+class PendingDummyStep:
     """True from a resumption until a step has computed something, or upstream has seen that nothing is computed.
 
     Upstream asks after each step whether anything is unfinished, and if so computes with a dummy batch.

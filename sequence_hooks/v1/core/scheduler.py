@@ -22,14 +22,14 @@ from sequence_hooks.handlers.triggers import Triggers
 from sequence_hooks.serving.outlines.requests import has_outlines, regexes
 from sequence_hooks.tree import rules
 from sequence_hooks.tree.driver import ForkJoinDriver, Sampled
-from sequence_hooks.tree.injection import Source
+from sequence_hooks.tree.injection_plan import Source
 from sequence_hooks.tree.log import HookLog, OncePerRequest
 from sequence_hooks.v1.core.children import ChildRequests
 from sequence_hooks.v1.core.event_log import EventLog
 from sequence_hooks.v1.core.integrity import check_blocks, check_queues, check_shares, held_blocks
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
 from sequence_hooks.v1.core.kv_manager import TreeKVManager
-from sequence_hooks.v1.core.lockstep import OwedStep
+from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from sequence_hooks.v1.core.params import params_after_join
 from sequence_hooks.v1.core.queues import held_back, leave_queues, remove_glue
 from sequence_hooks.v1.core.recorder import SchedulerRecorder
@@ -83,7 +83,7 @@ class HookScheduler(ReleaseScheduler):
         self.waiting_with_kv = self._admission = self.kv.admission
         self.evictor = self.kv.evictor
         self._stats = CoreStats(self.blocked, self.kv, self.evictor)
-        self._owed_step = OwedStep(self.parallel_config.data_parallel_size > 1)
+        self._pending_step = PendingDummyStep(self.parallel_config.data_parallel_size > 1)
         log, observers = HookLog(logger, OncePerRequest()), (self._recorder, self._events)
         triggers = Triggers.of(hooks, children.tokenizer)
         self.driver = ForkJoinDriver[V1Sequence](hooks, triggers, children, self, log, children.vocab_size, observers)
@@ -98,11 +98,11 @@ class HookScheduler(ReleaseScheduler):
         resumption = (params_of(request).extra_args or {}).get(RESUME)
         if resumption is None:
             self._recorder.arrived(request)
-            limit_tokens(request, self.driver.max_tokens_alone(params_of(request)))
+            limit_tokens(request, self.driver.max_tokens_without_tree(params_of(request)))
             self._admission.order.num_arrived += 1
             super().add_request(request)
             return
-        self._owed_step.begin()
+        self._pending_step.begin()
         try:
             self.driver.resume(*resumption)
         except ValueError as error:
@@ -115,7 +115,7 @@ class HookScheduler(ReleaseScheduler):
 
     def has_unfinished_requests(self) -> bool:
         """As upstream, and while this engine owes others a step."""
-        return super().has_unfinished_requests() or bool(self._owed_step)
+        return super().has_unfinished_requests() or bool(self._pending_step)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """Upstream's `schedule`, after joining the parents that can go on."""
@@ -125,7 +125,7 @@ class HookScheduler(ReleaseScheduler):
         start = self._recorder.now()
         with held_back(self, self._injection.after_parts()):
             scheduled = super().schedule(*args, **kwargs)
-        self._owed_step.note_step(scheduled.total_num_scheduled_tokens)
+        self._pending_step.note_step(scheduled.total_num_scheduled_tokens)
         if self._recorder.is_recording:
             self._record_step(start, self._injection.by_owner(scheduled))
         step = self._injection.step if self.branches else None
@@ -175,9 +175,10 @@ class HookScheduler(ReleaseScheduler):
         if branch is None:
             return new_token_ids, has_stopped
         branch.count_sampled()
-        ending = branch.sequence.ending(token_id, rules.has_room(branch, request.num_tokens, self.max_model_len))
-        if ending is not None:
-            self.driver.end(branch, ending)
+        has_room = rules.has_room(branch, request.num_tokens, self.max_model_len)
+        stop_tokens = branch.sequence.stop_tokens_after(token_id, has_room)
+        if stop_tokens is not None:
+            self.driver.end(branch, stop_tokens)
             return new_token_ids, True
         return new_token_ids, decision is not None and self.driver.apply(branch, decision)
 
@@ -232,7 +233,7 @@ class HookScheduler(ReleaseScheduler):
                 self._admission.order.end(branch)
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
-        if branch is not None and branch.ended_as in ("failed", "cancelled"):
+        if branch is not None and branch.outcome in ("failed", "cancelled"):
             # User-defined code may have aborted it while its token is processed: upstream is to cache no block for it.
             request.num_computed_tokens = 0
         return freed
@@ -284,7 +285,7 @@ class HookScheduler(ReleaseScheduler):
         request.status = RequestStatus.PREEMPTED
         self._admission.leave(request)
         self.blocked[request.request_id] = request
-        if branch.ended_as is not None:
+        if branch.outcome is not None:
             self._kept.release_settled(request)
 
     def kv_source(self, child: V1Branch) -> Source:
@@ -328,9 +329,9 @@ class HookScheduler(ReleaseScheduler):
 
     def finish_joined(self, branch: V1Branch) -> None:
         """Finish a BLOCKED request with the end that it had, or that its join is."""
-        request, ended_with = branch.sequence.request, branch.sequence.ended_with
-        assert ended_with is not None
-        request.status = ended_with
+        request, final_status = branch.sequence.request, branch.sequence.final_status
+        assert final_status is not None
+        request.status = final_status
         self._free_request(request)
         if branch.parent is None:
             self._events.finish(branch)

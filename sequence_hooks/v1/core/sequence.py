@@ -43,7 +43,7 @@ class V1Sequence:
         """Its context after its prompt."""
 
         self.output_token_ids: Sequence[int] = self.output_in_context
-        self.ended_with: RequestStatus | None = None
+        self.final_status: RequestStatus | None = None
         """Upstream's status at its own end; None until then, and of one that was aborted before."""
 
         self._text_of = text_of
@@ -84,9 +84,9 @@ class V1Sequence:
 
     @property
     def finish_reason(self) -> str | None:
-        return None if self.ended_with is None else str(RequestStatus.get_finished_reason(self.ended_with))
+        return None if self.final_status is None else str(RequestStatus.get_finished_reason(self.final_status))
 
-    def ending(self, token_id: int, has_room: bool) -> range | None:
+    def stop_tokens_after(self, token_id: int, has_room: bool) -> range | None:
         """Take note of the token that upstream has just appended. If the sequence has ended with it, return the output
         tokens that ended it and are not part of its result; None if it goes on.
 
@@ -100,23 +100,23 @@ class V1Sequence:
         is_stopped = request.status in (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_REPETITION)
         if self.stop is not None and not is_stopped:
             request.status, request.stop_reason = RequestStatus.FINISHED_STOPPED, self.stop.string
-            ending = range(self.stop.num_tokens, num_output)
+            stop_tokens = range(self.stop.num_tokens, num_output)
         elif request.status == RequestStatus.FINISHED_STOPPED:
             if self.stop is not None and self.sampling_params.include_stop_str_in_output:
                 # As in upstream's detokenizer: where the token keeps its text, that ends at the string.
                 request.stop_reason = self.stop.string
-            ending = range(num_output - 1, num_output)
+            stop_tokens = range(num_output - 1, num_output)
         elif request.is_finished():
-            ending = range(0)
+            stop_tokens = range(0)
         elif not has_room:
             # Upstream knows no tree. Some releases let nothing end a request before its min_tokens, and a child may
             # lack the room for them.
             request.status = RequestStatus.FINISHED_LENGTH_CAPPED
-            ending = range(0)
+            stop_tokens = range(0)
         else:
             return None
         self.note_end(request.status)
-        return ending
+        return stop_tokens
 
     def keep_output(self, num_kept: int) -> None:
         """Keep its output so far, since its context is cut to its first tokens next. No stop string begins in it."""
@@ -133,7 +133,7 @@ class V1Sequence:
 
     def note_end(self, status: RequestStatus) -> None:
         """Take note of how it has ended; what ends it first counts."""
-        self.ended_with = self.ended_with or status
+        self.final_status = self.final_status or status
 
     def release_context(self) -> None:
         """Keep nothing but the output of a joined child: a tree lives as long as its request."""

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Literal
 
 from sequence_hooks.v1.core.eviction import KVEvictor
-from sequence_hooks.v1.core.injection import Glue
+from sequence_hooks.v1.core.glue import Glue
 from sequence_hooks.v1.core.sequence import V1Branch
 from sequence_hooks.v1.releases.installed import ReleaseScheduler
 from sequence_hooks.v1.wire import CoreHookStats

@@ -80,7 +80,7 @@ class Replay:
                 self._spawn(branch, event.spec, logged.text_params)
             case Blocked():
                 # One that has ended is BLOCKED by its end.
-                if branch.ended_as is None:
+                if branch.outcome is None:
                     self.trees.block(branch, event.wait)
             case Limited():
                 self.trees.limit(branch, event.limit)
@@ -123,7 +123,7 @@ class Replay:
             segments=tuple(segments(spans, start)),
             num_cut=event.num_cut,
             num_context=branch.num_context - event.num_replaced,
-            ends_as=event.ends_as,
+            outcome=event.ends_as,
             error=event.error,
         )
         children = [self.branches[child] for child in event.children]

@@ -29,7 +29,7 @@ class SideOutputs:
 
     def note(self, branch: FrontBranch, event: TreeEvent) -> None:
         """Note a spawn, an end, and the beginning of a wait for a caller, which is also logged."""
-        if isinstance(event, (Spawned, Ended)) or (isinstance(event, Cancelled) and branch.ended_as == "cancelled"):
+        if isinstance(event, (Spawned, Ended)) or (isinstance(event, Cancelled) and branch.outcome == "cancelled"):
             self.note_delta(branch)
         elif isinstance(event, Blocked) and event.waits_for == "caller":
             self._log.waits(branch.request_id, len(branch.sequence.output_token_ids))

@@ -5,10 +5,10 @@ from typing import Any
 
 from sequence_hooks.v1.releases.installed import add_logits_processor
 from sequence_hooks.v1.settings import special_kwargs_of
-from sequence_hooks.v1.worker import block_copies, cpu_seeds, injection, seeds, states
+from sequence_hooks.v1.worker import block_copies, cpu_seeds, injector, seeds, states
 from sequence_hooks.v1.worker.extending import after
-from sequence_hooks.v1.worker.prior_output_v1_runner import PriorOutputTokens
-from sequence_hooks.v1.worker.prior_output_v2_runner import PriorOutputCounts
+from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens
+from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
 
 
 def attach(model_runner: Any) -> None:
@@ -20,7 +20,7 @@ def attach(model_runner: Any) -> None:
     block_copies.attach(model_runner)
     special_kwargs = special_kwargs_of(model_runner.vllm_config)
     if special_kwargs is not None and special_kwargs.injects_kv:
-        injection.attach(model_runner)
+        injector.attach(model_runner)
     batch = getattr(model_runner, "input_batch", None)
     if batch is not None:
         seeds.attach(model_runner)

@@ -64,7 +64,7 @@ class HookStopChecker(StopChecker):
     def status_of_failed(self, seq: Sequence) -> SequenceStatus:
         """Aborted; a sequence with unjoined children stops instead, as an aborted one would not wait to join them."""
         branch = branch_of_seq(seq)
-        if branch is not None and branch.waits_at_end:
+        if branch is not None and branch.must_wait_at_end:
             return SequenceStatus.FINISHED_STOPPED
         return super().status_of_failed(seq)
 

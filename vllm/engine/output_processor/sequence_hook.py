@@ -94,7 +94,7 @@ class SequenceHookOutputProcessor(SingleStepOutputProcessor):
         branch = branch_of(seq_group)
         if token_id in self.triggers.candidates:
             return True
-        return branch is not None and (branch.waits_at_end or branch.tree.limits.max_tree_tokens is not None)
+        return branch is not None and (branch.must_wait_at_end or branch.tree.limits.max_tree_tokens is not None)
 
     def process_prompt_logprob(self, seq_group: SequenceGroup, outputs: list[SequenceGroupOutput]) -> None:
         """As upstream does, until the whole prompt has its logprobs: what is prefilled again later is not a prompt."""

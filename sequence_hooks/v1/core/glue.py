@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.kv.transfer import Run, SlotCopy, slot_of
-from sequence_hooks.tree.injection import InjectedKV
+from sequence_hooks.tree.injection_plan import InjectedKV
 from sequence_hooks.v1.core.kept import KeptKV
 from sequence_hooks.v1.core.requests import make_glue
 from sequence_hooks.v1.core.sequence import V1Branch, params_of

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.tree.merge import Span, num_tokens
-from sequence_hooks.tree.positions import Positions, Strand
+from sequence_hooks.tree.positions import ChildPositions, Positions
 
 
 class KVCopy(NamedTuple):
@@ -92,7 +92,7 @@ class Context:
 class Source(NamedTuple):
     """The KV of a finished child."""
 
-    strand: Strand
+    strand: ChildPositions
     num_available: int
     """Tokens at the start of its context whose KV can be copied."""
 
