@@ -72,8 +72,8 @@ TRAPS = (
         (
             Edit(
                 f"{CORE}.sequence:V1Sequence.stop_tokens_after",
-                "ending = range(num_output - 1, num_output)",
-                "ending = range(0)",
+                "stop_tokens = range(num_output - 1, num_output)",
+                "stop_tokens = range(0)",
             ),
         ),
         surgical(
