@@ -48,23 +48,25 @@ class TestOperator:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"exampels": []}, "it has 'exampels'; give an object with some of examples, outline"),
-            ([], "it has []; give an object"),
-            ({"outline": " "}, "its outline is ' '; give a text"),
-            ({"always": "\ud800"}, r"its always is '\ud800'; give a text that can be encoded"),
-            ({"examples": [{"question": "a"}]}, "its examples are [{'question': 'a'}]; give a list of objects"),
-            ({"examples": ["a"]}, "its examples are ['a']; give a list"),
-            ({"examples": [{"question": "a", "answer": 5}]}, "its answer of an example is 5; give a text"),
             (
-                {"examples": [{"question": "a", "answer": "1. b"}]},
-                "its answer '1. b' is an outline without a last line ###",
+                b'{"exampels": []}',
+                "unknown field `exampels`; give the path of a JSON object with some of examples, outline",
             ),
+            (b"[]", "Expected `object`, got `array`"),
+            (b'{"outline": " "}', "`$.outline`"),
+            (b'{"always": "\\ud800"}', "truncated"),
+            (b'{"examples": [{"question": "a"}]}', "missing required field `answer` - at `$.examples[0]`"),
+            (b'{"examples": ["a"]}', "`$.examples[0]`"),
+            (b'{"examples": [{"question": "a", "answer": 5}]}', "`$.examples[0].answer`"),
+            (b'{"examples": [{"question": "a", "answer": "1. b"}]}', "'1. b' is an outline without a last line ###"),
         ],
     )
-    def test_what_the_file_cannot_have_is_refused(self, tmp_path: Path, given: Any, message: str) -> None:
+    def test_what_the_file_cannot_have_is_refused(self, tmp_path: Path, given: bytes, message: str) -> None:
         """When the hooks are made."""
-        with pytest.raises(ValueError, match=rf"outline_prompt is .*; {re.escape(message)}"):
-            hooks(outline_prompt=written(tmp_path, given))
+        path = tmp_path / "asking.json"
+        path.write_bytes(given)
+        with pytest.raises(ValueError, match=rf"outline_prompt is .*; it cannot be read: .*{re.escape(message)}"):
+            hooks(outline_prompt=str(path))
 
     @pytest.mark.parametrize(
         ("path", "message"), [(5, "5; give the path of a JSON file, as a string"), ("none.json", "cannot be read")]

@@ -45,22 +45,6 @@ from sequence_hooks.protocols.tags import start_of
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.text.encoding import ids_of, prefix_ids_of
 
-SOURCES = {
-    "trigger": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
-    "context": "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py, get_subsearch_info",
-    "prefix": "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py and eval_apr.py",
-    "positions": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
-    "end": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
-    "merge": (
-        "Parallel-Reasoning/APR, commit 5577928, src/eval/parallel_infernce_utils.py, get_main_trace_after_sub_search"
-    ),
-    "mask": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
-    "prompt": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py, get_prefix, and README.md",
-    "limits": "Parallel-Reasoning/APR, commit 5577928, src/eval/eval_apr.py",
-    "checkpoints": "Parallel-Reasoning/APR, commit 5577928, README.md",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "handlers": {

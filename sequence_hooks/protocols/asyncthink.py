@@ -36,20 +36,6 @@ from sequence_hooks.results import ChildOutput
 from sequence_hooks.text.encoding import prefix_ids_of
 from sequence_hooks.tree.ids import child_id
 
-SOURCES = {
-    "trigger": "summaries of arXiv 2510.26658; whether tags are one token each is not known",
-    "context": "summaries of arXiv 2510.26658",
-    "prefix": "guess: a worker's own instructions are not known",
-    "positions": "guess: all control is text, so an unmodified engine prefills it",
-    "end": "summaries of arXiv 2510.26658",
-    "merge": "summaries of arXiv 2510.26658; white space, and a worker without its tag, are a guess",
-    "mask": "summaries of arXiv 2510.26658: workers have contexts of their own",
-    "prompt": "not known",
-    "limits": "summaries of arXiv 2510.26658: a pool of 2 to 4 agents, 512 tokens for a worker in mathematics",
-    "checkpoints": "no repository or model is named in arXiv 2510.26658's summaries",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "handlers": {">": "sequence_hooks.protocols.asyncthink.handler"},

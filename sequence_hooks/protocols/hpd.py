@@ -24,26 +24,6 @@ from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
 
-SOURCES = {
-    "trigger": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs; pull request 48715 of vLLM",
-    "context": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs",
-    "prefix": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs and model.rs",
-    "positions": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs",
-    "end": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs",
-    "merge": "PaddlePaddle/PaddleOCR, HPD-Parsing.en.md",
-    "mask": "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs",
-    "prompt": "PaddlePaddle/PaddleOCR, HPD-Parsing.en.md",
-    "limits": (
-        "GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/model.rs, max_active_branches, which counts the layout "
-        "too; the number of all branches is a guess"
-    ),
-    "checkpoints": (
-        "PaddlePaddle/PaddleOCR, HPD-Parsing.en.md; GreatV/oar-ocr, oar-ocr-vl/src/hpd_parsing/config.rs, "
-        "model.rs and processing.rs"
-    ),
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "promise_token": "<FORK>",

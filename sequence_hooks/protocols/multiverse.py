@@ -22,23 +22,6 @@ from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 
-SOURCES = {
-    "trigger": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
-    "context": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
-    "prefix": (
-        "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py; the line breaks also in the texts of "
-        "its authors' page, Multiverse4FM.github.io, assets/data"
-    ),
-    "positions": "Multiverse-Engine, commit b3ed243, managers/scheduler.py",
-    "end": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
-    "merge": "Multiverse-Engine, commit b3ed243, managers/scheduler.py",
-    "mask": "Infini-AI-Lab/Multiverse, commit 4cbc487, train/utils.py, generate_multiverse_attention_mask",
-    "prompt": "Infini-AI-Lab/Multiverse, commit 4cbc487, data/tokenization_multiverse.py",
-    "limits": "Multiverse-Engine, commit b3ed243, managers/schedule_batch.py",
-    "checkpoints": "Infini-AI-Lab/Multiverse, commit 4cbc487, train/sft_multiverse.py and train/utils.py",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "handlers": {"</Goal>": "sequence_hooks.protocols.multiverse.handler"},

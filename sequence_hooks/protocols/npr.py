@@ -28,31 +28,6 @@ from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers.triggers import Decoder
 from sequence_hooks.protocols.fan_out import FanOut, Tags
 
-SOURCES = {
-    "trigger": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
-    "context": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
-    "prefix": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
-    "positions": (
-        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py and "
-        "scheduler.py, right_most_pos"
-    ),
-    "end": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py",
-    "merge": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/scheduler.py",
-    "mask": (
-        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/scheduler.py: the KV of "
-        "each step is that of its own context"
-    ),
-    "prompt": (
-        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, evals/prompts/npr.txt, evals/evaluate.py and README.md"
-    ),
-    "limits": (
-        "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, sglang/srt/managers/schedule_batch.py and "
-        "sampling/penaltylib/repetition_penalty.py"
-    ),
-    "checkpoints": "bigai-nlco/Native-Parallel-Reasoner, commit e148ad5, README.md and npr-beta/train/utils.py",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "handlers": {"</guideline>": "sequence_hooks.protocols.npr.handler"},

@@ -16,20 +16,6 @@ is put together: here as `sequence_hooks.protocols.hpd` does.
 
 from sequence_hooks.config.notations import Notation
 
-SOURCES = {
-    "trigger": "Longin-Yu/Padoc, README.md; the token's text is not known",
-    "context": "guess after Longin-Yu/Padoc, README.md",
-    "prefix": "guess",
-    "positions": "guess: its branches are requests of an unmodified engine",
-    "end": "guess",
-    "merge": "guess, as PaddlePaddle/PaddleOCR, HPD-Parsing.en.md",
-    "mask": "a summary of arXiv 2608.06146",
-    "prompt": "not known",
-    "limits": "a summary of arXiv 2608.06146",
-    "checkpoints": "Longin-Yu/Padoc, README.md",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={"block_on": "never", "max_children": 255, "max_tree_sequences": 256, "merge_separator": ""},
     required={"promise_token": "no public checkpoint tells the text of its fork token; give that of your model's"},

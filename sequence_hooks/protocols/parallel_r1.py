@@ -21,40 +21,6 @@ from sequence_hooks.config.notations import Notation
 from sequence_hooks.handlers import Merged, Piece, PrefixOf
 from sequence_hooks.results import ChildOutput
 
-SOURCES = {
-    "trigger": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, "
-        "verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py and "
-        "verl/training_scripts/rl_exp_s1.sh"
-    ),
-    "context": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py"
-    ),
-    "prefix": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py"
-    ),
-    "positions": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py"
-    ),
-    "end": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py"
-    ),
-    "merge": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py"
-    ),
-    "mask": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, verl/verl/parallel_thinking_generation_v3/parallel_thinking_loop_v3.py"
-    ),
-    "prompt": (
-        "zhengkid/Parallel-R1, commit 7c3a8f3, "
-        "verl/data_preprocess_scripts/data/gsm8k/adaptive_parallel_thinking_final_with_prompt_v3, column "
-        "prompt, and verl/training_scripts/rl_exp_s1.sh"
-    ),
-    "limits": "zhengkid/Parallel-R1, commit 7c3a8f3, verl/training_scripts/rl_exp_s1.sh",
-    "checkpoints": "zhengkid/Parallel-R1, commit 7c3a8f3, README.md",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "promise_token": "<Parallel>",

@@ -24,27 +24,6 @@ from sequence_hooks.protocols.tags import closing, ending_with, text_since
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.text.encoding import prefix_ids_of
 
-SOURCES = {
-    "trigger": "summaries of arXiv 2502.11517; which tags are one token is not known",
-    "context": "summaries of arXiv 2502.11517",
-    "prefix": "guess: the engine writes it, not the model",
-    "positions": (
-        "guess: arXiv 2502.11517 studies several; its children leave room for the promised tokens, which no "
-        "field here can say"
-    ),
-    "end": "summaries of arXiv 2502.11517",
-    "merge": (
-        "guess: its authors say only that an interpreter stitches the finished chunks back into place "
-        "(openreview.net, ZfX43ZZRZR, lay summary), which may mean the place of the promise in the answer; a "
-        "context that grows at its end has them where it waits"
-    ),
-    "mask": "guess",
-    "prompt": "abstract of arXiv 2502.11517",
-    "limits": "not known",
-    "checkpoints": "no repository or model is named in arXiv 2502.11517's summaries",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "handlers": {"/>": "sequence_hooks.protocols.pasta.handler"},

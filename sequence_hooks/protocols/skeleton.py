@@ -42,20 +42,6 @@ from sequence_hooks.protocols.outlines import (
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.text.encoding import prefix_ids_of
 
-SOURCES = {
-    "trigger": "guess: its authors parse the whole answer of a request, as arXiv 2307.15337 says; here it has a mark",
-    "context": "arXiv 2307.15337, section 2: the question and the skeleton",
-    "prefix": "arXiv 2307.15337, section 2: the answer of a point begins with its number and text",
-    "positions": "guess: requests of an unmodified engine",
-    "end": "guess: EOS in arXiv 2307.15337; here an empty line and another point as well",
-    "merge": "arXiv 2307.15337, section 2: the points are concatenated",
-    "mask": "arXiv 2307.15337, section 2: points are expanded by requests of their own",
-    "prompt": "guess: examples and words of our own",
-    "limits": "arXiv 2307.15337, section 2: three to ten points; their length is a guess",
-    "checkpoints": "arXiv 2307.15337: twelve chat models, none of them trained for it",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 _BESIDE_A_POINT = ["\n\n", TRIGGER, *(f"\n{number}." for number in range(1, 11))]
 """What ends the expansion of a point: an empty line, the mark of an outline, or another point."""
 

@@ -31,29 +31,6 @@ from sequence_hooks.protocols.fan_out import FanOut, Tags
 from sequence_hooks.results import ChildOutput
 from sequence_hooks.text.encoding import prefix_ids_of
 
-SOURCES = {
-    "trigger": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
-    "context": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
-    "prefix": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
-    "positions": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
-    "end": "facebookresearch/threadweaver, commit 2662232, single_turn_agent_loop.py",
-    "merge": (
-        "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py and "
-        "single_turn_agent_loop.py"
-    ),
-    "mask": "facebookresearch/threadweaver, commit 2662232, threadweaver_sft/src/simple_eval.py",
-    "prompt": (
-        "facebookresearch/threadweaver, commit 2662232, "
-        "data_generation/src/generated_data_to_training_data_polaris.py and "
-        "threadweaver_sft/src/simple_eval.py"
-    ),
-    "limits": (
-        "facebookresearch/threadweaver, commit 2662232, data_generation/src/filter-format-correct-and-obtain-stats.py"
-    ),
-    "checkpoints": "facebookresearch/threadweaver, commit 2662232, README.md and threadweaver_sft/src/utils.py",
-}
-"""Where each point of the notation stands; docs/protocols.md says what it is."""
-
 NOTATION = Notation(
     fields={
         "handlers": {"</Outlines>": "sequence_hooks.protocols.threadweaver.handler"},

@@ -14,7 +14,6 @@ from sequence_hooks.trace import events
 from sequence_hooks.trace.observer import NO_RECORDER, Observer
 from sequence_hooks.tree.integrity import IntegrityError, check_queues
 from vllm.core.eviction import KVEvictor
-from vllm.core.group_queue import GroupQueue
 from vllm.core.hooked_sequence import branch_of, injected_into
 from vllm.core.kept import KeptKV
 from vllm.core.priority_order import PriorityOrder
@@ -63,7 +62,9 @@ class HookQueues(Scheduler):
         super().__init__(*args, **kwargs)
         self._blocks = SharedBlocks(self.block_manager)
         self._kept = KeptKV(self._blocks)
-        self.blocked = GroupQueue()
+        self.blocked: dict[SequenceGroup, None] = {}
+        """In the order in which they were set aside."""
+
         self._priorities = PriorityOrder(self.scheduler_config.policy)
         self.forked: AdmissionOrder[SequenceGroup] = AdmissionOrder(self._priorities.priority)
         """Groups that are WAITING with a block table, until there are a free row and room for them."""
@@ -200,7 +201,7 @@ class HookQueues(Scheduler):
             if branch is not None:
                 self.forked.start(branch, group)
         elif status == SequenceStatus.BLOCKED:
-            self.blocked.append(group)
+            self.blocked[group] = None
         elif status == SequenceStatus.SWAPPED:
             self.swapped.append(group)
         elif status == SequenceStatus.WAITING:
@@ -213,7 +214,7 @@ class HookQueues(Scheduler):
         if group in self.forked:
             self.forked.remove(group)
         elif group in self.blocked:
-            self.blocked.remove(group)
+            del self.blocked[group]
         else:
             # Upstream's queues have to be searched.
             queues = self.running, self.swapped, self.waiting
