@@ -277,7 +277,7 @@ class TestEngineArgs:
         assert config.special_kwargs == SpecialKwargs(sync_token_id=4, promise_token_id=3)
         assert config.scheduler_config.chunked_prefill_enabled
         assert not args._is_v1_supported_oracle(config.model_config)
-        assert "special_kwargs=SpecialKwargs(sync_token_id=4" in str(config)
+        assert "special_kwargs=SpecialKwargs(" in str(config) and "sync_token_id=4" in str(config)
 
     def test_without_hooks_the_config_is_upstreams(self) -> None:
         """This holds whichever engine it chooses."""

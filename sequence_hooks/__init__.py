@@ -6,8 +6,10 @@ stand below it, which an import-linter contract in pyproject.toml states:
 
 - `v1`: the plug-in, the only part that imports an engine;
 - `serving`, `client`: what a server says about trees, and what its client reads; `check`: whether a configuration and a
-  model fit; `training`: finished trees as training data; `protocols`: the handlers of published notations;
+  model fit; `training`: finished trees as training data;
+- `protocols`: published notations, with their fields and handlers;
 - `trace`: recorded runs and the traces drawn from them, ``python -m sequence_hooks.trace``;
+- `admission`: which sequence of which tree is admitted next, and which one makes room;
 - `tree`: the trees, their rules, and what a caller learns of them;
 - `handlers`: what a hook token does, built-in or user-defined; `kv`: slots, keys, and which sequence gives up KV;
 - `config`: which tokens are hooks, and which settings are refused; `results`: the values that a caller gets;

@@ -45,7 +45,7 @@ class Waiting:
 
 
 def test_trees_at_their_shares_are_admitted_alternately() -> None:
-    """Whoever has least goes first, however many wait."""
+    """The tree with the fewest running sequences goes first, however many of its children wait."""
     waiting = Waiting()
     for name in "rs":
         waiting.tree(name, 3)

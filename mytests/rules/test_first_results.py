@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With ``join_when`` a parent goes on when so many children have a result, and the rest is cancelled."""
+"""With ``join_when`` a parent resumes when that many children have a result; the remaining children are cancelled."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ LONG = "L" * 40
 
 
 def first(join_when: int | None, hooks: SpecialKwargs = SYNC_HOOKS, **fields: Any) -> SpecialKwargs:
-    """Hooks of which a wait ends with so many results."""
+    """Hooks with which a wait ends when ``join_when`` children have a result."""
     return dataclasses.replace(hooks, join_when=join_when, **fields)
 
 
@@ -127,7 +127,7 @@ class TestFailures:
         engine.assert_empty()
 
     def test_where_all_have_failed_so_many_are_joined_as_nothing(self) -> None:
-        """Nobody waits forever."""
+        """No sequence waits forever."""
         engine = SurgicalEngine(first(1))
         engine.add()
         tokens = plan(r="!!.z", r_child_0=LONG, r_child_1=LONG)

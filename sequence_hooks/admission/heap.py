@@ -9,26 +9,26 @@ from typing import Generic
 from sequence_hooks.admission.share import Entry, Key, Share, T
 
 LEAST_ENTRIES = 16
-"""With so many there is nothing to be gained by dropping any."""
+"""In a heap of this size, dropping stale entries gains nothing."""
 
 
 class PriorityHeap(Generic[T]):
-    """The trees of which something waits that may be admitted, by key and then by place.
+    """The trees that have a sequence to admit, ordered by key and then by place.
 
     Args:
-        key_of: What such a tree competes with now.
+        key_of: Returns the current key of such a tree.
     """
 
     def __init__(self, key_of: Callable[[Share[T]], Key]) -> None:
         self._key_of = key_of
         self._heap: list[Entry[T]] = []
-        """With each entry that a share has had lately; only its present one counts."""
+        """May hold several entries of a share, of which only the current one counts."""
 
         self._most_entries = LEAST_ENTRIES
         self._numbers = count()
 
     def push(self, share: Share[T]) -> None:
-        """Let a tree compete with what it has now, if anything."""
+        """Enter a tree with its current key, or withdraw it if it has no sequence to admit."""
         queue = share.next_queue
         if queue is None:
             share.entry = None
@@ -41,7 +41,7 @@ class PriorityHeap(Generic[T]):
                 self._forget_past()
 
     def first(self) -> Share[T] | None:
-        """The tree that goes first; None if none competes."""
+        """The tree that goes first; None if no tree has a sequence to admit."""
         while self._heap:
             key, _, _, share = entry = self._heap[0]
             if not _counts(entry):
@@ -54,11 +54,11 @@ class PriorityHeap(Generic[T]):
         return None
 
     def in_order(self) -> list[Share[T]]:
-        """All trees that compete."""
+        """All trees that have a sequence to admit, in order."""
         return [entry[3] for entry in sorted(filter(_counts, self._heap))]
 
     def _forget_past(self) -> None:
-        """Drop the entries that no longer count, and look again when there are twice as many as now."""
+        """Drop the entries that no longer count; the next time is when the heap has doubled."""
         self._heap = [entry for entry in self._heap if _counts(entry)]
         heapify(self._heap)
         self._most_entries = max(2 * len(self._heap), LEAST_ENTRIES)

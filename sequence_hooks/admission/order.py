@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which the sequences of trees are admitted; `sequence_hooks.admission` says what it is."""
+"""The order in which the sequences of trees are admitted; `sequence_hooks.admission` explains it."""
 
 from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, count
@@ -12,16 +12,16 @@ from sequence_hooks.admission.share import Key, Share, T
 from sequence_hooks.tree.branch import Branch
 
 LEAST_CHILDREN_PER_TURN = 2
-"""So many children a tree may begin in its turn, even if there are as many requests as rows."""
+"""The least number of children that a tree may begin in its turn, even if there are as many requests as rows."""
 
 
 class AdmissionOrder(Generic[T]):
-    """The waiting sequences of all trees, and which of theirs run. Everything but iteration takes O(log trees).
+    """The waiting and the running sequences of all trees. Everything but iteration takes O(log trees).
 
     A request that no hook has touched has no branch, and is a tree of its own.
 
     Args:
-        priority: That of a sequence, the same for all of a tree; a lower number goes first.
+        priority: Returns the priority of a sequence, the same for all sequences of a tree; a lower number goes first.
     """
 
     def __init__(self, priority: Callable[[T], int]) -> None:
@@ -38,7 +38,7 @@ class AdmissionOrder(Generic[T]):
         self._waits_in: dict[T, Share[T]] = {}
         self._runs_in: dict[T, Share[T]] = {}
         self._crowded: dict[Share[T], None] = {}
-        """Those of which more than one sequence runs."""
+        """The trees of which more than one sequence runs."""
 
         self._oldest = OldestFirst[T]()
         self._heap = PriorityHeap(self._next_key)
@@ -51,7 +51,7 @@ class AdmissionOrder(Generic[T]):
         return item in self._waits_in
 
     def __iter__(self) -> Iterator[T]:
-        """All that waits, tree by tree, in the order in which trees are to be admitted."""
+        """All waiting sequences, tree by tree, in the order in which trees are to be admitted."""
         last = (0, 0, 0, 0)
         shares = sorted(self._shares.values(), key=lambda share: (share.key is None, share.key or last, share.place))
         return chain.from_iterable(share.waiting() for share in shares)
@@ -71,7 +71,7 @@ class AdmissionOrder(Generic[T]):
         self._give_each(max(1, num_rows // max(1, len(self._shares) + num_others)))
 
     def suspend_shares(self) -> None:
-        """Let trees go first whatever they have, and without turns, until rows are divided anew."""
+        """Let trees go first regardless of their shares, and without turns, until rows are divided again."""
         self._give_each(maxsize)
 
     def go_by_age(self, num_rows: int) -> None:
@@ -80,22 +80,22 @@ class AdmissionOrder(Generic[T]):
             self._enter_all()
 
     def go_by_share(self) -> None:
-        """Begin any other step."""
+        """Begin a step in which KV is ample: trees go by their shares."""
         if self._oldest.end():
             self._enter_all()
 
     def begin(self, branch: Branch[Any], item: T) -> None:
-        """Let the tree of ``branch``, of which ``item`` is a sequence, be known from now on."""
+        """Add the tree of ``branch``, of which ``item`` is a sequence."""
         self._share_of(branch, item)
 
     def append(self, branch: Branch[Any] | None, item: T) -> None:
-        """Let ``item``, which is of ``branch``, wait after what waits of its tree."""
+        """Queue ``item``, which belongs to ``branch``, after others of its tree but before preempted ones."""
         share = self._begin_again(branch, item)
         (share.own if _is_own(branch) else share.children)[item] = next(self._numbers)
         self._note_waiting(share, item)
 
     def appendleft(self, branch: Branch[Any] | None, item: T) -> None:
-        """Let ``item``, which has begun, wait before others of its tree, and its tree before those with its key."""
+        """Queue ``item``, which has begun, before others of its tree; its tree goes before others with the same key."""
         share = self._begin_again(branch, item)
         queue = share.own if _is_own(branch) else share.children
         queue[item] = -next(self._numbers)
@@ -103,7 +103,7 @@ class AdmissionOrder(Generic[T]):
         self._note_waiting(share, item)
 
     def put_back(self, branch: Branch[Any], item: T) -> None:
-        """Let ``item``, which was preempted, wait after what has KV, but before others that were preempted."""
+        """Queue ``item``, which was preempted, before other preempted ones of its tree, and after all the others."""
         share = self._begin_again(branch, item)
         queue = share.own_without_kv if _is_own(branch) else share.children_without_kv
         queue[item] = next(self._numbers)
@@ -111,7 +111,7 @@ class AdmissionOrder(Generic[T]):
         self._note_waiting(share, item)
 
     def remove(self, item: T) -> None:
-        """Take ``item`` out, if it waits."""
+        """Remove ``item``, if it waits."""
         share = self._waits_in.pop(item, None)
         if share is not None:
             for queue in share.queues:
@@ -141,25 +141,25 @@ class AdmissionOrder(Generic[T]):
             self._forget(share)
 
     def end(self, root: Hashable) -> None:
-        """Forget a tree as soon as nothing of it waits or runs: its request has ended."""
+        """Forget a tree whose request has ended, as soon as none of its sequences waits or runs."""
         share = self._shares.get(root)
         if share is not None:
             share.has_ended = True
             self._forget(share)
 
     def first(self) -> Share[T] | None:
-        """The tree whose `Share.head` goes before those of all others; None if nothing may be admitted."""
+        """The tree whose `Share.head` goes before the heads of all others; None if no sequence may be admitted."""
         return self._heap.first()
 
     def heads(self) -> Iterator[T]:
-        """Of each tree what may be admitted next, in the order of trees."""
+        """The sequence of each tree that may be admitted next, in the order of trees."""
         self._enter_all()
         return (head for share in self._heap.in_order() if (head := share.head) is not None)
 
     def goes_before(self, request: Key | None) -> bool:
         """Whether a tree goes before a new ``request``, or before none at all.
 
-        Of one of which nothing runs, priority does not matter: it may hold KV that the request waits for.
+        Where no sequence of the tree runs, priority does not matter: the tree may hold KV that the request waits for.
         """
         first = self.first()
         if first is None or request is None:
@@ -168,7 +168,7 @@ class AdmissionOrder(Generic[T]):
         return key <= request if first.num_running else key[3] <= request[3]
 
     def key_of(self, branch: Branch[Any], item: T) -> Key:
-        """The key with which ``item``, which is of ``branch``, competes."""
+        """The key of ``item``, which belongs to ``branch``."""
         return self._key_of(self._share_of(branch, item), branch.parent is None)
 
     def child_room(self, branch: Branch[Any]) -> int | None:
@@ -178,7 +178,7 @@ class AdmissionOrder(Generic[T]):
         return None if share is None or limit is None else limit - share.num_running_children
 
     def idle_tree(self) -> Share[T] | None:
-        """The first tree, if none of its sequences runs; where KV is tight, if none has run for long."""
+        """The first tree, if none of its sequences runs; where KV is tight, a tree of which none has run for long."""
         if self._oldest.num_rows_each is not None:
             return self._oldest.overdue
         first = self.first()
@@ -189,10 +189,10 @@ class AdmissionOrder(Generic[T]):
         return self._runs_in.get(item)
 
     def tree_with_most_rows(self, priority: int, num_rows: int) -> Share[T] | None:
-        """The tree of which most sequences run, if they are more than ``num_rows``, and more than one.
+        """The tree with the most running sequences, if it has more than ``num_rows`` of them, and more than one.
 
         Args:
-            priority: It must not be more urgent than this.
+            priority: The tree must not be more urgent than this.
         """
         shares = (share for share in self._crowded if share.priority >= priority)
         most = max(shares, key=lambda share: share.num_running, default=None)
@@ -242,7 +242,7 @@ class AdmissionOrder(Generic[T]):
     def _forget(self, share: Share[T]) -> None:
         if share.has_ended and not share.running and not any(share.queues):
             self._shares.pop(share.root, None)
-            # Entries of the past stay in the heap for a while, and are not to keep the tree.
+            # Stale entries stay in the heap for a while, and must not keep the tree alive.
             share.root = None
 
     def _count(self, share: Share[T]) -> None:
@@ -263,17 +263,17 @@ class AdmissionOrder(Generic[T]):
 
     def _key_of(self, share: Share[T], is_own: bool) -> Key:
         num_running = share.num_running if share.num_running >= self.num_rows_each else 0
-        # What a tree's own sequence does next ends the tree, and does not begin more of it.
+        # A tree's own sequence works towards the end of the tree, so it needs no turn.
         turn = share.turn if self._has_turns and not is_own else 0
         return share.priority, num_running, 0, turn
 
 
 def _has_own_next(share: Share[T]) -> bool:
-    """Whether a tree's own sequence is what is admitted next of it."""
+    """Whether the tree's own sequence is the next one to be admitted."""
     queue = share.next_queue
     return queue is share.own or queue is share.own_without_kv
 
 
 def _is_own(branch: Branch[Any] | None) -> bool:
-    """Whether it is the branch of a root, or of a request without one."""
+    """Whether it is a root; None, for a request without a branch, counts as one."""
     return branch is None or branch.parent is None

@@ -7,14 +7,14 @@ STEPS_OF_PATIENCE = 4
 """For how many steps a request waits for a row to become free by itself."""
 
 STEPS_OF_PATIENCE_FOR_KV = 64
-"""The same where KV is short, and for how long that counts after it was."""
+"""The same where KV is short; also for how many steps after a shortage KV still counts as short."""
 
 
 class Patience:
-    """Whether the request at the head has waited for long enough to take the row, or the KV, of another one's child.
+    """Whether the request at the head has waited for long enough to take the row, or the KV, of another tree's child.
 
     Args:
-        num_steps: How long is long enough.
+        num_steps: For how many steps it has to wait.
     """
 
     def __init__(self, num_steps: int) -> None:
@@ -23,10 +23,11 @@ class Patience:
         self._num_steps = 0
 
     def is_over(self, head: Hashable) -> bool:
-        """To be asked once in each step.
+        """Whether the head has waited for long enough. To be called once in each step.
 
         Args:
-            head: Who is the first to wait for a row or for KV, the same object each time; None if nobody does.
+            head: The request or tree that is the first to wait for a row or for KV, always as the same object; None if
+                there is none.
         """
         if head is None or head is not self._head:
             self._head, self._num_steps = head, 0
@@ -36,19 +37,19 @@ class Patience:
 
 
 class Shortage:
-    """Whether KV has been short lately: then trees that have begun come first, as they would compute again what they
-    give up, and new requests have more patience."""
+    """Whether KV has been short lately. If so, trees that have begun go first, because KV that they give up has to be
+    recomputed, and new requests have more patience."""
 
     def __init__(self) -> None:
         self.is_recent = False
         self.is_urgent = False
-        """Whether a new request has waited for long enough, and takes what it lacks."""
+        """Whether a new request has waited for long enough, and takes KV from others."""
 
         self._num_steps_left = 0
         self._patience = Patience(STEPS_OF_PATIENCE_FOR_KV)
 
     def note(self) -> None:
-        """Note that there were too few blocks for somebody."""
+        """Note that there were too few blocks for a sequence."""
         self._num_steps_left = STEPS_OF_PATIENCE_FOR_KV
 
     def begin_step(self, new: Hashable) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who makes room for whom: the newest child of the tree that has most of the rows beyond its share."""
+"""Which sequence makes room for others: the newest child of the tree that has the most rows beyond its share."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic
@@ -10,11 +10,11 @@ from sequence_hooks.admission.share import T
 
 
 class AdmissionPolicy(Generic[T]):
-    """Chooses whom to preempt, and preempts no one itself.
+    """Chooses the sequences to preempt; the engine preempts them.
 
     Args:
-        goes_by_age: Whether the oldest trees go first where KV is short. V0 needs no such order: there old trees take
-            the KV of young ones.
+        goes_by_age: Whether the oldest trees go first where KV is short. V0 needs no such order, because old trees take
+            the KV of young ones there.
     """
 
     def __init__(self, order: AdmissionOrder[T], goes_by_age: bool) -> None:
@@ -28,7 +28,7 @@ class AdmissionPolicy(Generic[T]):
         Args:
             new: The new request that would be admitted next; None if none would be.
             num_others: How many requests have no tree.
-            is_tight: Whether there is little free KV, as there is where it was short lately.
+            is_tight: Whether little KV is free. A recent shortage has the same effect.
         """
         self.shortage.begin_step(new)
         if self._goes_by_age and (self.shortage.is_recent or is_tight):
@@ -41,13 +41,13 @@ class AdmissionPolicy(Generic[T]):
             self._order.divide(num_rows, num_others)
 
     def victims(self, new: Hashable, priority: int, num_new: int, num_free: int) -> Iterator[T]:
-        """The children to preempt before a step, each chosen when those before it have been preempted.
+        """The children to preempt before a step, each chosen once the ones before it have been preempted.
 
-        To be asked once in each step, before anything is preempted.
+        To be called once in each step, before any sequence is preempted.
 
         Args:
             new: The new request that would be admitted next; None if none would be.
-            priority: That of ``new``.
+            priority: The priority of ``new``.
             num_new: How many new requests wait.
             num_free: How many rows are free.
         """
@@ -70,9 +70,9 @@ class AdmissionPolicy(Generic[T]):
             yield victim
 
     def better_victim(self, running: Sequence[T], item: T) -> T | None:
-        """Who is to be preempted instead of the last of those ``running``, for want of KV for ``item``.
+        """The sequence to preempt instead of the last one ``running``, because there is no KV for ``item``.
 
-        Only what comes after ``item`` is not scheduled yet in this step. None if the last one is as good.
+        Only ``item`` and those after it are not scheduled yet in this step. None if the last one is as good.
         """
         last = self._order.share_of(running[-1])
         crowded = self._order.tree_with_most_rows(0, 1 if last is None else last.num_running)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one tree has of the rows of an engine's batch."""
+"""The rows of an engine's batch that one tree has, and the sequences that it has waiting for more."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -9,14 +9,14 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 Line = OrderedDict[T, int]
-"""What waits, in order, with the place of each among what waits of all trees: a lower one goes first."""
+"""Waiting sequences in order, each with its place among the waiting sequences of all trees: a lower one goes first."""
 
 Key = tuple[int, int, int, int]
 """The key of a tree or of a new request; `sequence_hooks.admission` says what it consists of."""
 
 
 class Share(Generic[T]):
-    """What one tree has waiting and running. Only its `AdmissionOrder` writes it."""
+    """The waiting and the running sequences of one tree. Only its `AdmissionOrder` writes them."""
 
     def __init__(self, root: Hashable, limit: int | None, priority: int, number: int) -> None:
         self.root = root
@@ -25,20 +25,20 @@ class Share(Generic[T]):
 
         self.priority = priority
         self.number = number
-        """A lower one has begun before."""
+        """Trees are numbered in the order in which they began."""
 
         self.own: Line[T] = OrderedDict()
-        """What waits of the root's sequence."""
+        """Waiting, and belonging to the root."""
 
         self.children: Line[T] = OrderedDict()
-        """What waits of all other sequences."""
+        """Waiting, and belonging to other sequences of the tree."""
 
         self.own_without_kv: Line[T] = OrderedDict()
         self.children_without_kv: Line[T] = OrderedDict()
-        """The same, of those that were preempted: they need more room than others, which would wait behind them."""
+        """The same for preempted sequences, which need room for their whole contexts: others would wait behind them."""
 
         self.running: dict[T, bool] = {}
-        """The sequences that run, the one admitted last at the end, and whether each is a child."""
+        """The running sequences in the order of their admission, and whether each is a child."""
 
         self.has_ended = False
         self.num_running = 0
@@ -46,7 +46,7 @@ class Share(Generic[T]):
         self.turn = 0
         self.num_in_turn = 0
         self.entry: Entry[T] | None = None
-        """What it competes with; None if nothing waits that may be admitted."""
+        """Its current entry in the heap; None if it has no sequence to admit."""
 
     @property
     def key(self) -> Key | None:
@@ -55,7 +55,7 @@ class Share(Generic[T]):
 
     @property
     def place(self) -> int:
-        """That of what is admitted next; 0 if nothing may be."""
+        """The place of the sequence that is admitted next; 0 if none may be."""
         return 0 if self.entry is None else self.entry[1]
 
     @property
@@ -65,13 +65,13 @@ class Share(Generic[T]):
 
     @property
     def head(self) -> T | None:
-        """What is admitted next; None if nothing may be."""
+        """The sequence that is admitted next; None if none may be."""
         queue = self.next_queue
         return None if queue is None else next(iter(queue))
 
     @property
     def next_queue(self) -> Line[T] | None:
-        """The queue from which something is admitted next."""
+        """The queue whose first sequence is admitted next; None if none may be."""
         children, children_without_kv = (
             (self.children, self.children_without_kv) if self.has_child_room else (_NONE, _NONE)
         )
@@ -79,20 +79,20 @@ class Share(Generic[T]):
 
     @property
     def queues(self) -> tuple[Line[T], ...]:
-        """All that waits, in order."""
+        """All queues, in the order in which they are served."""
         return self.own, self.children, self.own_without_kv, self.children_without_kv
 
     @property
     def newest_child(self) -> T | None:
-        """The child that was admitted last, of those that run."""
+        """The running child that was admitted last."""
         return next((item for item, is_child in reversed(self.running.items()) if is_child), None)
 
     def waiting(self) -> Iterator[T]:
-        """All that waits, in order."""
+        """All waiting sequences, in order."""
         return chain(*self.queues)
 
 
 _NONE: Line[Any] = OrderedDict()
 
 Entry = tuple[Key, int, int, Share[T]]
-"""A key, the place of what is admitted next, a number that no other entry has, and the tree."""
+"""A key, the place of the sequence that is admitted next, a number that no other entry has, and the tree."""

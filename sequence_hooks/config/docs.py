@@ -35,7 +35,7 @@ def field_docs() -> tuple[FieldDoc, ...]:
 
 
 def _said_of(owner: type) -> Iterator[tuple[str, str, str]]:
-    """The name, the type and the docstring of each field of a class's own."""
+    """The name, the type and the docstring of each field that a class itself defines."""
     (definition,) = ast.parse(inspect.getsource(owner)).body
     assert isinstance(definition, ast.ClassDef)
     for each, after in zip(definition.body, definition.body[1:], strict=False):
@@ -54,7 +54,7 @@ def help_text() -> str:
 
 
 def _kind(annotation: ast.expr) -> str:
-    """A type as a user writes its values: the words that it has, if it is one of several."""
+    """A type as a user writes its values: all words that are allowed, if it is a choice of words."""
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
         assert isinstance(annotation.slice, ast.Tuple)
         annotation = annotation.slice.elts[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a field says of its values, in its type: ``Annotated[int | None, AtLeast(1)]``. Its docstring says the rest."""
+"""What a field's type says about its values: ``Annotated[int | None, AtLeast(1)]``. Its docstring says the rest."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sequence_hooks.config.checks import check_at_least, check_choice, check_swi
 
 @dataclass(frozen=True)
 class AtLeast:
-    """It is an integer, and no smaller one than this."""
+    """The field's value is an integer of at least this ``value``."""
 
     value: int
 
@@ -20,7 +20,7 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class OnlyIf:
-    """Another value than the default needs a property of its owner to be true, or false; else there is a way out."""
+    """A value other than the default needs a property of its owner to be as ``expected``; errors name the way out."""
 
     condition: str
     expected: bool

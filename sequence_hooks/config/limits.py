@@ -22,11 +22,11 @@ _MAX_NAMES = 100
 LimitName = Literal[
     "max_child_depth", "max_children", "max_tree_sequences", "max_tree_tokens", "max_model_len", "wait_for"
 ]
-"""The limits that a tree may meet: those of `Limits`, the model's length, and ``wait_for``, which may name no child
-but those that are unjoined."""
+"""The limits that a tree may meet: those of `Limits`, the model's length, and ``wait_for``, which may name unjoined
+children only."""
 
 RefusedBy = Literal[LimitName, "malformed", "failed"]
-"""What a promise of a tree is refused by: a limit, its own text, or its hook, which has failed."""
+"""Why a promise of a tree is refused: a limit forbids it, its text is malformed, or its hook has failed."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects misspellings of our names.
 
-A request's arguments may have names that are not ours, so a misspelled one would be ignored silently (`near_name`). Of
+A request's arguments may have names that are not ours, so a misspelled one would be ignored silently (`near_name`). In
 a configuration any other name is an error, which says what may have been meant (`unknown_names`).
 """
 

@@ -76,7 +76,7 @@ def missing_field(special_kwargs: Any) -> tuple[str, str] | None:
 
 
 def one_token_tags(special_kwargs: Any) -> list[str]:
-    """The tags of the configured protocol that have to be one token each, but for those that a user has replaced."""
+    """The tags of the configured protocol that have to be one token each, except those that a user has replaced."""
     if special_kwargs.protocol is None or special_kwargs.trigger_by == "text":
         return []
     notation = notation_of(special_kwargs.protocol)
@@ -85,7 +85,7 @@ def one_token_tags(special_kwargs: Any) -> list[str]:
 
 
 def with_protocol(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields ``given``, and those of the protocol that they name, if any, which are not given."""
+    """The fields ``given``, completed by the fields of the protocol that they name, if any."""
     protocol = given.get("protocol")
     if protocol is None:
         return dict(given)

@@ -10,13 +10,13 @@ import msgspec
 from sequence_hooks.text.messages import abbreviated, abbreviated_error
 
 HANDLER = "sequence_hooks.protocols.skeleton.handler"
-"""What expands outlines."""
+"""The factory of the handler that expands outlines."""
 
 TRIGGER = "###"
 """The mark that ends an outline."""
 
 BEGINNING = "1. "
-"""What an outline begins with. An answer that begins otherwise is none."""
+"""The beginning of every outline. An answer that begins otherwise is not an outline."""
 
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
@@ -43,7 +43,7 @@ _EXAMPLES = (
 
 
 class OutlinePrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands before a question, and after it."""
+    """The text that is put before a question, and after it."""
 
     examples: tuple[Example, ...] = _EXAMPLES
     """They are shown with `outline` after each question."""
@@ -52,7 +52,7 @@ class OutlinePrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Follows a question that may be answered without an outline. ``{points}`` becomes "10 points", say."""
 
     always: Text = "Give only the outline of your answer, of at most {points}."
-    """Follows one that may not."""
+    """Follows a question that must be answered with an outline."""
 
     conclusion: Text = "After ### write a conclusion of one or two sentences."
     """Follows in addition where a conclusion is to follow the points."""
@@ -70,12 +70,12 @@ class OutlinePrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def outline_prompt(path: str | None) -> OutlinePrompt:
-    """That of a JSON file, which has some of the fields of `OutlinePrompt`; without a path, our own.
+    """The prompt of a JSON file, which has some of the fields of `OutlinePrompt`; without a path, the built-in one.
 
-    A server that runs has what it has read first.
+    A running server keeps what it has read first.
 
     Raises:
-        ValueError: the file cannot be read, or has something else.
+        ValueError: the file cannot be read, or has other contents.
     """
     if path is None:
         return OutlinePrompt()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hooks do not work with: the words, for whoever finds it out.
+"""The messages for everything that hooks do not work with.
 
-An engine does when it starts, ``python -m sequence_hooks check`` before, and docs/models.md for all architectures.
+An engine raises them when it starts, ``python -m sequence_hooks check`` reports them before that, and docs/models.md
+says for all architectures what is refused.
 """
 
 GENERATES = "use a model that generates"

@@ -33,7 +33,7 @@ _OUTLINES = OnlyIf("has_outlines", True, "leave it out, or set protocol='skeleto
 class _WithProtocol(type):
     """Lets a protocol's fields stand for those that are not given, before a subclass's generated ``__init__`` runs.
 
-    A name that is no field is refused with what may have been meant.
+    A name that is not a field is refused; the error says what may have been meant.
     """
 
     def __call__(cls, *args: Any, **given: Any) -> Any:
@@ -63,12 +63,12 @@ class SpecialKwargs(TreeLimits, metaclass=_WithProtocol):
 
     trigger_by: TriggerBy = "token"
     """How hooks given by text are recognized. "token": each text is one token. "text": each fires at the token with
-    which the sampled text contains it, however it is cut into tokens; what was merged is no part of it."""
+    which the sampled text contains it, however it is cut into tokens; merged text does not count."""
 
     block_on: BlockOn = "promise"
     """"promise": a parent is BLOCKED as soon as it spawns (a subroutine call). "sync": it keeps decoding beside its
-    children, and is BLOCKED at the sync token. "never": children are detached. Nobody waits for their results but the
-    end of the request, and in its output, though not in its context, they replace the promise."""
+    children, and is BLOCKED at the sync token. "never": children are detached. Only the end of the request waits for
+    their results; in its output, though not in its context, they replace the promise."""
 
     children_per_promise: Annotated[int, AtLeast(1)] = 1
     """The number of children that one promise spawns, each with its own seed."""
@@ -109,11 +109,12 @@ class SpecialKwargs(TreeLimits, metaclass=_WithProtocol):
     blocked_kv_policy: BlockedKVPolicy = "auto"
     """What happens to a BLOCKED parent's KV when a running sequence needs room: "preserve" keeps it as long as any
     sequence can run, "swap" copies it to swap space (without swap space it is discarded), "discard" frees it and
-    recomputes it later, "auto" chooses whichever wastes the least time."""
+    recomputes it later, "auto" chooses the means that wastes the least time."""
 
     join_when: Annotated[int | None, AtLeast(1), _WAITS] = None
-    """How many of the children that it waits for have to finish with a result, before a parent goes on. It then gets so
-    many results, the first in spawn order, and the rest is cancelled. None waits for all, as does a larger number."""
+    """How many of the children that a parent waits for have to finish with a result before it resumes. It then gets
+    that many results, the first in spawn order; the remaining children are cancelled. None waits for all, as does a
+    larger number."""
 
     unjoined_at_end: Annotated[UnjoinedAtEnd, _WAITS] = "join"
     """What happens to a sequence's unjoined children when it ends. "join": it waits for them, and their results are
@@ -134,7 +135,7 @@ class SpecialKwargs(TreeLimits, metaclass=_WithProtocol):
     """Whether only requests that ask for hooks have them, by ``hooks=1`` in their ``extra_args``."""
 
     live_page: bool = False
-    """Whether the server has a page at ``/live`` that shows running trees, and the routes that it reads. Whoever has
+    """Whether the server has a page at ``/live`` that shows running trees, and the routes that it reads. Everyone with
     the API key sees the texts of all requests there."""
 
     outline_prompt: Annotated[str | None, _OUTLINES] = None

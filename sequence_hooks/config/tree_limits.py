@@ -19,7 +19,7 @@ class TreeLimits:
 
     max_running_children: Annotated[int | None, AtLeast(1)] = None
     """The maximum number of children, at all depths of one tree, that are admitted at once. The others wait in spawn
-    order, while the request's own sequence goes on. BLOCKED children do not count. None sets no limit."""
+    order, while the request's own sequence continues. BLOCKED children do not count. None sets no limit."""
 
     max_tree_tokens: Annotated[int | None, AtLeast(1)] = None
     """Tokens that the sequences of a tree may sample in total (with n > 1 each sample has its own tree). Once they are

@@ -29,7 +29,7 @@ class Cell(NamedTuple):
 
     token_id: int
     position: int
-    """Where it is in its owner's output, or in what was inserted."""
+    """Its index in its owner's output, or among the tokens that were inserted together."""
 
     prefix_of: str | None = None
     """The child whose prefix inserted tokens are."""
@@ -66,7 +66,7 @@ class Assembler:
         return Assembly(tuple(_spans(cells)), self._error)
 
     def _by_position(self, branch: Branch[N]) -> list[list[Cell]]:
-        """For each token of a sequence's output, what stands for it."""
+        """For each token of a sequence's output, the cells that take its place."""
         token_ids = branch.sequence.output_token_ids
         found = [[Cell(branch.request_id, token_id, index)] for index, token_id in enumerate(token_ids)]
         self._expand_merged(branch, found)

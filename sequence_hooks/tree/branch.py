@@ -35,7 +35,7 @@ class Branch(Generic[S]):
     ) -> None:
         self.sequence = sequence
         self.tree = tree
-        """That of its root."""
+        """The tree that it belongs to."""
 
         self.parent = parent
         self.spec = spec
@@ -51,10 +51,10 @@ class Branch(Generic[S]):
         """In spawn order."""
 
         self.detached: list[Branch[S]] = []
-        """Those of its children that are detached."""
+        """Its detached children."""
 
         self._num_counted = 0
-        """How many of its own tokens were counted."""
+        """How many of the tokens that it sampled are in its tree's count."""
 
         self.spawn_time = time.time()
         self.finished_time: float | None = None
@@ -71,8 +71,8 @@ class Branch(Generic[S]):
         """The children whose results it may still get, in spawn order: neither joined nor cancelled."""
 
         self.is_cancelled = False
-        """Whether its parent has gone on without it. Unless it had finished by then, it has ended so, as has all that
-        was unfinished below it."""
+        """Whether its parent has continued without it. Unless it had finished by then, it ended as cancelled, with all
+        of its unfinished descendants."""
 
         self.wait: Wait = ALL
         """Which of its children it waits for, if it is BLOCKED."""
@@ -91,7 +91,7 @@ class Branch(Generic[S]):
         """Whether the last thing that happened before it finished was a join, not a token of its own."""
 
         self.paused_for_caller = False
-        """Whether it stays BLOCKED until a caller resumes it, whatever its children do."""
+        """Whether it stays BLOCKED until a caller resumes it, even if its children have finished."""
 
         self.resumed_with: tuple[int, ...] = ()
         """The token ids that the caller gave, to be appended after the children's results."""
@@ -100,7 +100,7 @@ class Branch(Generic[S]):
         """Which of its KV was injected; None if all of it is computed from its own context."""
 
         self.positions: Positions = PLAIN
-        """Those of its context, whatever KV it has."""
+        """The positions of its context, regardless of which KV it has."""
 
         self._releasable: list[Branch[S]] = []
         """The children that were joined or cancelled, and whose contexts are not released yet."""
@@ -143,7 +143,7 @@ class Branch(Generic[S]):
 
     @property
     def awaited(self) -> list["Branch[S]"]:
-        """The children that a BLOCKED branch waits for, and some or all of whose results it gets, in spawn order."""
+        """The children that a BLOCKED branch waits for, in spawn order. It gets the results of some or all of them."""
         named = self.wait.numbers
         return [child for child in self._unjoined if named is None or child.number in named]
 
@@ -170,7 +170,7 @@ class Branch(Generic[S]):
 
     @property
     def must_wait_at_end(self) -> bool:
-        """Whether it would be BLOCKED if it ended now, or still is at its end."""
+        """Whether it would be BLOCKED if it ended now; once it has ended, whether it still is."""
         return bool(self._unjoined or self.num_awaited or (self.outcome is None and self.detached))
 
     @property
@@ -266,14 +266,14 @@ class Branch(Generic[S]):
             self._unjoined[child] = None
 
     def settle(self, children: Iterable["Branch[S]"]) -> None:
-        """Record that it got the results of these of its ``children``, or does without them."""
+        """Record that it got the results of these ``children``, or continues without them."""
         for child in children:
             del self._unjoined[child]
             self._releasable.append(child)
 
     def cancel(self) -> None:
-        """Record that its parent, or that of a branch that it descends from, goes on without its result."""
-        # What a caller was told of it before lacks this.
+        """Record that its parent, or the parent of one of its ancestors, continues without its result."""
+        # An output made before does not say that it was cancelled.
         self.is_cancelled, self._output = True, None
         if self.parent is not None and self.is_unjoined:
             self.parent.settle([self])
@@ -288,7 +288,7 @@ class Branch(Generic[S]):
 
     @property
     def child_positions(self) -> ChildPositions:
-        """Where its tokens stand."""
+        """The positions of its tokens, for the join of its parent."""
         return ChildPositions(len(self.sequence.prompt_token_ids), self.positions, self.replaced)
 
     def place(self, positions: Positions) -> None:
@@ -296,7 +296,7 @@ class Branch(Generic[S]):
         self.positions = positions
 
     def replace_last(self, num_tokens: int, position: int) -> None:
-        """Record that of its first ``position`` output tokens, the last ones in its context were cut from it."""
+        """Record that of its first ``position`` output tokens, the last ``num_tokens`` of its context were cut."""
         segments = with_replaced(_fill_with_sampled(self.merged, position), num_tokens)
         self.merged = [each for each in segments if each.is_replaced or each.origin != "sampled"]
         self.num_replaced += num_tokens
@@ -310,7 +310,7 @@ class Branch(Generic[S]):
         self.injected = None
 
     def take_releasable(self) -> list["Branch[S]"]:
-        """Return each descendant once whose context is no longer needed: its parent has got its result, or goes on
+        """Return, once, each descendant whose context is no longer needed: its parent has got its result, continues
         without it, or has finished; or it is detached and has finished."""
         left = self._take_children()
         taken: list[Branch[S]] = []
@@ -324,7 +324,7 @@ class Branch(Generic[S]):
         return taken
 
     def _take_children(self) -> list["Branch[S]"]:
-        """Return each child once that was joined or cancelled, and the detached ones that have finished."""
+        """Return, once, each child that was joined or cancelled, and each detached child that has finished."""
         ended = [child for child in self._detached_unreleased if child.phase == "finished"]
         taken, self._releasable = [*self._releasable, *ended], []
         self._detached_unreleased = [child for child in self._detached_unreleased if child.phase != "finished"]

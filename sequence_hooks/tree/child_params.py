@@ -38,8 +38,8 @@ def replaced(params: Any, given: Mapping[str, Any], derived: Collection[str], mi
     """All fields of ``params``, with the ``given`` ones; others are adjusted where both together would be refused.
 
     Args:
-        derived: The fields that follow from the others, or that every child has alike; they are left out.
-        min_temperature: The engine raises lower ones to it, with a warning for each child if it is left to that.
+        derived: The fields that follow from the others, or that are the same for every child; they are left out.
+        min_temperature: Lower temperatures are raised to this. The engine would do the same, but warn for each child.
     """
     names = [name for name in params.__struct_fields__ if not name.startswith("_") and name not in derived]
     fields = {name: getattr(params, name) for name in names} | dict(given)

@@ -10,7 +10,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """How a child is spawned. Its prompt is the first ``num_shared`` tokens of its parent's context, then the prefix.
 
     Plain values only, so that it can be written to a file or sent to another process. Only
-    ``sequence_hooks.tree.rules.decide`` makes it, and whoever needs it gets it whole.
+    ``sequence_hooks.tree.rules.decide`` makes it, and it is always passed on as a whole.
     """
 
     request_id: str
@@ -33,7 +33,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """Whether its parent neither waits for it nor sees it."""
 
     label: str = ""
-    """What it is about, for whoever is told of it."""
+    """What the child is about, in words for callers and pictures."""
 
     @property
     def num_prompt_tokens(self) -> int:

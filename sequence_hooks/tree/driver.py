@@ -12,10 +12,10 @@ where they meet, and the whole story for a parent that samples a promise and a s
     before the next step   5. join_ready       the rules say what to append, the engine appends it, and gives it KV
                            6.                  the engine queues the parent again, or finishes it if it had ended
 
-An engine calls ``sampled`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended; a
-sequence also ends, with ``length``, with a token after which `sequence_hooks.tree.rules.has_room` says that it may not
-have another. Before the next step, the other sequences of a tree that has used up its tokens are BLOCKED wherever they
-are, and end at a join. Read `sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
+An engine calls ``sampled`` before or after it appends a token, and ``apply`` or ``end`` once the token is appended. A
+sequence also ends, with ``length``, at a token after which `sequence_hooks.tree.rules.has_room` allows no other one.
+When a tree has used up its tokens, its other sequences are BLOCKED before the next step, regardless of their queues,
+and end at a join. Read `sequence_hooks.tree.rules` first, and `sequence_hooks.tree.port` after this.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +65,7 @@ class ForkJoinDriver(Generic[E]):
     Args:
         vocab_size: Token ids must be below it; None if it is unknown.
         observers: Are told of each event of a tree, in this order.
-        num_recent: How many trees to remember that have ended.
+        num_recent: How many ended trees to remember.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ForkJoinDriver(Generic[E]):
         """How a sequence waits for its children at its end."""
 
         self._cancelling: set[Branch[E]] = set()
-        """The sequences that the engine is told to abort because their parents go on without them."""
+        """The sequences that the engine is told to abort because their parents continue without them."""
 
     def max_tokens_without_tree(self, params: Any) -> int | None:
         """The most tokens that a request with these sampling parameters may sample before it has a tree."""
@@ -102,8 +102,8 @@ class ForkJoinDriver(Generic[E]):
         return self.trees.add_root(sequence, limits)
 
     def sampled(self, branch: Branch[E] | None, token: Sampled, add_root: Callable[[], Branch[E]]) -> Decision | None:
-        """1. What a token does that a sequence has sampled; None if it is an ordinary one. If it is a hook's and cannot
-        do what it asks for, that is logged.
+        """1. What a sampled token does; None if it is an ordinary one. A hook token that cannot do what its handler
+        asks for is an ordinary one, too, and is logged.
 
         Args:
             branch: None for a request that has no tree. Its first hook token begins one, as does the last token that
@@ -153,7 +153,7 @@ class ForkJoinDriver(Generic[E]):
             self._tell_refusal(branch, "failed")
             return False
         if branch.phase != "live":
-            # Code of a user's in the children's parameters has aborted it.
+            # User-defined code in the children's parameters has aborted it.
             return False
         planned = zip(decision.children, made, strict=True)
         children = [self.trees.spawn(branch, spec, decision.handler, sequence) for (spec, _), sequence in planned]
@@ -183,7 +183,7 @@ class ForkJoinDriver(Generic[E]):
     def join_ready(self) -> None:
         """5., 6. Join every BLOCKED branch that has nothing left to wait for, until none is left.
 
-        Joining one may finish it, so that its parent is ready, too.
+        Joining one may finish it, so that its parent becomes ready, too.
         """
         while self.trees.has_unsettled:
             self._end_used_up()
@@ -206,7 +206,7 @@ class ForkJoinDriver(Generic[E]):
         return sorted(below, key=lambda each: -each.depth)
 
     def abort(self, branch: Branch[E]) -> None:
-        """Record that the engine has aborted a sequence, and have it abort what is unfinished below."""
+        """Record that the engine has aborted a sequence, and have it abort the unfinished descendants."""
         if branch in self._cancelling:
             self.trees.cancel(branch)
             return
@@ -220,7 +220,7 @@ class ForkJoinDriver(Generic[E]):
         return self._sequences.max_len(branch.sequence) - branch.num_context - branch.positions.lead
 
     def resume(self, request_id: str, token_ids: Sequence[int] | None) -> None:
-        """Let a branch that waits for its caller go on, with these tokens after its children's results.
+        """Resume a branch that waits for its caller, with these tokens after its children's results.
 
         Raises:
             ValueError: no such branch waits, an id lies outside the vocabulary, or there are too many.
@@ -229,12 +229,12 @@ class ForkJoinDriver(Generic[E]):
         self.trees.resume(branch, checked_ids(token_ids, self.room_to_resume(branch), self._vocab_size))
 
     def _tell_refusal(self, branch: Branch[E], reason: RefusedBy) -> None:
-        # Code of a user's may have aborted it, and then nobody is told of it any more.
+        # A user's handler may have aborted it; aborted branches send no events.
         if branch.phase == "live":
             self.trees.limit(branch, reason)
 
     def _end_used_up(self) -> None:
-        """Let all sequences of trees that may sample no more wait for their children alone, and end at that join."""
+        """Let all sequences of trees that may sample no more wait only for their children, and end at that join."""
         for branch in self.unfinished_below(self.trees.take_used_up()):
             if self.trees.stop_waiting(branch, self._at_end):
                 self._scheduler.block_sequence(branch)
@@ -262,11 +262,11 @@ class ForkJoinDriver(Generic[E]):
         elif self.trees.end(branch, wait=self._at_end):
             self._finish(branch)
         else:
-            # It ends with a join by name or the model's length, and other children are not done.
+            # It ends at a join by name, or at the model's length, and other children have not finished.
             self._scheduler.block_sequence(branch)
 
     def _cancel(self, children: Sequence[Branch[E]]) -> None:
-        """Let the parent of ``children`` go on without them: what is unfinished of them, and below, is aborted."""
+        """Let the parent of ``children`` continue without them: unfinished ones are aborted, with their descendants."""
         unfinished = self.unfinished_below(children)
         self._cancelling.update(unfinished)
         if unfinished:
@@ -281,9 +281,10 @@ class ForkJoinDriver(Generic[E]):
         return wait if wait.join_when is not None else structs.replace(wait, join_when=self._special_kwargs.join_when)
 
     def _positions(self, branch: Branch[E], children: Sequence[Branch[E]], merge: Merge) -> Positions:
-        """Those of a BLOCKED branch after a join of ``children``, whatever KV all of these have. An end changes none.
+        """The positions of a BLOCKED branch after a join of ``children``, regardless of their KV. A join that ends it
+        changes none.
 
-        What comes in the place of something is text: its children have seen what is not there any more.
+        A replacement gets the positions of text, because the children may have attended to the replaced tokens.
         """
         kept = branch.positions.until(merge.num_kept)
         ends = branch.outcome is not None or merge.outcome == "stopped"
@@ -294,7 +295,7 @@ class ForkJoinDriver(Generic[E]):
         return overlapping(kept, merge.num_kept, merge.spans, placed)
 
     def _cut_kv(self, branch: Branch[E], merge: Merge) -> int:
-        """Give up the KV of what a join replaces; return how many tokens of the context still have theirs.
+        """Give up the KV of the tokens that a join replaces; return how many tokens of the context still have KV.
 
         Injected KV is kept as a whole or not at all: recomputed after a part of it, tokens would be misplaced. The next
         token is sampled from the last one of the context, which is computed for it.
@@ -313,7 +314,7 @@ class ForkJoinDriver(Generic[E]):
     def _inject(self, branch: Branch[E], children: Sequence[Branch[E]], merge: Merge) -> InjectedKV | None:
         """Give a BLOCKED branch the KV of ``children``, if it has its own, and there are slots.
 
-        What comes in the place of something is prefilled: they may have seen what is not there any more.
+        A replacement is always prefilled, because the children may have attended to the replaced tokens.
         """
         num_computed = branch.sequence.num_computed_tokens
         if not self._special_kwargs.injects_kv or not num_computed or merge.num_replaced:

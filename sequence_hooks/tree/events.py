@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to trees, as values: every transition of a tree is one event, of which its observers are told.
+"""What happens to trees, as values: every transition of a tree is one event, and its observers are told of each.
 
 The same values stand in a recording, and travel from the core of a V1 engine to its front ends, which replay them.
 """
@@ -66,17 +66,17 @@ class Aborted(_Event, frozen=True):
 
 
 class Cancelled(_Event, frozen=True):
-    """The parent of a sequence, or that of one that it descends from, goes on without it.
+    """The parent of a sequence, or of one of its ancestors, continues without it.
 
-    It has ended so, if it had not finished before.
+    Unless the sequence had already finished, it ends as cancelled.
     """
 
     request_id: str
 
 
 class Limited(_Event, frozen=True):
-    """A promise of a sequence was refused, by a limit or otherwise; or, if it is ``max_tree_tokens``, that limit ends
-    all sequences of the tree."""
+    """A promise of a sequence was refused, by a limit or for another reason. Only ``max_tree_tokens`` refuses none: it
+    ends all sequences of the tree."""
 
     request_id: str
     """The sequence that has sampled the token."""
@@ -89,7 +89,7 @@ class Joined(_Event, frozen=True):
 
     request_id: str
     children: tuple[str, ...]
-    """Those whose results it got; none if it only waited for detached ones."""
+    """The children whose results it got; none if it only waited for detached ones."""
 
     spans: tuple[Span, ...]
     """The tokens that were appended to it."""
@@ -100,11 +100,11 @@ class Joined(_Event, frozen=True):
     """Merged tokens that came with their KV."""
 
     ends_as: Outcome | None
-    """How it ends with it; None if it goes on."""
+    """How the sequence ends with this join; None if it continues."""
 
     error: str | None
     num_replaced: int = 0
-    """Tokens that were cut from the end of its context before that."""
+    """Tokens that were cut from the end of its context before any were appended."""
 
     @property
     def num_merged(self) -> int:
@@ -117,7 +117,7 @@ class Assembled(_Event, frozen=True):
 
     request_id: str
     children: tuple[str, ...]
-    """The detached ones."""
+    """The detached children."""
 
     spans: tuple[Span, ...]
     """Its output. Each names as its ``child`` the sequence whose own output has the tokens: the request itself, or one
@@ -131,4 +131,4 @@ class TreeObserver(Protocol):
     """Is told of each event as it happens. It changes no tree."""
 
     def note(self, branch: Branch[Any], event: TreeEvent) -> None:
-        """Take note of an ``event`` that has just happened to ``branch``; if it was spawned, this is the child."""
+        """Take note of an ``event`` that has just happened to ``branch``, which for `Spawned` is the child."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Injection: which tokens of a join get their KV from a child, at what positions, and which are prefilled.
 
-A child that saw everything before its result has computed exactly the KV that its parent needs, but for the positions.
+A child that saw everything before its result has computed exactly the KV that its parent needs, except the positions.
 What is left to prefill is *glue*: the parent's last sampled token, inserted tokens, tokens that no child has computed,
 and the very last token, from which the next one is sampled. Two children, one started after each promise P, are joined
 at the sync token S with ``|`` between their results; ``~`` is what the parent samples next:
@@ -104,7 +104,7 @@ def plan_injection(
 
     Args:
         sources: The KV of the children, by request id.
-        positions: Those of the parent's context after the join, to which keys are rotated.
+        positions: The positions of the parent's context after the join, to which keys are rotated.
     """
     first, end = parent.num_tokens, parent.num_tokens + num_tokens(spans)
     copies: list[KVCopy] = []

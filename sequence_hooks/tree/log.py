@@ -40,7 +40,7 @@ class OncePerRequest:
 
 
 class HookLog:
-    """Logs refused hook tokens, faults of handlers, and joins that lack something. Ids are clients', and are escaped.
+    """Logs refused hook tokens, faults of handlers, and incomplete joins. Ids come from clients, so they are escaped.
 
     Args:
         logger: The engine's.
@@ -78,7 +78,7 @@ class HookLog:
             )
 
     def failed(self, request_id: str, token_id: int, error: BaseException) -> None:
-        """The hook of a token has failed; its traceback is logged the first time that it does."""
+        """The hook of a token has failed; its traceback is logged for its first failure only."""
         if self._logged_requests.is_first(request_id):
             info = None if token_id in self._failed_tokens else error
             self._failed_tokens.add(token_id)

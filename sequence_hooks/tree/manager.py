@@ -48,7 +48,7 @@ class DependencyManager(Generic[S]):
     Args:
         observers: Are told of each event, in this order.
         clock: A monotonic clock, in seconds.
-        num_recent: How many trees to remember that have ended.
+        num_recent: How many ended trees to remember.
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class DependencyManager(Generic[S]):
         """Let a sequence of a tree that has used up its tokens wait for nothing but its children.
 
         Args:
-            wait: How a sequence waits for all of its children at its end. If it is BLOCKED, its own number of results
-                holds; and if children are cancelled at an end, so do the names of those that it waits for.
+            wait: How a sequence waits for all of its children at its end. A sequence that is BLOCKED already keeps the
+                ``join_when`` of its wait; and if children are cancelled at an end, also the children that it has named.
 
         Returns:
             Whether it was live, and is BLOCKED now.
@@ -150,7 +150,8 @@ class DependencyManager(Generic[S]):
             Whether it has finished. If not, it is BLOCKED until its children have finished.
         """
         self._require(branch, "live", "end")
-        # A tree is told at once, after all of its tokens, so an end with detached children takes a step of its own.
+        # Callers are told of a tree as a whole, after all of its tokens, so an end with detached children takes a
+        # separate step.
         has_detached = branch.outcome is None and branch.detached
         branch.finished_time = time.time()
         branch.outcome = branch.outcome or branch.sequence.outcome
@@ -166,14 +167,14 @@ class DependencyManager(Generic[S]):
         return True
 
     def abort(self, branch: Branch[S]) -> None:
-        """Record that a sequence was aborted, in whatever phase it was."""
+        """Record that a sequence was aborted, in any phase."""
         self._finish_as(branch, "failed")
         self._tell(branch, Aborted(branch.request_id))
 
     def cancel(self, branch: Branch[S]) -> None:
-        """Record that the parent of a child, or of one that it descends from, goes on without it.
+        """Record that the parent of a child, or of one of its ancestors, continues without it.
 
-        It has ended so, unless it had finished before.
+        Unless the child had already finished, it ends as cancelled.
         """
         if branch.parent is None or branch.is_cancelled:
             raise IllegalStep(f"{branch.request_id} is no child that can be cancelled")
@@ -191,7 +192,7 @@ class DependencyManager(Generic[S]):
         One that only waited for detached children before it finishes is joined with nothing, and has no `Join`.
 
         Args:
-            children: Those whose results it got.
+            children: The children whose results it got.
             merge: What `sequence_hooks.tree.rules.join` returned.
             num_prefill: Tokens to compute before the next one can be sampled; 0 if it ends with the join.
             num_injected: How many of the merged tokens came with their KV.
@@ -200,7 +201,7 @@ class DependencyManager(Generic[S]):
         branch.settle(children)
         # A child that ended in the same round may have queued it for another check.
         self._unsettled.pop(branch, None)
-        # A tree that has used up its tokens joins sequences which have not asked for it: with nothing, that is no join.
+        # A tree that has used up its tokens joins sequences that did not ask for it; an empty join of one is no join.
         is_empty = not merge.spans and not merge.num_replaced
         has_asked = branch.outcome is None and not (merge.outcome == "length" and is_empty)
         is_merged = has_asked or bool(children)
@@ -272,7 +273,7 @@ class DependencyManager(Generic[S]):
         return (branch for branch in self.branches if branch.paused_for_caller)
 
     def paused_branch(self, request_id: str) -> Branch[S]:
-        """The branch with this id that waits for its caller; raises a `ValueError` that names those that do."""
+        """The branch with this id that waits for its caller; raises a `ValueError` that names the branches that do."""
         return find_waiting(request_id, {branch.request_id: branch for branch in self.awaiting_resume()})
 
     def check_integrity(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver of fork and join asks of an engine, whose methods carry out what is decided already.
+"""What the driver of fork and join asks of an engine: methods that carry out what has already been decided.
 
 There are two protocols, because engines have two owners: the content of a sequence is changed where tokens and texts
 are known, and queues and blocks where sequences are scheduled. `sequence_hooks.tree.driver` says when each is called;
-the numbers are the steps of its story. What only one engine does about an event, it does as a
+the numbers are the steps of its story. Where only one engine has to react to an event, it does so as a
 `sequence_hooks.tree.events.TreeObserver`.
 """
 
@@ -61,31 +61,31 @@ class SchedulerPort(Protocol[E]):
     def block_sequence(self, branch: Branch[E]) -> None:
         """3., 4. Take a sequence out of all queues, if it is in one. It keeps its KV unless others need the room.
 
-        It has just sampled a token; or, if `Tree.has_used_up`, it may have any status. What a step in flight samples
-        for it is dropped.
+        It has just sampled a token; or, if `Tree.has_used_up`, it may have any status. Tokens that a step in flight
+        samples for it are dropped.
 
-        If `Branch.outcome` is set, it only waits to finish, and nothing of its children's KV is needed any longer.
+        If `Branch.outcome` is set, it only waits to finish, and its children's KV is no longer needed.
         """
 
     def kv_source(self, child: Branch[E]) -> Source:
-        """5. What can still be copied of the KV of a child that has finished."""
+        """5. The KV of a finished child, as far as it can still be copied."""
 
     def cut_kv(self, branch: Branch[E], num_kept: int) -> int:
         """5. Give up the KV of a BLOCKED sequence but for the first ``num_kept`` tokens of its context, before the rest
-        is cut from it; return of how many tokens it is kept.
+        is cut from it; return how many tokens keep their KV.
 
-        Fewer may be, but not a part of `sequence_hooks.tree.injection_plan.InjectedKV.num_indivisible`. No block that
-        others share, or that the prefix cache has, is written to from now on.
+        They may be fewer, but not a part of `sequence_hooks.tree.injection_plan.InjectedKV.num_indivisible`. No block
+        that others share, or that the prefix cache has, is written to from now on.
         """
 
     def allocate_injected(self, branch: Branch[E]) -> bool:
         """5. Allocate slots for the whole context of a BLOCKED sequence, which has its KV; False if there are none."""
 
     def enqueue_joined(self, branch: Branch[E]) -> None:
-        """6. Queue a sequence that goes on. It computes what is new of its context.
+        """6. Queue a sequence that resumes. It computes the new part of its context.
 
         If `Branch.injected` has copies, they are made first, and the KV of its children is kept until then; otherwise
-        nothing of theirs is needed any longer.
+        that KV is no longer needed.
         """
 
     def finish_joined(self, branch: Branch[E]) -> None:
@@ -95,7 +95,7 @@ class SchedulerPort(Protocol[E]):
         """Abort unfinished sequences; children come before their parents. Each is noted with the driver's ``abort``."""
 
     def cancel_sequences(self, branches: Sequence[Branch[E]]) -> None:
-        """5. Abort unfinished sequences, as above, because a parent goes on without them.
+        """5. Abort unfinished sequences, as above, because a parent continues without them.
 
-        What they have sampled is processed first, so one may turn out to have ended by itself.
+        Tokens that they have sampled are processed first, so a sequence may turn out to have ended by itself.
         """

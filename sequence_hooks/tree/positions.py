@@ -47,7 +47,7 @@ class Positions:
             self._offsets.append(position - index)
 
     def until(self, num_tokens: int) -> "Positions":
-        """Those of a context of which only the first tokens are left, and which goes on after them."""
+        """The positions of a context that is cut to its first ``num_tokens``, and continues after them."""
         if num_tokens > self.last_change:
             return self
         number = bisect_right(self._starts, num_tokens - 1)
@@ -75,7 +75,7 @@ class Positions:
 
     @property
     def lead(self) -> int:
-        """How much further than its index the position of the next token is; 0 if it is not."""
+        """By how much the position of the next token exceeds its index; 0 if it does not."""
         return max(0, self._offsets[-1])
 
     @property
@@ -85,7 +85,7 @@ class Positions:
 
 
 PLAIN = Positions()
-"""Those of a context without overlapping results. Never changed: positions are put into copies."""
+"""The positions of a context without overlapping results. Never changed: positions are put into copies."""
 
 
 @dataclass(frozen=True)
@@ -100,21 +100,21 @@ class ChildPositions:
     """The tokens of its output that are not in its context."""
 
     def index_of(self, position: int) -> int:
-        """The index in its context of an output token that is there; negative positions are of its prompt's end."""
+        """The index in its context of an output token that is still there; negative ones count back in its prompt."""
         return self.num_prompt + position - sum(len(gap) for gap in self.replaced if gap.start < position)
 
 
 def overlapping(
     before: Positions, num_tokens: int, spans: Sequence[Span], children: Mapping[str, ChildPositions]
 ) -> Positions:
-    """The positions of a context after a join, all of whose tokens up to the next one to be sampled have one then.
+    """The positions of a context after a join, up to the next token to be sampled.
 
-    A child's tokens keep the positions that they have in the child; other tokens follow the one before them. If what
-    comes last is inserted, it follows the furthest token of all, and so does what is sampled next.
+    A child's tokens keep the positions that they have in the child; other tokens follow the one before them. Text that
+    a join inserts last follows the furthest token of all, and so does the token that is sampled next.
 
     Args:
-        before: Those of the context before the join, which has ``num_tokens`` tokens.
-        children: Of the children whose tokens keep their positions, by request id.
+        before: The positions of the context before the join, which has ``num_tokens`` tokens.
+        children: The contexts of the children whose tokens keep their positions, by request id.
     """
     after, index = before.copy(), num_tokens
     position = furthest = before.of(num_tokens) - 1

@@ -27,7 +27,7 @@ NO_REPLACEMENT = Replacement()
 
 
 def with_replaced(segments: Sequence[Segment], num_tokens: int) -> list[Segment]:
-    """``segments``, of which the last ``num_tokens`` tokens that are in the context are replaced."""
+    """``segments``, in which the last ``num_tokens`` tokens of the context are marked as replaced."""
     found: list[Segment] = []
     for segment in reversed(segments):
         num_cut = 0 if segment.is_replaced else min(num_tokens, segment.end - segment.start)

@@ -59,7 +59,7 @@ def encode_within(text: str, tokenizer: Any, room: int) -> list[int]:
 
 
 async def encode_in_thread(text: str, tokenizer: Any, room: int) -> list[int]:
-    """`encode_within` in a thread, so that the event loop goes on."""
+    """`encode_within` in a thread, so that the event loop is not blocked."""
     encode = partial(_encode_with_copy, text, tokenizer, room)
     return await asyncio.get_running_loop().run_in_executor(_encoder, encode)
 
@@ -99,7 +99,7 @@ def checked_ids(given: Any, room: int, vocab_size: int | None) -> tuple[int, ...
 
 
 async def ids_of(given: Given, room: ResumeRoom, tokenizer_of: Callable[[Any], Awaitable[Any]]) -> tuple[int, ...]:
-    """`checked_ids` of whatever is ``given``. A text is encoded in a thread, so the event loop is not blocked.
+    """`checked_ids` of a text, of token ids, or of nothing. A text is encoded in a thread, as above.
 
     Args:
         tokenizer_of: Returns an adapter's own tokenizer, or the model's.
@@ -117,7 +117,7 @@ def _no_tokens(given: Any, error: Exception) -> ValueError:
 
 
 def find_waiting(request_id: str, waiting: Mapping[str, W]) -> W:
-    """What ``waiting``, by request id, has for a sequence; raises a `ValueError` that names those that wait."""
+    """The entry of ``waiting`` for a request id; raises a `ValueError` that names the sequences that wait."""
     if request_id not in waiting:
         raise ValueError(
             f"resume_sequence: request_id is {abbreviated(request_id)}, and no such sequence waits to be resumed; "

@@ -32,8 +32,8 @@ A parent that ends with unjoined children is BLOCKED at its end: it is joined wh
 finishes with the outcome it had. With ``unjoined_at_end="cancel"`` they are cancelled there. A child may spawn children
 of its own, up to ``max_child_depth``.
 
-A wait may name some of the children: their results alone are joined, and the others run on, to be joined later. With
-``join_when`` the first results are joined, and the rest is cancelled.
+A wait may name some of the children: only their results are joined, and the other children keep running, to be joined
+later. With ``join_when`` the first results are joined, and the remaining children are cancelled.
 
 `sequence_hooks.tree.manager` keeps the state between these steps. Each engine only has to make,
 queue and compute sequences, and to append what a join returns.
@@ -67,19 +67,19 @@ class Decision:
 
     token_id: int
     handler: TokenHandler
-    """It has asked for this, and will join the children."""
+    """The handler that asked for this, and will join the children."""
 
     children: tuple[tuple[ChildSpec, Any], ...]
     """In spawn order, each with its own `sequence_hooks.handlers.Spawn.sampling_params`, which the engine completes."""
 
     waits_for: Wait | None
-    """What the sequence waits for; None if it goes on. Without ``join_when`` the engine's holds."""
+    """What the sequence waits for; None if it continues. Without a ``join_when``, the configured one applies."""
 
     is_malformed: bool = False
     """Whether some of what the token completes spawns nothing, see `Actions.is_malformed`."""
 
     replacement: Replacement = NO_REPLACEMENT
-    """What its join does besides; nothing if it does not wait."""
+    """What its join does besides merging; nothing if it does not wait."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Merge:
     """Tokens in the context after the join, including the prompt."""
 
     outcome: Outcome | None
-    """How its sequence ends with it: "length" if no room is left for another token, in the model's length or in what
-    the tree may sample, "stopped" if it is to end at its join, and None if it goes on."""
+    """How its sequence ends with this join: "length" if the model's length or the tree's budget leaves no room for
+    another token, "stopped" if it is to end at its join, and None if it continues."""
 
     error: str | None
     """The first error of a join function."""
@@ -192,11 +192,12 @@ def decide(
 def has_room(branch: Branch[Any], num_context: int, max_len: int) -> bool:
     """Whether a sequence, whose sampled tokens have been counted, may have another token.
 
-    One whose context is cut again and again samples as many tokens as fit after its prompt, as it might never end.
+    A sequence whose context is cut again and again might never end, so it samples no more tokens than fit after its
+    prompt.
 
     Args:
-        num_context: Tokens of its context. A position may be further than they are many.
-        max_len: The most that there may be.
+        num_context: Tokens of its context. Its last position may exceed this number.
+        max_len: The most tokens that its context may have; positions are below it, too.
     """
     has_sampled_all = branch.num_replaced > 0 and len(branch.sequence.prompt_token_ids) + branch.num_sampled >= max_len
     is_full = num_context + branch.positions.lead >= max_len or has_sampled_all
@@ -216,8 +217,8 @@ def ready(branches: Iterable[Branch[S]]) -> Iterator[Branch[S]]:
 def joined(branch: Branch[S]) -> list[Branch[S]]:
     """The children whose results a parent that is ready gets, in spawn order.
 
-    With ``join_when`` these are so many of those that it has waited for: the first in spawn order that have a result,
-    and only if there are fewer, the first that have failed.
+    With ``join_when`` it gets the results of that many children: of the first in spawn order that have a result and,
+    only if there are too few of these, of the first that have failed.
     """
     awaited = branch.awaited
     if branch.wait.join_when is None:
@@ -228,7 +229,7 @@ def joined(branch: Branch[S]) -> list[Branch[S]]:
 
 
 def unneeded(branch: Branch[S]) -> list[Branch[S]]:
-    """The children that a BLOCKED branch does without, whatever else it waits for."""
+    """The children that a BLOCKED branch continues without, regardless of what else it waits for."""
     return branch.awaited if branch.phase == "blocked" and branch.wait.join_when == 0 else []
 
 
@@ -237,7 +238,8 @@ def join(
 ) -> Merge:
     """What to append to a parent that is ready: its children's results in spawn order, cut to the room left.
 
-    What its handler inserts comes first, and what a caller resumed it with last. What is replaced gives its room back.
+    Tokens that its handler inserts come first, and those that a caller resumed it with last. Replaced tokens give their
+    room back.
 
     Args:
         children: What `joined` returned.
@@ -269,11 +271,11 @@ def join(
 
 
 def within(merge: Merge, positions: Positions, max_len: int) -> Merge:
-    """The part of a join whose positions a model has: they may be further than its tokens are many.
+    """The part of a join whose positions the model has: a position may exceed the number of tokens.
 
     Args:
-        positions: Those of the context after the join.
-        max_len: The model has none from here on.
+        positions: The positions of the context after the join.
+        max_len: The model has only positions below it.
     """
     first = merge.num_context - merge.num_merged
     num_fitting = num_within(positions, first, merge.num_context, max_len)
@@ -291,14 +293,14 @@ def within(merge: Merge, positions: Positions, max_len: int) -> Merge:
 
 
 def keeps_kv(child: Branch[Any]) -> bool:
-    """Whether the parent of a child whose sequence has ended may still be given its KV; otherwise nobody needs it.
+    """Whether the parent of a child whose sequence has ended may still be given its KV; if not, no sequence needs it.
 
     An engine may free a sequence before its tree learns how it has ended, so the sequences are asked as well.
     """
     parent, spec = child.parent, child.spec
     if parent is None or spec is None or not child.sees_parent or spec.is_detached:
         return False
-    # One that ends at a join which replaces something has given up its KV from there on.
+    # A child that ends at a join that replaces something has given up its KV from there on.
     ends_replacing = child.finished_at_join and any(join.num_replaced for join in child.joins[-1:])
     has_result = child.sequence.outcome in ("stopped", "length") and not ends_replacing
     # Where a join replaces the end of its context, all that it merges is prefilled.
@@ -322,7 +324,7 @@ def is_awaited(child: Branch[Any]) -> bool:
 
 
 def needs_kv(child: Branch[Any]) -> bool:
-    """Whether what is kept of a finished child's KV may be injected at a join that is still to come."""
+    """Whether the KV that is kept of a finished child may be injected at a later join."""
     return child.parent is not None and child.is_unjoined and child.parent.outcome is None
 
 
@@ -335,7 +337,7 @@ def segments(spans: Sequence[Span], start: int) -> Iterator[Segment]:
 
 
 def _forbidding(actions: Actions, branch: Branch[Any]) -> LimitName | None:
-    """The first limit that the children would exceed, or what names no child; None if all may be done.
+    """The first limit that the children would exceed, or "wait_for" for a number without an unjoined child; else None.
 
     ``max_tree_tokens`` is no such limit: the token with which it is used up ends its sequence.
     """

@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol
 
 Outcome = Literal["stopped", "length", "failed", "cancelled"]
 """How a sequence ended. "stopped": by EOS, a stop token or a stop string. "length": by a length limit. "failed": it was
-aborted or could never fit. "cancelled": its parent, or that of a sequence that it descends from, has gone on without
-it; an engine's own sequences know this as an abort."""
+aborted or could never fit. "cancelled": its parent, or the parent of one of its ancestors, has continued without it;
+for the engine this is an abort."""
 
 
 class HookedSequence(Protocol):
@@ -26,7 +26,7 @@ class HookedSequence(Protocol):
 
     @property
     def output_token_ids(self) -> Sequence[int]:
-        """Sampled, merged and inserted tokens in order, those included that joins have cut from the context since."""
+        """Sampled, merged and inserted tokens in order, including those that joins have since cut from the context."""
 
     @property
     def num_computed_tokens(self) -> int:

@@ -21,13 +21,13 @@ class HookStats:
     """Children that were aborted or could never fit."""
 
     num_cancelled: int = 0
-    """Children, and those below them, that a parent has gone on without."""
+    """Children that a parent has continued without, and their descendants."""
 
     num_refused: Counter[RefusedBy] = field(default_factory=Counter)
-    """Promises that were refused, by what has refused them."""
+    """Promises that were refused, by limit or other reason."""
 
     num_limited: Counter[RefusedBy] = field(default_factory=Counter)
-    """Trees that have met a limit, or had a promise refused in another way, by the limit or the way."""
+    """Trees that have met a limit, or had a promise refused for another reason, by limit or reason."""
 
     num_merged: int = 0
     """Tokens that joins appended to parents, including inserted ones."""

@@ -8,8 +8,8 @@ def first_stop(text: str, before: int, stop: Iterable[str], start: int = 0) -> t
     """The stop string that the end of a text completes, and where it ends; the first one, if there are several.
 
     Args:
-        before: The length of the text that completes none.
-        start: None begins before it.
+        before: The length of the beginning of the text that is known to complete none.
+        start: Stop strings that begin before this index do not count.
     """
     found = [
         (index + len(string), order, string)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens of a sequence its caller is told of: those whose text is told, so that both go together.
+"""Which tokens of a sequence its caller is told of: those whose text it is told, so that tokens and text agree.
 
 Text lags behind tokens: a character may take several of them, and what may be the beginning of a stop string is held
 back::
@@ -13,11 +13,11 @@ from collections import deque
 
 
 class ToldTokens:
-    """Counts them, for whoever tells them."""
+    """Counts the tokens that a caller is told of."""
 
     def __init__(self) -> None:
         self.num_tokens = self.num_characters = 0
-        """What was told. Whoever tells it writes both."""
+        """How much was told; the code that tells it writes both."""
 
         self._pending: deque[tuple[int, int]] = deque()
         """The lengths of the output, in tokens and in characters, that are not told yet."""
@@ -30,7 +30,7 @@ class ToldTokens:
         self._pending.append((num_tokens, num_characters))
 
     def told_with(self, num_characters: int) -> int:
-        """How many tokens go with so much of the text. What has no text of its own goes with what follows."""
+        """How many tokens go with this much of the text. A token without text goes with the tokens after it."""
         while self._pending and self._pending[0][1] <= num_characters:
             num_tokens, end = self._pending.popleft()
             if end > self._latest[1]:

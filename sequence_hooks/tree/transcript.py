@@ -62,7 +62,7 @@ def waiting_of(branch: Branch[N], index: int) -> Waiting:
     """What the caller learns about a sequence that waits for it.
 
     Args:
-        index: That of the completion that its tree belongs to.
+        index: The index of the completion that its tree belongs to.
     """
     return Waiting(
         request_id=branch.request_id,
@@ -80,8 +80,8 @@ def delta_of(child: Branch[N], index: int, text: str, token_ids: Sequence[int], 
     """What the caller learns about a child that has sampled ``token_ids``, which are ``text``, since its last delta.
 
     Args:
-        index: That of the completion that its tree belongs to.
-        logprobs: Those of ``token_ids``, as the engine tells its callers; None if it has none.
+        index: The index of the completion that its tree belongs to.
+        logprobs: The logprobs of ``token_ids``, as the engine tells its callers; None if it has none.
     """
     assert child.spec is not None
     has_finished = child.phase == "finished"
@@ -105,7 +105,7 @@ def _num_ending(child: Branch[N]) -> int:
 
 
 def finish_reason_of(child: Branch[N]) -> str | None:
-    """As the caller is told: engines know no other end than an abort for what its tree has cancelled."""
+    """The finish reason that the caller is told. For the engine, a sequence that its tree has cancelled was aborted."""
     return "cancelled" if child.outcome == "cancelled" else child.sequence.finish_reason
 
 
@@ -123,7 +123,7 @@ def set_final_order(completion: Any, sampled: Transcript, assembled: Transcript,
     """Put both orders of a finished completion with detached children into the engine's ``CompletionOutput``.
 
     Args:
-        is_delta: Whether its text and tokens are those since the last output, which stay as they were sampled.
+        is_delta: Whether it has only the text and tokens since the last output; these stay in the order of sampling.
     """
     completion.sampled, completion.assembled, completion.segments = sampled, assembled, assembled.segments
     if is_delta:

@@ -10,19 +10,19 @@ class Tree:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.num_sequences = 1
-        """How many it has had, its root included."""
+        """How many sequences it has had, its root included."""
 
         self.num_sampled = 0
-        """Tokens that its sequences have sampled, as far as they were counted."""
+        """Tokens that its sequences have sampled; they are counted only if there is a ``max_tree_tokens``."""
 
         self.limits_met: dict[RefusedBy, None] = {}
-        """The limits that it has met, and what else has refused its promises, in this order."""
+        """The limits that it has met, and other reasons for which promises were refused, in order of occurrence."""
 
         self.has_detached = False
         """Whether any of its sequences has detached children."""
 
     @property
     def has_used_up(self) -> bool:
-        """Whether it may sample no more tokens, as far as they were counted."""
+        """Whether the tokens counted so far use up its ``max_tree_tokens``."""
         most = self.limits.max_tree_tokens
         return most is not None and self.limits.hooks and self.num_sampled >= most

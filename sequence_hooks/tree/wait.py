@@ -10,18 +10,19 @@ WaitsFor = Literal["children", "caller"]
 
 
 class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a BLOCKED sequence waits for; those children of its which are neither named nor needed run on, or are
-    cancelled when it goes on."""
+    """What a BLOCKED sequence waits for. Children it does not name keep running; children it no longer needs are
+    cancelled when it resumes."""
 
     waits_for: WaitsFor = "children"
     numbers: tuple[int, ...] | None = None
-    """The numbers of the children that it waits for, whose results it gets; None for all that are unjoined. The others
-    run on, and stay unjoined."""
+    """The numbers of the children that it waits for and whose results it gets; None for all unjoined children. The
+    others keep running, and stay unjoined."""
 
     join_when: int | None = None
-    """It goes on when so many of them have finished with a result, or all have finished. It then gets so many results,
-    and the rest is cancelled: with 0 it gets none, and all of them are cancelled at once. None to get all."""
+    """The sequence resumes when this many of them have finished with a result, or all have finished. It then gets that
+    many results; the remaining children are cancelled. With 0 it gets none, and all of them are cancelled at once. None
+    waits for all of them."""
 
 
 ALL = Wait()
-"""It waits for all children that are unjoined, and gets all of their results."""
+"""Waits for all unjoined children, and gets all of their results."""

@@ -33,7 +33,7 @@ class AdapterSlots:
         return next((group for group in groups if self.have_room_for(group, in_use)), None)
 
     def users_of_one(self, groups: Sequence[SequenceGroup], running: Iterable[SequenceGroup]) -> list[SequenceGroup]:
-        """Those of the ``groups`` with the last adapter that none of the other ``running`` groups uses; [] if none."""
+        """The ``groups`` with the last adapter that no other ``running`` group uses; [] if there is no such adapter."""
         kept = self.of(group for group in running if group not in groups)
         last = next((group for group in reversed(groups) if self.of([group]) - kept), None)
         return [group for group in groups if last is not None and group.lora_int_id == last.lora_int_id]

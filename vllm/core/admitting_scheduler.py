@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is admitted while sequences are set aside with their KV, and who gives up KV when blocks run out.
+"""Which group is admitted while sequences are set aside with their KV, and which gives up KV when blocks run out.
 
-The `HookScheduler` decides why a sequence is BLOCKED, and when it goes on.
+The `HookScheduler` decides why a sequence is BLOCKED, and when it resumes.
 """
 
 from collections import deque
@@ -107,14 +107,14 @@ class AdmittingScheduler(HookQueues):
         return self._admission.must_wait(forked, in_use, self.waiting, self.swapped)
 
     def _free_blocks_for(self, head: SequenceGroup, num_wanted: int) -> bool:
-        """Whether there are enough blocks, after trees that rank after that of ``head`` have given up theirs."""
+        """Whether there are enough blocks, once trees that rank after the tree of ``head`` have given up theirs."""
         while self.running and num_wanted > self._blocks.num_free():
             if not self._evict_a_tree(self._priorities.rank(head)):
                 return False
         return True
 
     def _make_room(self) -> None:
-        """Take a row, or KV, from children of the trees that have most, for those that have waited and have none."""
+        """Take rows, or KV, from the trees that have the most, for requests that have waited and have none."""
         first, shortage = self._admission.first_new(self.waiting), self._admission.shortage
         num_given_up = self.num_cumulative_preemption + self.evictor.evictions.total()
         if num_given_up > self._num_given_up or (first is not None and self._num_missing(first) > 0):
@@ -129,13 +129,13 @@ class AdmittingScheduler(HookQueues):
             self._admission.note_running(self.running)
 
     def _take_kv(self, first: SequenceGroup) -> bool:
-        """Let one BLOCKED group give up KV for the ``first`` new request; whether one did."""
+        """Let one BLOCKED group give up KV for the ``first`` new request; return whether one did."""
         num_missing = self._num_missing(first)
         may_evict = num_missing > 0 and self._has_free_row() and not self.evictor.preserves
         return may_evict and self.evictor.evict_one(self._holding_kv(), num_missing)
 
     def _take_from_less_urgent(self, head: SequenceGroup) -> bool:
-        """Let less urgent groups give up some of what ``head`` lacks; False if it lacks or they have nothing."""
+        """Let less urgent groups give up some of what ``head`` lacks; False if it lacks or if they have nothing."""
         priority = self._priorities.priority(head)
         less_urgent = [group for group in self.running if self._priorities.priority(group) > priority]
         victims = less_urgent[-1:]
@@ -169,7 +169,7 @@ class AdmittingScheduler(HookQueues):
     def _evict_a_tree(self, rank: Rank) -> bool:
         """Let the last tree that ranks after ``rank``, and has no running sequence, give up all its KV.
 
-        Waiting children hold their parent's context, and free nothing if one of them gives up what all share. Without
+        Waiting children share their parent's context, so no block becomes free if only one of them gives it up. Without
         this, many trees that each lack a little room would wait for each other, and few sequences would run.
         """
         if self.evictor.preserves:
@@ -184,7 +184,7 @@ class AdmittingScheduler(HookQueues):
             return False
         for group in holding_kv[max(holding_kv)]:
             self._evict_all(group)
-        # They come back in the order in which their requests arrived.
+        # Trees come back in the order in which their requests arrived.
         rank_of = self._priorities.rank
         self.waiting = deque(sorted(self.waiting, key=lambda group: (rank_of(group), group.first_seq.seq_id)))
         return True
@@ -213,7 +213,7 @@ class AdmittingScheduler(HookQueues):
                 # A new request would take the room that forked groups wait for, and that they would free at their end.
                 return SchedulerPrefillOutputs.create_empty()
             if head is None and any(self.forked.heads()):
-                # They wait for an adapter's slot, of which requests without an adapter take none.
+                # Forked groups wait for an adapter's slot; requests without an adapter take none.
                 curr_loras = self._adapters.all_taken()
             return super()._schedule_prefills(budget, curr_loras, *args, **kwargs)
 
@@ -228,14 +228,14 @@ class AdmittingScheduler(HookQueues):
         with self._held_back("swapped", held):
             # Upstream does not chunk here, so a prefill that is longer than the budget would never come back.
             scheduled = super()._schedule_swapped(budget, curr_loras, enable_chunking)
-        # They count before others of their trees are admitted in this step.
+        # These groups count before others of their trees are admitted in this step.
         admitted = chain(scheduled.decode_seq_groups, scheduled.prefill_seq_groups)
         self._admission.note_started(each.seq_group for each in admitted)
         return scheduled
 
     @contextmanager
     def _held_back(self, name: str, held: set[SequenceGroup]) -> Iterator[None]:
-        """Hide the groups that are ``held`` from upstream's methods; what is left in the queue keeps its order."""
+        """Hide the groups that are ``held`` from upstream's methods; the groups left in the queue keep their order."""
         every = getattr(self, name)
         setattr(self, name, deque(group for group in every if group not in held))
         yield
@@ -260,7 +260,7 @@ class AdmittingScheduler(HookQueues):
         return idle and bool(self.waiting or self.swapped or self.forked)
 
     def _evict_one(self) -> bool:
-        """Let one group give up KV, because none can run; return False if none of them has any."""
+        """Let one group give up KV, because no group can run; return False if no group has any."""
         if self.evictor.evict_one(self._holding_kv(), self.block_manager.num_total_gpu_blocks, is_last_resort=True):
             return True
         in_turn = chain(reversed(list(self.forked)), list(self._kept.groups()), reversed(self.blocked))
@@ -280,7 +280,7 @@ class AdmittingScheduler(HookQueues):
         """The groups that are set aside with their KV: BLOCKED, or finished and kept for a join.
 
         Args:
-            least: Those that are more urgent than this priority are left out.
+            least: Groups that are more urgent than this priority are left out.
         """
         groups = chain(self.blocked, self._kept.groups())
         return (group for group in groups if self._priorities.priority(group) >= least)

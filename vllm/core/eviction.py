@@ -66,8 +66,8 @@ class KVEvictor:
             )
 
     def evict_one(self, holding_kv: Iterable[SequenceGroup], num_wanted: int, is_last_resort: bool = False) -> bool:
-        """Let one of the groups that are set aside give up blocks: of the least urgent ones the one with the
-        least waste; among equals, the last one.
+        """Let one group that is set aside give up blocks: the one with the least waste among the least urgent; among
+        equals, the last one.
 
         Args:
             holding_kv: Groups that are BLOCKED, or finished with KV that is kept for a join.

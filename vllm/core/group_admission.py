@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which groups are admitted next, and which are held back: what V0's scheduler asks `sequence_hooks.admission`.
 
-Trees' groups with a block table wait in ``forked``, which is in order by itself; those without one, and new requests,
-wait in upstream's ``waiting``, which is sorted for each step. Upstream's methods admit whatever there is room for, so
-what has no turn is held back from them.
+Groups of trees wait in ``forked``, which keeps them in order, if they have a block table. If they have none, they wait
+with new requests in upstream's ``waiting``, which is sorted in each step. Upstream's methods admit every group that
+there is room for, so groups whose turn has not come are held back from them.
 """
 
 from collections import Counter, deque
@@ -36,7 +36,7 @@ class GroupAdmission:
         self.shortage = self._policy.shortage
 
     def note(self, branch: V0Branch, event: TreeEvent) -> None:
-        """Forget what has ended: a `sequence_hooks.tree.events.TreeObserver`."""
+        """Forget sequences and trees that have ended: a `sequence_hooks.tree.events.TreeObserver`."""
         if branch.phase == "finished":
             self._forked.stop(branch.sequence.group)
             if branch.parent is None:
@@ -74,14 +74,14 @@ class GroupAdmission:
             first: The new request that goes first.
 
         Returns:
-            The children to preempt before the step, each chosen when those before it have been preempted.
+            The children to preempt before the step, each chosen once the ones before it have been preempted.
         """
         self._policy.begin_step(first, num_rows, num_others=len(_new(chain(waiting, running, swapped))))
         priority = 0 if first is None else self._priority(first)
         return self._policy.victims(first, priority, len(_new(waiting)), num_rows - len(running))
 
     def key(self, group: SequenceGroup) -> Key:
-        """What a group competes with; the least goes first."""
+        """The key of a group; the least goes first."""
         branch = branch_of(group)
         if branch is not None:
             return self._forked.key_of(branch, group)
@@ -89,7 +89,7 @@ class GroupAdmission:
         return self._priority(group), waits, 0, -1 if self.shortage.is_urgent else group.first_seq.seq_id
 
     def crowded_last(self, running: Iterable[SequenceGroup]) -> deque[SequenceGroup]:
-        """Let upstream, which preempts the last, take a child of the tree that has most of the rows."""
+        """``running`` with the children of the tree that has the most rows at the end, where upstream preempts."""
         crowded = self._forked.tree_with_most_rows(0, self._forked.num_rows_each)
         has = {} if crowded is None else crowded.running
         return deque(sorted(running, key=lambda group: bool(has.get(group))))
@@ -118,7 +118,7 @@ class GroupAdmission:
         waiting: Collection[SequenceGroup],
         swapped: Iterable[SequenceGroup],
     ) -> set[SequenceGroup]:
-        """The groups that may not be admitted before what waits in the other queues, or at all.
+        """The groups of ``waiting`` that may not be admitted at all, or not before groups of the other queues.
 
         Args:
             head: The group of ``forked`` that is admitted next.
@@ -131,26 +131,26 @@ class GroupAdmission:
     def held_of_swapped(
         self, in_use: set[int], swapped: Collection[SequenceGroup], waiting: Iterable[SequenceGroup]
     ) -> set[SequenceGroup]:
-        """The same of those that are swapped, which compete by their priorities alone."""
+        """The same for swapped groups, whose order depends on their priorities alone."""
         if not swapped:
             return set()
         limit = self._priority_of_first(in_use, self._forked.heads(), waiting)
         return self._over_limit(swapped).union(group for group in swapped if self._priority(group) > limit)
 
     def heads(self, in_use: set[int], *queues: Iterable[SequenceGroup]) -> list[SequenceGroup]:
-        """Of ``forked`` and each other queue the first, and the first whose adapter has a slot; most urgent first."""
+        """The first group of each queue, with ``forked``, and its first whose adapter has a slot; most urgent first."""
         every = [list(self._forked.heads()), *map(list, queues)]
         able = (self._adapters.first_with_room(queue, in_use) for queue in every)
         firsts = chain((queue[0] for queue in every if queue), able)
         return self._priorities.sorted(dict.fromkeys(group for group in firsts if group is not None))
 
     def _priority_of_first(self, in_use: set[int], *queues: Iterable[SequenceGroup]) -> float:
-        """That of the most urgent group whose adapter has a slot; infinite if there is none."""
+        """The priority of the most urgent group whose adapter has a slot; infinite if there is none."""
         firsts = (self._adapters.first_with_room(queue, in_use) for queue in queues)
         return min((self._priority(group) for group in firsts if group is not None), default=inf)
 
     def _over_limit(self, groups: Iterable[SequenceGroup]) -> set[SequenceGroup]:
-        """Those of the ``groups`` that would be more children of their trees than may be admitted."""
+        """The ``groups`` with which more children of their trees would be admitted than may be."""
         held: set[SequenceGroup] = set()
         admitted: Counter[object] = Counter()
         for group in groups:
@@ -165,5 +165,5 @@ class GroupAdmission:
 
 
 def _new(groups: Iterable[SequenceGroup]) -> list[SequenceGroup]:
-    """Those of the ``groups`` that no hook has touched."""
+    """The ``groups`` that no hook has touched."""
     return [group for group in groups if branch_of(group) is None]

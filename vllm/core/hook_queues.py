@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Upstream's scheduler with two more queues: BLOCKED groups, and groups that wait with a block table.
 
-One method changes a sequence's status together with its queue. An observer is told of all that happens in the queues.
+One method changes a sequence's status together with its queue. An observer is told of all events in the queues.
 """
 
 from collections import deque

@@ -52,8 +52,8 @@ from vllm.sequence import Sequence, SequenceGroup, SequenceGroupMetadata, Sequen
 class HookScheduler(AdmittingScheduler):
     """The `sequence_hooks.tree.port.SchedulerPort` of V0, over its queues and blocks. It decides nothing about trees.
 
-    Its driver joins at the start of `schedule` alone, whatever has ended a child, so a join never changes a running
-    step.
+    Its driver joins only at the start of `schedule`, regardless of how a child has ended, so a join never changes a
+    running step.
     """
 
     clock = staticmethod(time.monotonic)
@@ -61,7 +61,7 @@ class HookScheduler(AdmittingScheduler):
 
     driver: ForkJoinDriver[V0Sequence]
     trees: DependencyManager[V0Sequence]
-    """Those of all its requests."""
+    """The trees of all its requests."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -192,13 +192,13 @@ class HookScheduler(AdmittingScheduler):
             self.free_finished_seq_groups()
         cancelled = [branch for branch in branches if branch.phase != "finished"]
         self.abort_sequences(cancelled)
-        # Streams are told of their ends, as of those of others that end outside a step.
+        # Streams are told of these ends, as of all ends outside a step.
         self._finished_at_join += (branch.sequence.group for branch in cancelled)
 
     def abort_seq_group(
         self, request_id: str | Iterable[str], seq_id_to_seq_group: dict[str, Any] | None = None
     ) -> None:
-        """Abort requests or single branches, with all their descendants, whatever their status."""
+        """Abort requests or single branches, with all their descendants, in any status."""
         request_ids = {request_id} if isinstance(request_id, str) else set(request_id)
         samples = seq_id_to_seq_group if seq_id_to_seq_group is not None else {}
         below = self.driver.unfinished_below(self._named(request_ids, samples))
@@ -221,7 +221,7 @@ class HookScheduler(AdmittingScheduler):
             self.recorder.ended(seq)
 
     def schedule(self) -> tuple[Any, SchedulerOutputs, bool]:
-        """Upstream's `schedule`, after joining the parents and admitting the children that can go on."""
+        """Upstream's `schedule`, after joining the parents that can resume."""
         start = self.recorder.now()
         self.driver.join_ready()
         metadata, outputs, allow_async_output_proc = super().schedule()
@@ -257,7 +257,7 @@ class HookScheduler(AdmittingScheduler):
             raise IntegrityError(f"{strays}\n{self.trees.report()}")
 
     def is_waiting_for_callers(self) -> bool:
-        """Whether nothing can go on until a caller resumes a sequence."""
+        """Whether no sequence can continue until a caller resumes one."""
         can_go_on = self.waiting or self.running or self.swapped or self.forked or self.trees.has_unsettled
         return bool(self.blocked) and not can_go_on
 
@@ -278,7 +278,7 @@ class HookScheduler(AdmittingScheduler):
     def _with_injection(self, metadata: SequenceGroupMetadata, group: SequenceGroup) -> SequenceGroupMetadata:
         hooked, are_copied = self._injection.metadata(metadata, group)
         if are_copied:
-            # The step is already scheduled: what is freed now is not written to before it has run.
+            # The step is already scheduled: blocks that are freed now are not written to before it has run.
             self._kept.release(group.first_seq.branch)
         return hooked
 

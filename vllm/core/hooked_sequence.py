@@ -39,7 +39,7 @@ class V0Sequence:
         """Characters of its text up to the end of what was merged last."""
 
         self.reported_wait = 0.0
-        """When the wait for its caller began that its stream was told of last, in seconds since the epoch."""
+        """When the wait for its caller began of which its stream was told last, in seconds since the epoch."""
 
         self.is_announced = False
         """Whether a stream has told of its spawn."""
@@ -100,7 +100,7 @@ class V0Sequence:
         """Keep the output, and the length of the context. With whole contexts, a request with many children would hold
         as many copies of its own."""
         seq, branch = self.seq, self.seq.branch
-        # What a caller is told is made now, if no join has asked for it.
+        # The output for its caller is made now, if no join has needed it.
         output_of(branch)
         seq.inputs = {**seq.inputs, "prompt": None, "prompt_token_ids": release_context(seq.data)}
         seq.tokens = None

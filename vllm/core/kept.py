@@ -46,7 +46,7 @@ class KeptKV:
         return Source(child.child_positions, num_available)
 
     def release(self, parent: V0Branch) -> None:
-        """Free what those children of ``parent`` hold which are to be joined at no later join."""
+        """Free the KV that is kept of the children of ``parent`` that no later join needs."""
         children = self._by_parent.pop(parent, ())
         for child in children:
             if not needs_kv(child):

@@ -47,7 +47,7 @@ class MergedSequenceData(SequenceData):
             tokens.extend(token_ids)
 
     def cut_context(self, num_kept: int) -> None:
-        """Keep the first tokens of the context alone; the output stays."""
+        """Cut the context to its first ``num_kept`` tokens; the output stays."""
         self._num_replaced += self.get_len() - num_kept
         del self._cached_all_token_ids[num_kept:]
         self._context = array(VLLM_TOKEN_ID_ARRAY_TYPE, self._cached_all_token_ids)
@@ -96,7 +96,7 @@ class WholeOutputSequence(Sequence):
 
 
 def cut_context(seq: Sequence, num_kept: int) -> None:
-    """Keep the first tokens of the context of a sequence alone; its output stays."""
+    """Cut the context of a sequence to its first ``num_kept`` tokens; its output stays."""
     seq.data = MergedSequenceData.of(seq.data)
     seq.data.cut_context(num_kept)
     seq.__class__ = WholeOutputSequence
@@ -112,7 +112,7 @@ class ReleasedTokens(Ids[int]):
         return self._length
 
     def __getitem__(self, index: object) -> NoReturn:
-        """Raise a `LookupError`, whatever the index."""
+        """Raise a `LookupError` for any index."""
         raise LookupError(f"the context of {self._length} tokens is not kept: its sequence has been joined")
 
 

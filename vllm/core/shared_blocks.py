@@ -179,9 +179,9 @@ class SharedBlocks:
     def cut(self, seq: Sequence, num_tokens: int) -> int:
         """Give up all but the full blocks of the first ``num_tokens`` of ``seq``, whose context is cut next.
 
-        A partial one would be written to from its middle, whoever shares it. Injected KV is kept as a whole or not at
-        all, and goes with the block from which on the hashes say that there is some: with the same hashes its blocks
-        would be found again, to be written to where others still have what was injected.
+        A partial block would be written to from its middle, even if it is shared. Injected KV is kept as a whole or not
+        at all. It is given up from the first block whose hash depends on it: with the same hashes, its blocks would be
+        found again, and written to while others still have the injected KV in them.
 
         Returns:
             The tokens that still have a slot; 0 if ``seq`` no longer has a table.
@@ -282,7 +282,7 @@ class SharedBlocks:
         table._num_full_slots = num_slots
 
     def _forget(self, block_ids: Iterable[int]) -> None:
-        """Remove those blocks from the prefix cache that no sequence holds."""
+        """Remove the blocks that no sequence holds from the prefix cache."""
         cache = self._cache
         if cache is None:
             return
@@ -297,7 +297,7 @@ class SharedBlocks:
 
 
 class _OneSequence:
-    """The part of a sequence group that the block manager uses to swap, whatever the sequence's status."""
+    """The part of a sequence group that the block manager uses to swap, for a sequence in any status."""
 
     def __init__(self, seq: Sequence) -> None:
         self._seq = seq

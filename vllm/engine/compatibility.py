@@ -10,7 +10,6 @@ from sequence_hooks.config.inert import idle_warning
 from sequence_hooks.config.refusals import GENERATES, NO_ENCODER, refused
 from sequence_hooks.text.messages import abbreviated
 from sequence_hooks.trace.recorder import begin
-from vllm._upstream.engine.arg_utils import EngineArgs
 from vllm.config import SpecialKwargs, VllmConfig
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.child_checks import check_child_params
@@ -25,8 +24,8 @@ _SCHEDULER = f"{HookScheduler.__module__}.{HookScheduler.__qualname__}"
 _UPSTREAM_SCHEDULER = "vllm.core.scheduler.Scheduler"
 
 
-def prepare_args(args: EngineArgs) -> None:
-    """Set what hooks need in the engine arguments, before a config is made from them.
+def prepare_args(args: Any) -> None:
+    """Set what hooks need in an `EngineArgs`, before a config is made from it.
 
     Raises:
         ValueError: an argument is set to something that hooks cannot work with.

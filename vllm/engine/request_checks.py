@@ -12,7 +12,6 @@ from numbers import Integral, Real
 from typing import Any, NoReturn
 
 from sequence_hooks.text.messages import abbreviated, describe_error
-from vllm._upstream.config import CacheConfig, ModelConfig
 from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind, SamplingParams
 
 MAX_SAMPLES = 16_384
@@ -34,8 +33,8 @@ class ModelFacts:
     """Whether the engine finds prompts in its prefix cache."""
 
     @classmethod
-    def of(cls, model_config: ModelConfig, cache_config: CacheConfig) -> "ModelFacts":
-        """The facts about one engine's model."""
+    def of(cls, model_config: Any, cache_config: Any) -> "ModelFacts":
+        """The facts in an engine's ``ModelConfig`` and ``CacheConfig``."""
         return cls(model_config.get_vocab_size(), model_config.max_logprobs, bool(cache_config.enable_prefix_caching))
 
 

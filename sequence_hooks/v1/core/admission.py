@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue from which upstream admits the sequences of trees, and how they make room for other requests.
 
-Upstream asks it before its own queue of new requests, and goes on to those when it is empty. It says that it is empty
-as soon as a new request goes before all that wait in it; upstream's loop asks again for each request that it admits.
+Upstream admits from this queue first, and from its own queue of new requests once this one is empty. This queue reports
+that it is empty as soon as a new request goes before all sequences in it; upstream's loop asks again for each request
+that it admits.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,14 +20,14 @@ from vllm.v1.request import Request, RequestStatus
 
 
 class TreeAdmission(RequestQueue):
-    """The waiting sequences of trees, and before them what upstream itself keeps in this place.
+    """The waiting sequences of trees, and before them the requests that upstream itself keeps in this queue.
 
     Args:
         others: Upstream's own queue, for requests that have no tree.
         new: Upstream's queue of new requests.
-        branches: By request, those of trees.
-        glue: By request, glue and its owners.
-        forked: The requests that share KV which they have not got yet.
+        branches: The branches of the unfinished requests in trees, by request id.
+        glue: Glue and its owners, by the id of the glue request.
+        forked: The ids of the requests that have forks, whose KV they get when they are admitted.
         has_priorities: Whether upstream's scheduler has an order of priority.
     """
 
@@ -56,12 +57,12 @@ class TreeAdmission(RequestQueue):
         Args:
             is_paused: Whether upstream admits no new request.
             num_rows: How many sequences may run.
-            num_free: How many more than now.
+            num_free: How many of these rows are free.
             num_others: How many requests have no tree.
-            num_deferred: How many new requests wait for something else than a row.
+            num_deferred: How many new requests wait for something other than a row.
 
         Returns:
-            The children to preempt before the step, each chosen when those before it have been preempted.
+            The children to preempt before the step, each chosen once the ones before it have been preempted.
         """
         self._is_paused = is_paused
         new = self._next_new
@@ -71,14 +72,14 @@ class TreeAdmission(RequestQueue):
         return self._policy.victims(new, 0 if new is None else self._priority(new), num_new, num_free)
 
     def begin_tree(self, branch: V1Branch, request: Request) -> None:
-        """Let the tree of a request be known, which runs, or was preempted while its hook token was in flight."""
+        """Add the tree of a request that runs, or that was preempted while its hook token was in flight."""
         if request.status == RequestStatus.RUNNING:
             self.order.start(branch, request)
         else:
             self.take_from_new(request)
 
     def take_from_new(self, request: Request) -> None:
-        """Let a sequence of a tree, which upstream has preempted, wait here."""
+        """Move a sequence of a tree, which upstream has preempted, from upstream's queue into this one."""
         self._new.remove_request(request)
         self.prepend_request(request)
 
@@ -90,7 +91,7 @@ class TreeAdmission(RequestQueue):
     def note_shortage(self, running: list[Request], request: Request) -> None:
         """Note that there are too few blocks for a request.
 
-        For one that runs, upstream preempts the last of those ``running``: let that be the best one to preempt.
+        For a running request, upstream preempts the last one ``running``: the best one to preempt is moved there.
         """
         self.shortage.note()
         if request.status == RequestStatus.RUNNING and not self._has_priorities:
@@ -168,7 +169,7 @@ class TreeAdmission(RequestQueue):
 
     @property
     def _key_of_new(self) -> Key | None:
-        """What it competes with; None if trees go first."""
+        """The key of that request; None if there is none, or if trees go first."""
         new, shortage = self._next_new, self.shortage
         if new is None or (shortage.is_recent and not shortage.is_urgent):
             return None
@@ -181,7 +182,7 @@ class TreeAdmission(RequestQueue):
         return bool(request.num_computed_tokens) or request.request_id in self._forked
 
     def _branch_of(self, request: Request) -> V1Branch | None:
-        """The branch of a request, or of the owner of glue; None of a request that no hook has touched."""
+        """The branch of a request, or of the owner of glue; None for a request that no hook has touched."""
         glue = self._glue.get(request.request_id)
         return self._branches.get(request.request_id if glue is None else glue.owner.request_id)
 

@@ -87,7 +87,7 @@ class ChildRequests:
         return cls(special_kwargs, completer, grammars, model.max_model_len, vocab_size)
 
     def compile(self, regexes: Iterable[str]) -> None:
-        """Compile grammars, which upstream keeps, so that no client waits. One that fails does so later, too."""
+        """Compile grammars, which upstream keeps, so that no client waits. One that fails now also fails when used."""
         compiling = []
         for regex in regexes:
             params = SamplingParams(max_tokens=1, structured_outputs=StructuredOutputsParams(regex=regex))

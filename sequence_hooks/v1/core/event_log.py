@@ -35,13 +35,13 @@ class EventLog:
         """How many of the events happened before the step whose outputs come next."""
 
         self._outputs: dict[int, list[EngineCoreOutput]] = {}
-        """Of requests that finished between two steps."""
+        """The outputs of requests that finished between two steps."""
 
     def __bool__(self) -> bool:
         return bool(self._events or self._outputs)
 
     def begin_step(self) -> None:
-        """The events so far happened before the tokens of the next outputs."""
+        """Note that the events so far happened before the tokens of the next outputs."""
         self._num_before = {client: len(events) for client, events in self._events.items()}
 
     def note(self, branch: V1Branch, event: TreeEvent) -> None:

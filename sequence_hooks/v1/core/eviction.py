@@ -2,7 +2,7 @@
 """Which request gives up KV when upstream's allocation fails.
 
 V1 has no swap space, so KV that is evicted is discarded. Its full blocks stay in the prefix cache until they are
-needed, and its request finds what is left of them when it goes on.
+needed, and its request finds what is left of them when it resumes.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ _COSTS = EvictionCosts(per_token=1.0, per_block=0.0)
 
 
 class KVEvictor:
-    """Chooses the requests whose KV is evicted, and counts them. The scheduler, which says who could be, frees it."""
+    """Chooses the requests whose KV is evicted, and counts evictions. The caller names the candidates, and frees KV."""
 
     def __init__(self, manager: KVCacheManager, policy: BlockedKVPolicy, recorder: SchedulerRecorder) -> None:
         self.preserves = policy == "preserve"
-        """Whether KV is evicted only if nothing could run otherwise."""
+        """Whether KV is evicted only if no request could run otherwise."""
 
         self.evictions: Counter[EvictionMeans] = Counter()
         self.num_recomputed = 0
@@ -39,12 +39,12 @@ class KVEvictor:
         kept: Iterable[EvictionCandidate[Request]],
         waiting: Iterable[Request],
     ) -> EvictionCandidate[Request] | None:
-        """What to evict for a ``request``, never its own KV; None if nobody else has a block of its own.
+        """What to evict for a ``request``, never its own KV; None if no other request has an unshared block.
 
         Args:
-            blocked: The BLOCKED requests; of several that are alike, the last one is chosen.
-            kept: What may be evicted of what is kept of finished requests; it is preferred to what is alike.
-            waiting: The waiting requests that may be evicted if nothing else can be.
+            blocked: The BLOCKED requests; of several equally good ones, the last is chosen.
+            kept: The kept KV of finished requests that may be evicted; it is preferred among equals.
+            waiting: The waiting requests, which are evicted only if no others can be.
         """
         set_aside = self.candidates(each for each in blocked if each is not request)
         return self._best([*set_aside, *kept]) or self._best(
@@ -58,7 +58,7 @@ class KVEvictor:
         self._recorder.evicted(evicted.holder.request_id, "discard", evicted.num_computed_tokens)
 
     def candidates(self, requests: Iterable[Request]) -> list[EvictionCandidate[Request]]:
-        """What those of the ``requests`` hold that have KV."""
+        """What each of the ``requests`` holds that has KV."""
         return [self.candidate(each) for each in requests if each.num_computed_tokens]
 
     def candidate(self, request: Request) -> EvictionCandidate[Request]:

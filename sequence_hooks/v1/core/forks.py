@@ -8,8 +8,8 @@
 `ForkedBlocks` owns those references, and nothing else does: upstream's block manager takes references of its own when
 it admits the child, and the fork's are given back.
 
-A state is overwritten by the next token. So before a step in which the parent runs, what is not admitted in that step
-gets a copy of it, which the children of a spawn share:
+A state is overwritten by the next token. So before a step in which the parent runs, the children that are not admitted
+in that step get a copy of it, which the children of one spawn share:
 
     parent, at the spawn      │ ---- │ ---- │ state… │
     before its next step      │ ---- │ ---- │ state… │ ──copied──► │ ---- │ ---- │ kept… │
@@ -36,7 +36,7 @@ class Fork:
 
     num_tokens: int
     writer: Request | None
-    """Who overwrites its state in the next step that it runs in; None if nobody does."""
+    """The request that overwrites its state in the next step in which it runs; None if none does."""
 
     @property
     def owned(self) -> list[KVCacheBlock]:
@@ -73,7 +73,7 @@ class ForkedBlocks:
         if groups is None:
             return 0
         if self.has_states:
-            # Upstream takes it for known that what a request begins with is in the prefix cache, as far as it is full.
+            # Upstream assumes that the full blocks with which a request begins are in the prefix cache.
             self._manager.cache_blocks(parent, num_tokens)
         # A state that fills its block stays: the next token's is written to another one.
         is_overwritten = any(num_tokens % each.block_size for each in self._state_managers)
@@ -88,7 +88,7 @@ class ForkedBlocks:
         return None if fork is None else (KVCacheBlocks(fork.blocks), fork.num_tokens)
 
     def release(self, request_id: str) -> bool:
-        """Give back the references of a child that is admitted, or was aborted; whether it had any."""
+        """Give back the references of a child that is admitted, or was aborted; return whether it had any."""
         fork = self._by_child.pop(request_id, None)
         if fork is None:
             return False
@@ -102,10 +102,13 @@ class ForkedBlocks:
             self.release(child)
 
     def release_one_for(self, request_id: str) -> bool:
-        """Give back the references of the child that was spawned last; whether another attempt to allocate is worth it.
+        """Give back the references of the child that was spawned last.
 
-        That child finds its context in the prefix cache, or computes it. The one for which blocks are allocated comes
+        That child finds its context in the prefix cache, or computes it. The child for which blocks are allocated comes
         last: its own fork keeps its parent from giving up those blocks, and this attempt has been made with them.
+
+        Returns:
+            Whether another attempt to allocate is worth it.
         """
         last = next((child for child in reversed(self._by_child) if child != request_id), None)
         if last is not None:
@@ -137,7 +140,7 @@ class ForkedBlocks:
         return {f"fork of {name}": [block.block_id for block in fork.owned] for name, fork in self._by_child.items()}
 
     def _num_forked(self, parent: Request, child: Request, num_shared: int) -> int:
-        """How many tokens a fork is of."""
+        """How many tokens a fork covers."""
         if not self.has_states:
             return min(num_written(parent), num_shared)
         # A step in flight has changed the state before the child begins, and there is none before its tokens.
@@ -154,7 +157,7 @@ class ForkedBlocks:
         return tuple(groups)
 
     def _keep_states_of(self, forks: list[Fork]) -> None:
-        """Let forks of the same state have a copy of it; give them back if there is no block for one."""
+        """Give forks of the same state a copy of it; release them if there is no block for the copy."""
         if self._manager.block_pool.get_num_free_blocks() < len(self._state_managers):
             for fork in forks:
                 self.release(fork.child.request_id)
@@ -171,7 +174,7 @@ class ForkedBlocks:
         (kept,) = pool.get_new_blocks(1)
         for fork in forks:
             fork.blocks[group][-1] = kept
-        # The copy has a reference to each of both: to the source, one of the forks'.
+        # The copying holds a reference to each of both blocks; for the source it is one of the forks'.
         kept.ref_cnt += len(forks)
         pool.free_blocks([source] * (len(forks) - 1))
         copy_before_step(manager, source, kept)

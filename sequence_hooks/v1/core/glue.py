@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a request gets KV of its children, with glue in between that it computes itself.
+"""How a request gets its children's KV, and computes the glue in between.
 
 A request of V1 computes consecutive tokens, and glue lies in several places. So all but its last run is computed by
 *glue requests*, which share the blocks of their owner and exist until they are scheduled, usually for one step:
@@ -9,7 +9,7 @@ A request of V1 computes consecutive tokens, and glue lies in several places. So
     glue request 2  ────────────────────────■                waits before its owner, so that both are in one step
     owner           ─────────────────────────────────■       samples
 
-Nobody else ever sees a glue request: it is gone before the outputs of its step come.
+No other part of the engine sees a glue request: it is gone before the outputs of its step arrive.
 """
 
 import math
@@ -42,11 +42,11 @@ class Glue:
 class Injection:
     """Owns glue requests, and the copies of the step being scheduled.
 
-    Glue that it returns is for the scheduler to put into its queues, or to take out of them.
+    The scheduler puts the glue that a method returns into its queues, or takes it out of them.
 
     Args:
         kept: The KV of finished children.
-        branches: Those of the unfinished requests in trees, by request id.
+        branches: The branches of the unfinished requests in trees, by request id.
         scheduler_config: Says how much of a prompt a step computes.
         has_media_positions: Whether tokens after an image have other positions than without it.
     """
@@ -81,7 +81,7 @@ class Injection:
         """The owners of the glue requests of the latest step, by request id."""
 
         self.step: InjectedStep | None = None
-        """What workers do about injected KV in the latest step; None if nothing."""
+        """What workers do about injected KV in the latest step; None if there is nothing to do."""
 
         self._num_steps = 0
         """How many steps workers were told of."""
@@ -96,7 +96,7 @@ class Injection:
             self._bypass_prefix_cache()
 
     def reserve(self, request: Request) -> None:
-        """From now on, what a BLOCKED request is to get is kept, and its blocks stay out of the prefix cache."""
+        """From now on, keep the KV that a BLOCKED request is to get, and its own blocks out of the prefix cache."""
         self.copies[request] = []
 
     def cancel(self, request: Request) -> None:
@@ -133,7 +133,7 @@ class Injection:
         return found
 
     def must_wait(self, request: Request, inflight_prefills: Collection[Request]) -> bool:
-        """Whether a waiting request has to wait for glue of a step before.
+        """Whether a waiting request has to wait for glue of an earlier step.
 
         Args:
             inflight_prefills: The running requests whose prompts do not end within the step, as upstream keeps them.
@@ -146,7 +146,7 @@ class Injection:
         return False
 
     def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
-        """Let `step` be what travels with a schedule to the workers, and release the sources of the copies."""
+        """Set `step`, which travels with a schedule to the workers, and release the sources of the copies."""
         self.step = None
         if not output.total_num_scheduled_tokens:
             return
@@ -155,7 +155,7 @@ class Injection:
         if copies or shifts or self._num_needed > self._num_steps:
             self._num_steps += 1
             self.step = InjectedStep(self._num_steps, copies, shifts)
-        # What takes these blocks now writes to them after the copies.
+        # A request that takes these blocks now writes to them after the copies.
         for request in self.copies:
             self._kept.release_settled(request)
         self.copies.clear()
@@ -169,7 +169,7 @@ class Injection:
         return self._forget([name for name in scheduled if name not in parted])
 
     def stop(self, request: Request) -> list[Request]:
-        """Drop what is still to be copied and computed for a request that loses its KV; return its glue."""
+        """Drop the pending copies and glue of a request that loses its KV; return this glue."""
         self.copies.pop(request, None)
         return self._forget([glue.request_id for glue in self._glue_of.get(request, ())])
 
@@ -181,8 +181,8 @@ class Injection:
         return counts
 
     def _bypass_prefix_cache(self) -> None:
-        """Keep injected KV, and what is computed after it, out of the prefix cache: its hash would lie. The same holds
-        for what is computed at other positions than any request's."""
+        """Keep injected KV, and KV computed after it, out of the prefix cache, where tokens have to determine their KV.
+        The same holds for tokens that are computed at shifted positions."""
         coordinator = self._manager.coordinator
         enter = coordinator.cache_blocks
 
@@ -205,7 +205,7 @@ class Injection:
     def _shifts(
         self, num_scheduled: Mapping[str, int], requests: Mapping[str, Request]
     ) -> Iterator[tuple[str, list[Shift]]]:
-        """How the tokens that each request computes are shifted, where they are."""
+        """For each request that computes shifted tokens in this step, by how much they are shifted."""
         for name, num_tokens in num_scheduled.items() if self._shifts_positions else ():
             request = requests[name]
             branch = self._branches.get(self._owner_of(request).request_id)
@@ -216,7 +216,7 @@ class Injection:
 
     def _make_glue(self, owner: Request, run: Run, arrival_time: float) -> Request:
         glue = make_glue(owner, run, arrival_time, owner.mm_features if self._has_media_positions else [])
-        # They are its owner's, which holds them for longer, so no reference is taken.
+        # The blocks are its owner's, which holds them for longer, so no reference is taken.
         for manager in self._manager.coordinator.single_type_managers:
             num_blocks = -(-run.end // manager.block_size)
             manager.req_to_blocks[glue.request_id] = manager.req_to_blocks[owner.request_id][:num_blocks]
@@ -227,7 +227,7 @@ class Injection:
         return glue
 
     def _takes_longer(self, glue: Request) -> bool:
-        """Whether another step after the next one computes a part of it, as far as is known."""
+        """Whether a part of it will be computed after the next step, as far as is known."""
         threshold: int = self._scheduler_config.long_prefill_token_threshold
         return glue.is_prefill_chunk or 0 < threshold < glue.num_tokens - glue.num_computed_tokens
 

@@ -48,7 +48,7 @@ def check_blocks(manager: KVCacheManager, held: Mapping[str, Sequence[int]]) -> 
     """Raise an `IntegrityError` unless free and ``held`` blocks add up to the pool, and all owners are known."""
     pool = manager.block_pool
     owners = {block.block_id: block.ref_cnt for block in pool.blocks}
-    # The first block is upstream's null block, which nobody can have.
+    # The first block is upstream's null block, which no request can have.
     Pool("KV cache", pool.num_gpu_blocks - 1, pool.get_num_free_blocks(), held, owners).check()
 
 

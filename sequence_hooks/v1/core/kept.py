@@ -19,7 +19,7 @@ from vllm.v1.request import Request
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of one child."""
+    """The KV that is kept of one child."""
 
     branch: V1Branch
     child: Request
@@ -33,13 +33,13 @@ class Kept:
 
 
 class KeptKV:
-    """Owns the references to those blocks, and nothing else does."""
+    """Owns the references to these blocks; nothing else does."""
 
     def __init__(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._by_child: dict[str, Kept] = {}
         self._children: dict[Request, list[str]] = {}
-        """By parent, the children of which something is kept."""
+        """The children whose KV is kept, by parent."""
 
     def __bool__(self) -> bool:
         return bool(self._by_child)
@@ -70,25 +70,25 @@ class KeptKV:
         return kept.blocks[index // size - kept.first].block_id * size + index % size
 
     def release_children(self, parent: Request) -> None:
-        """Give back what is kept of the children of ``parent``, if anything is."""
+        """Give back all KV that is kept of the children of ``parent``."""
         for child in list(self._children.get(parent, ())):
             self.release(child)
 
     def release_settled(self, parent: Request) -> None:
-        """Give back what is kept of those children of ``parent`` which are to be joined at no later join."""
+        """Give back the KV of the children of ``parent`` that no later join needs."""
         for child in list(self._children.get(parent, ())):
             if not needs_kv(self._by_child[child].branch):
                 self.release(child)
 
     def release_lost(self, parent: Request) -> None:
-        """Give back what a ``parent`` that gives up its own KV cannot use: of those it waits for, or has been given."""
+        """Give back KV that a ``parent`` without its own KV cannot use: of children that it waits for or has joined."""
         for child in list(self._children.get(parent, ())):
             branch = self._by_child[child].branch
             if is_awaited(branch) or not needs_kv(branch):
                 self.release(child)
 
     def release(self, child: str) -> bool:
-        """Give back what is kept of a child; whether anything was."""
+        """Give back the KV that is kept of a child; return whether there was any."""
         kept = self._by_child.pop(child, None)
         if kept is None:
             return False
@@ -100,7 +100,7 @@ class KeptKV:
         return True
 
     def candidates(self, busy: Collection[Request]) -> Iterator[EvictionCandidate[Request]]:
-        """What could be evicted: that of children whose parents are not ``busy`` copying it."""
+        """The kept KV that could be evicted: of children whose parents are not ``busy`` copying it."""
         for kept in self._by_child.values():
             if kept.parent in busy:
                 continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups of layers that have a block table each: what a sequence needs of another one's tables to go on after it.
+"""The groups of layers that have a block table each: what a sequence needs of another's tables to continue after it.
 
 full attention    │ b0 │ b1 │ b2 │ b3… │      all blocks of the tokens
 window            │ -- │ -- │ b7 │ b8… │      those that the next token sees; the others are upstream's null block
@@ -40,7 +40,7 @@ def check_kv_groups(config: KVCacheConfig, injects_kv: bool) -> None:
 
 
 def state_managers(manager: KVCacheManager) -> list[MambaManager]:
-    """Those of the groups whose layers have a state, which each token overwrites."""
+    """The managers of the groups whose layers have a state, which each token overwrites."""
     managers = manager.coordinator.single_type_managers
     return [each for each in managers if isinstance(each, MambaManager)]
 
@@ -55,10 +55,10 @@ def waits_for_state(manager: KVCacheManager, found: KVCacheBlocks | None) -> boo
 def blocks_after(
     manager: SingleTypeKVCacheManager, table: Sequence[KVCacheBlock], num_tokens: int
 ) -> list[KVCacheBlock] | None:
-    """Of a block table, what is needed to go on after its first ``num_tokens``, at least one.
+    """The blocks of a table that are needed to continue after its first ``num_tokens``, of which there is at least one.
 
     Returns:
-        Upstream's null block for what is not needed; None if the table does not have all that is.
+        With upstream's null block in place of those that are not needed; None if the table lacks one that is.
     """
     size = manager.block_size
     num_skipped = manager.get_num_skipped_tokens(num_tokens) // size
@@ -79,7 +79,7 @@ def copy_before_step(manager: SingleTypeKVCacheManager, source: KVCacheBlock, co
 def cut_hit(
     manager: KVCacheManager, hit: tuple[KVCacheBlocks, int, int, bool], num_tokens: int, block_size: int
 ) -> tuple[KVCacheBlocks, int, int, bool]:
-    """What the prefix cache has for at most the first ``num_tokens`` of a request, of what it has found for all.
+    """The part of a ``hit`` of the prefix cache that is for at most the first ``num_tokens`` of a request.
 
     Args:
         block_size: Tokens per block, of all groups together.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's manager of KV, in which the sequences of trees share blocks, are given some, and give some up."""
+"""Upstream's KV manager, in which the sequences of trees share KV, are given KV of others, and give up their own."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -23,7 +23,7 @@ from vllm.v1.request import Request, RequestStatus
 
 
 class TreeKVManager(KVCacheManager):
-    """Owns forks, what is kept of finished children, and injection."""
+    """Owns forks, the KV that is kept of finished children, and injection."""
 
     @classmethod
     def adopt(cls, scheduler: ReleaseScheduler) -> "TreeKVManager":
@@ -42,7 +42,7 @@ class TreeKVManager(KVCacheManager):
         """Begin, before the first request.
 
         Args:
-            branches: Those of the unfinished requests in trees, by request id.
+            branches: The branches of the unfinished requests in trees, by request id.
             blocked: The BLOCKED requests.
         """
         self._scheduler, self._branches, self._blocked = scheduler, branches, blocked
@@ -66,7 +66,7 @@ class TreeKVManager(KVCacheManager):
     # What upstream's scheduler calls.
 
     def allocate_slots(self, request: Request, *args: Any, **kwargs: Any) -> KVCacheBlocks | None:
-        """As upstream; before it fails, others that do not run give up their KV."""
+        """As upstream; before it fails, requests that do not run give up their KV."""
         if not self._branches:
             return super().allocate_slots(request, *args, **kwargs)
         if self.injection.must_wait(request, self._scheduler._inflight_prefills):
@@ -90,7 +90,7 @@ class TreeKVManager(KVCacheManager):
     def cut_hit(
         self, request: Request, found: tuple[KVCacheBlocks, int, int, bool]
     ) -> tuple[KVCacheBlocks, int, int, bool]:
-        """What a request begins with, of what the prefix cache has ``found`` for it."""
+        """The part of what the prefix cache has ``found`` for a request that it can begin with."""
         branch = self._branches.get(request.request_id)
         if branch is None:
             return found
@@ -99,29 +99,29 @@ class TreeKVManager(KVCacheManager):
         return cut_hit(self, found, branch.positions.num_plain, self._scheduler.block_size)
 
     def send(self, output: SchedulerOutput, requests: Mapping[str, Request]) -> None:
-        """Let what a schedule does with the KV of trees be carried out: its copies come first in the step."""
+        """Carry out what a schedule does with the KV of trees: its copies come first in the step."""
         self.injection.send(output, requests)
         self.forks.release_admitted(output.num_scheduled_tokens.keys())
 
     def stop(self, request: Request) -> None:
-        """Drop all that is shared, copied, computed and kept for a request of a tree that ends."""
+        """Drop the fork, the copies and the glue of a request that ends, and the KV that is kept of its children."""
         self.forks.release(request.request_id)
         remove_glue(self._scheduler, self.injection.stop(request))
         self.kept.release_children(request)
 
     def evict(self, candidate: EvictionCandidate[Request]) -> None:
-        """Let a request that does not run, or what is kept of a finished one, give up its KV."""
+        """Evict the KV of a request that does not run, or the KV that is kept of a finished one."""
         self.evictor.note(candidate)
         request = candidate.holder
         if not self.kept.release(request.request_id):
             remove_glue(self._scheduler, self.injection.stop(request))
             self.kept.release_lost(request)
-            # Upstream's, which waits until no step in flight writes to the blocks.
+            # Upstream's method, which waits until no step in flight writes to the blocks.
             self._scheduler._free_request_blocks(request)
             request.num_computed_tokens = 0
 
     def evict_all(self) -> None:
-        """Let all that does not run give up its KV."""
+        """Evict the KV of all requests that do not run."""
         for candidate in [*self._candidates(), *self.evictor.candidates([*self._blocked.values(), *self._waiting()])]:
             self.evict(candidate)
         self.forks.release_all()
@@ -133,7 +133,7 @@ class TreeKVManager(KVCacheManager):
     def _evict_for(self, request: Request) -> bool:
         """Let one holder give up KV that a request needs; False if no holder has KV that it may be asked to free."""
         running = self._scheduler.running
-        # One that runs alone would be preempted for itself, and come as far again.
+        # A request that runs alone would be preempted for itself, and get no further the next time.
         is_last_resort = all(each is request for each in running)
         # New requests wait for long before they take KV that others would recompute.
         is_of_a_tree, is_running = self.is_of_a_tree(request), request.status == RequestStatus.RUNNING
@@ -151,7 +151,7 @@ class TreeKVManager(KVCacheManager):
         return True
 
     def _candidates(self) -> Iterable[EvictionCandidate[Request]]:
-        """What is kept of finished requests, and may be evicted."""
+        """The kept KV of finished requests that may be evicted."""
         return self.kept.candidates(self.injection.copies)
 
     def _waiting(self) -> list[Request]:

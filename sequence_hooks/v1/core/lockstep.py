@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines with data parallelism and experts, which step together: if one computes, all do.
 
-A resumption wakes the other engines, as any request does, and they compute with this one. But it may need no step here:
-its sequence has no room left, or was aborted meanwhile. Then this engine owes them one, or they wait for it forever.
+A resumption wakes the other engines, as any request does, and they compute with this one. But this engine may not need
+a step, because the sequence has no room left, or was aborted meanwhile. It then owes the other engines a step; without
+one they would wait forever.
 """
 
 
@@ -21,7 +22,7 @@ class PendingDummyStep:
 
     def begin(self) -> None:
         """Note that the other engines were woken."""
-        # In the second one upstream sees that it is over.
+        # In the second empty step upstream sees that nothing is left to do.
         self._num_empty_steps = 2 if self._is_in_lockstep else 0
 
     def note_step(self, num_tokens: int) -> None:

@@ -17,7 +17,7 @@ from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 Overrides = SamplingParams | Mapping[str, Any] | None
 MIN_TEMPERATURE = 1e-2
-"""Upstream raises lower temperatures to it, with a warning for each child if hooks left that to it."""
+"""Lower temperatures are raised to this. Upstream would do the same, but warn for each child."""
 
 _DERIVED = ("output_text_buffer_length", "n", "skip_clone")
 
@@ -75,7 +75,7 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
     """A copy of ``params`` with ``overrides`` applied.
 
     Args:
-        params: Those of a request that was admitted.
+        params: The parameters of a request that was admitted.
         overrides: A `SamplingParams` replaces everything; a mapping replaces the fields that it names, and inherited
             ones that contradict them are adjusted (see ``docs/internals/semantics.md``).
     """
@@ -88,7 +88,7 @@ def inherit(params: SamplingParams, overrides: Overrides) -> SamplingParams:
 
 
 def copied(params: SamplingParams) -> SamplingParams:
-    """A deep copy, but of extra arguments only as far as hooks change them: a caller's own may be of any size."""
+    """A deep copy, except of the values of extra arguments: hooks do not change them, and they may be of any size."""
     extra_args = params.extra_args
     return copy.deepcopy(params, {} if extra_args is None else {id(extra_args): dict(extra_args)})
 
@@ -135,7 +135,7 @@ def sampling_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(fields)
     if isinstance(given.get("logit_bias"), Mapping):
         given["logit_bias"] = {_id_of(key): bias for key, bias in given["logit_bias"].items()}
-    # Upstream checks types only of what comes over HTTP. It must not see a temperature that it would warn of.
+    # Upstream checks types only of requests over HTTP. It must not see a temperature that it would warn of.
     is_low = isinstance(given.get("temperature"), float) and 0 < given["temperature"] < MIN_TEMPERATURE
     quiet = {"temperature": MIN_TEMPERATURE} if is_low else {}
     msgspec.convert({"max_tokens": None, **given, **quiet}, SamplingParams)

@@ -10,7 +10,7 @@ from vllm.v1.request import Request, RequestStatus
 
 def leave_queues(scheduler: ReleaseScheduler, request: Request) -> None:
     """Take a request out of all queues, wherever it is. It finishes before the next step, as if it was aborted:
-    upstream drops what a step in flight samples for it.
+    upstream drops the tokens that a step in flight samples for it.
     """
     if request.status == RequestStatus.RUNNING:
         scheduler.running.remove(request)
@@ -22,7 +22,7 @@ def leave_queues(scheduler: ReleaseScheduler, request: Request) -> None:
 
 
 def remove_glue(scheduler: ReleaseScheduler, glue: Sequence[Request]) -> None:
-    """Take glue out of all queues, each of which is gone through once."""
+    """Take glue out of all queues, each of which is searched once."""
     running = {each for each in glue if each.status == RequestStatus.RUNNING}
     if running:
         scheduler.running = [each for each in scheduler.running if each not in running]

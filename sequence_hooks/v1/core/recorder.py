@@ -28,10 +28,10 @@ class SchedulerRecorder(RunRecorder):
         self._pool = manager.block_pool
         self._decode = decode
         self._num_prompt_tokens: dict[str, int] = {}
-        """Of each sequence whose end is not noted yet. To upstream, a join turns all that it has into its prompt."""
+        """Of each sequence whose end is not noted yet. For upstream, a join turns a whole context into the prompt."""
 
         block_size = manager.coordinator.single_type_managers[0].block_size
-        # The first block is upstream's null block, which nobody can have.
+        # The first block is upstream's null block, which no request can have.
         observer.note(events.SchedulerStarted, block_size=block_size, num_blocks=self._pool.num_gpu_blocks - 1)
 
     def arrived(self, request: Request) -> None:

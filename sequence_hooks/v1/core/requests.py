@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What upstream does with requests inside its own modules only: the one place that uses private members of theirs."""
+"""What upstream does with requests only inside its own modules: the one place that uses their private members."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def make_like(
 ) -> Request:
     """A new request of the same client, with the same adapter, priority and cache as ``request``.
 
-    It has ended its reasoning, after which its grammar begins, if ``request`` has.
+    If ``request`` has ended its reasoning, after which its grammar begins, the new request has, too.
 
     Args:
         prompt_token_ids: The caller has to update its block hashes.
@@ -47,7 +47,7 @@ def make_like(
 
 
 def limit_tokens(request: Request, most: int | None) -> None:
-    """Let a new request sample at most so many tokens."""
+    """Let a new request sample at most ``most`` tokens; None sets no limit."""
     if most is None or most >= request.max_tokens:
         return
     params = request.sampling_params
@@ -58,9 +58,9 @@ def limit_tokens(request: Request, most: int | None) -> None:
 
 
 def begin_session(request: Request, params: SamplingParams) -> None:
-    """Let everything that a request has so far be its prompt, as upstream does in a session.
+    """Make everything that a request has so far its prompt, as upstream does in a session.
 
-    Both of upstream's model runners learn the tokens of such a request, whatever the schedule.
+    Both of upstream's model runners then learn its tokens, regardless of the schedule.
     """
     assert params.max_tokens is not None, "upstream gives every request a number"
     request.prompt_token_ids = list(request.all_token_ids)
@@ -71,18 +71,18 @@ def begin_session(request: Request, params: SamplingParams) -> None:
 
 
 def cut_context(request: Request, num_kept: int) -> None:
-    """Let a request that gets a session next, and has no KV after its first ``num_kept`` tokens, have these alone."""
+    """Cut a request to its first ``num_kept`` tokens. It must have no KV after them, and get a session next."""
     del request._all_token_ids[num_kept:]
     request.prompt_token_ids = list(request.all_token_ids)
     request.num_prompt_tokens = num_kept
     request._output_token_ids.clear()
-    # A prefix of them would do, but how many tokens one is of is upstream's secret.
+    # A prefix of the hashes would do, but only upstream knows how many tokens each of them is for.
     request.block_hashes.clear()
     request.update_block_hashes()
 
 
 def discard_in_flight(request: Request) -> None:
-    """Let upstream drop what a step in flight samples for a request, as it does for a session."""
+    """Let upstream drop the tokens that a step in flight samples for a request, as it does for a session."""
     request.spec_token_ids = []
     request.drop_stale_output = True
     request.num_stale_output_tokens = request.num_in_flight_tokens
@@ -90,12 +90,12 @@ def discard_in_flight(request: Request) -> None:
 
 
 def make_glue(owner: Request, run: Run, arrival_time: float, mm_features: list[MultiModalFeatureSpec]) -> Request:
-    """A request that computes a ``run`` of the prompt of ``owner``. What it samples is not wanted.
+    """A request that computes a ``run`` of the prompt of ``owner``. The token that it samples is not used.
 
-    There may be many of them, and the prompt may be long: all have a view of it.
+    There may be many such requests, and the prompt may be long, so each has a view of it.
 
     Args:
-        mm_features: Those of the owner's images before the run that its tokens' positions depend on.
+        mm_features: The owner's images that the positions of the run's tokens depend on.
     """
     assert owner.prompt_token_ids is not None
     prompt: Any = TokenView(owner.prompt_token_ids, 0, run.end)

@@ -57,7 +57,7 @@ logger = init_logger(f"vllm.{__name__}")
 class HookScheduler(ReleaseScheduler):
     """Moves requests as the driver says: its `sequence_hooks.tree.port.SchedulerPort`.
 
-    No collaborator holds what upstream reassigns, such as ``running``: they ask for it each time.
+    No collaborator keeps a reference to what upstream reassigns, such as ``running``: each asks for it every time.
     """
 
     def __new__(cls, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> "HookScheduler":
@@ -110,7 +110,7 @@ class HookScheduler(ReleaseScheduler):
             logger.debug("%s", error)
 
     def has_requests(self) -> bool:
-        """As upstream, and while something is to be told. If all wait for a caller, the engine sleeps."""
+        """As upstream, and while there are events to send. If all sequences wait for a caller, the engine sleeps."""
         return super().has_requests() or bool(self._events) or self.trees.has_unsettled
 
     def has_unfinished_requests(self) -> bool:
@@ -118,7 +118,7 @@ class HookScheduler(ReleaseScheduler):
         return super().has_unfinished_requests() or bool(self._pending_step)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """Upstream's `schedule`, after joining the parents that can go on."""
+        """Upstream's `schedule`, after joining the parents that can resume."""
         self.driver.join_ready()
         if self.branches:
             self._make_room()
@@ -192,26 +192,26 @@ class HookScheduler(ReleaseScheduler):
             # A BLOCKED one is finished if its grammar does not accept the token that has blocked it.
             return super()._handle_stopped_request(request)
         if not self.kv.forks.has_states:
-            # What a step in flight computes is computed again. A state has it already, and is not to have it twice.
+            # Tokens of a step in flight are computed again. A state has them already, and must not get them twice.
             request.num_computed_tokens = num_written(request)
         discard_in_flight(request)
         self.reset_preempted_req_ids.add(request.request_id)
         return False
 
     def _enqueue_waiting_request(self, request: Request) -> None:
-        # Some releases enqueue what has stopped and goes on at the end of a step, when it may have been aborted.
+        # Some releases enqueue a stopped request that continues at the end of a step, when it may have been aborted.
         if request.request_id not in self.blocked and not request.is_finished():
             self._recorder.track(request)
             super()._enqueue_waiting_request(request)
 
     def _holds_kv_blocks(self, request: Request) -> bool:  # type: ignore[override]
-        # Trees wait in our queue, which is in the place of upstream's for requests that hold KV.
+        # Sequences of trees wait in our queue, which replaces upstream's queue for requests that hold KV.
         return self.kv.is_of_a_tree(request) or super()._holds_kv_blocks(request)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         glue = self._injection.glue.get(request.request_id)
         if glue is not None:
-            # Without it, its owner cannot go on with injected KV.
+            # Without it, its owner cannot continue with injected KV.
             self.kv.evict(self.evictor.candidate(glue.owner))
             return
         self._recorder.preempted(request.request_id, "discard", request.num_computed_tokens)
@@ -234,12 +234,12 @@ class HookScheduler(ReleaseScheduler):
         self._recorder.ended(request)
         freed = super()._free_request(request, *args, **kwargs)
         if branch is not None and branch.outcome in ("failed", "cancelled"):
-            # User-defined code may have aborted it while its token is processed: upstream is to cache no block for it.
+            # User-defined code may have aborted it while its token is processed: upstream must cache no block for it.
             request.num_computed_tokens = 0
         return freed
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
-        """Abort requests or single branches, with all their descendants, whatever their status."""
+        """Abort requests or single branches, with all their descendants, in any status."""
         given = self.requests if request_ids is None else [request_ids] if isinstance(request_ids, str) else request_ids
         # Glue ends with its owner.
         ids = [name for name in given if name not in self._injection.glue]
@@ -252,13 +252,13 @@ class HookScheduler(ReleaseScheduler):
         return finished
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, *args: Any, **kwargs: Any) -> bool:
-        """As upstream: if running requests give up their KV, so do those that do not run."""
+        """As upstream; if running requests give up their KV, all others do, too."""
         if reset_running_requests:
             self.kv.evict_all()
         return super().reset_prefix_cache(reset_running_requests, *args, **kwargs)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> SchedulerStats | None:
-        """Upstream's, in which a tree counts as one request."""
+        """Upstream's statistics, in which a tree counts as one request."""
         stats = super().make_stats(*args, **kwargs)
         if stats is not None and self.branches:
             count_requests(stats, self, self.branches, self.blocked, self._injection.glue.values())
@@ -289,17 +289,17 @@ class HookScheduler(ReleaseScheduler):
             self._kept.release_settled(request)
 
     def kv_source(self, child: V1Branch) -> Source:
-        """What is kept of a finished child."""
+        """The KV that is kept of a finished child."""
         return self._kept.source(child)
 
     def cut_kv(self, branch: V1Branch, num_kept: int) -> int:
         """Let a BLOCKED request share the first blocks with itself, as a child does with its parent.
 
-        It is admitted as one: upstream copies the last block, which others may share, or find in the prefix cache.
+        It is admitted like one: upstream copies the last block, which others may share, or find in the prefix cache.
         """
         request = branch.sequence.request
         num_computed = self.kv.forks.add(request, request, num_kept)
-        # Upstream's, which waits until no step in flight writes to the blocks.
+        # Upstream's method, which waits until no step in flight writes to the blocks.
         self._free_request_blocks(request)
         request.num_computed_tokens = 0
         return num_computed
@@ -314,7 +314,7 @@ class HookScheduler(ReleaseScheduler):
         return has_slots
 
     def enqueue_joined(self, branch: V1Branch) -> None:
-        """Let a request go on, for which all that it has so far is its prompt."""
+        """Queue a request that resumes; everything that it has so far becomes its prompt."""
         request, injected = branch.sequence.request, branch.injected
         del self.blocked[request.request_id]
         begin_session(request, params_after_join(branch))
@@ -328,7 +328,7 @@ class HookScheduler(ReleaseScheduler):
             self._kept.release_settled(request)
 
     def finish_joined(self, branch: V1Branch) -> None:
-        """Finish a BLOCKED request with the end that it had, or that its join is."""
+        """Finish a BLOCKED request as it had ended before, or as its join ends it."""
         request, final_status = branch.sequence.request, branch.sequence.final_status
         assert final_status is not None
         request.status = final_status
@@ -341,18 +341,18 @@ class HookScheduler(ReleaseScheduler):
         self.finish_requests([branch.request_id for branch in branches], RequestStatus.FINISHED_ABORTED)
 
     def cancel_sequences(self, branches: Sequence[V1Branch]) -> None:
-        """Abort requests, in this order: what a step in flight samples for them is dropped."""
+        """Abort requests, in this order: tokens that a step in flight samples for them are dropped."""
         self.abort_sequences(branches)
 
     def _make_room(self) -> None:
-        """Preempt children of the trees that have most of the rows, for those that have waited and have none."""
+        """Preempt children of the trees with the most rows, for requests and trees that have waited and have none."""
         is_paused, num_rows = self.pause_state != PauseState.UNPAUSED, self.max_num_running_reqs
         num_others = len(self.requests) - len(self.branches) - len(self._injection.glue)
         num_free = num_rows - len(self.running)
         for victim in self._admission.begin_step(is_paused, num_rows, num_free, num_others, len(self.deferred)):
             self.running.remove(victim)
             self._preempt_request(victim, time.monotonic())
-            # If it goes on in this very step, the worker is to learn its tokens anew.
+            # If it resumes in this very step, the worker has to be sent its tokens again.
             self.prev_step_scheduled_req_ids.discard(victim.request_id)
 
     def _record_step(self, start: float, scheduled: Mapping[str, int]) -> None:

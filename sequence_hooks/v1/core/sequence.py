@@ -26,7 +26,7 @@ _OUTCOMES: dict[RequestStatus, Outcome] = {
 class V1Sequence:
     """The sequence of one request; a `sequence_hooks.tree.transcript.TextSequence`.
 
-    After a join, upstream's request counts everything before it as prompt. This is where its own prompt ends.
+    After a join, upstream's request counts everything before it as prompt. This class knows where its own prompt ends.
 
     Args:
         checker: Looks for its stop strings, if it has any.
@@ -44,7 +44,7 @@ class V1Sequence:
 
         self.output_token_ids: Sequence[int] = self.output_in_context
         self.final_status: RequestStatus | None = None
-        """Upstream's status at its own end; None until then, and of one that was aborted before."""
+        """Upstream's status at its own end; None until then, and also if it was aborted before."""
 
         self._text_of = text_of
         self._checker = checker
@@ -88,9 +88,9 @@ class V1Sequence:
 
     def stop_tokens_after(self, token_id: int, has_room: bool) -> range | None:
         """Take note of the token that upstream has just appended. If the sequence has ended with it, return the output
-        tokens that ended it and are not part of its result; None if it goes on.
+        tokens that ended it and are not part of its result; None if it continues.
 
-        A stop string ends it like a stop token. If both do, the token does, and the text is that up to the string.
+        A stop string ends it like a stop token. If both end it, the token counts, and its text ends at the string.
 
         Args:
             has_room: Whether its context, and its tree, may have another token.
@@ -119,7 +119,7 @@ class V1Sequence:
         return stop_tokens
 
     def keep_output(self, num_kept: int) -> None:
-        """Keep its output so far, since its context is cut to its first tokens next. No stop string begins in it."""
+        """Keep its output so far, since its context is cut to ``num_kept`` tokens next. No stop string begins in it."""
         later = TokenView(self.request.all_token_ids, num_kept)
         self.output_token_ids = ContinuedTokens(self.output_token_ids, later)
         if self._checker is not None:

@@ -43,13 +43,13 @@ class CoreStats:
         self._counted = float("-inf")
         self._counted_for: tuple[frozenset[str], int] = frozenset(), 0
         self._latest = CoreHookStats(0, 0.0, 0)
-        """With all evictions so far."""
+        """The latest statistics, with all evictions so far."""
 
     def changed(self, num_running: int) -> CoreHookStats | None:
         """The statistics, with the evictions since the last ones; None if nothing has changed.
 
         Args:
-            num_running: How many requests run. If none does, these statistics may stay for as long as callers think.
+            num_running: How many requests run. If none does, no newer statistics may follow until a caller acts.
         """
         num_discarded = self._evictor.evictions["discard"]
         held = self._share(num_discarded, num_running)
@@ -89,7 +89,7 @@ def count_requests(
     not looked at.
 
     Args:
-        branches: Of the unfinished sequences of trees, by request id.
+        branches: The branches of the unfinished sequences of trees, by request id.
     """
     num_deferred = len(scheduler.deferred)
     num_waiting = len(scheduler.waiting) + len(scheduler.waiting_with_kv) - num_deferred

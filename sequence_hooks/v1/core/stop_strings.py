@@ -22,10 +22,10 @@ class StopStringMatch:
 
     string: str
     text_end: int
-    """Characters of its output that are left of it."""
+    """How many characters of its output remain."""
 
     num_tokens: int
-    """Output tokens that begin within that text; the ones after them ended the sequence."""
+    """How many output tokens begin within that text; the ones after them ended the sequence."""
 
 
 class StopStringChecker:

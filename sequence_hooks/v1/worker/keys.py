@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By what the keys of a layer are moved to other positions, tried out on the layer itself.
+"""How the keys of a layer are moved to other positions, found by trying it on the layer itself.
 
 A copied key is moved by the rotation between two rows of the table of its layer's rotary embedding. That is right where
 a model does nothing else to its keys that depends on their positions. Models differ in that, and new ones come with

@@ -2,8 +2,8 @@
 """Where a layer's KV cache holds each token's keys and values.
 
 Backends lay their caches out as their kernels like it, and no two alike: blocks first or second, keys beside values or
-behind them, pairs of tokens or of elements next to each other. None is known here. Numbers are written through the
-layer's own backend, once at start-up, and where they turn up is the layout.
+behind them, pairs of tokens or of elements next to each other. This module knows none of these layouts: it writes
+numbers through the layer's own backend, once at start-up, and finds the layout by looking where they turn up.
 """
 
 from collections.abc import Iterator
