@@ -34,8 +34,12 @@ autodoc_typehints_format = "short"
 default_role = "py:obj"
 # There is no network during a build, so the names of other packages have no pages to link to.
 nitpick_ignore_regex = [("py:.*", r"(?!sequence_hooks\b).*")]
-# A type variable, which says that a class method returns an object of its class.
-nitpick_ignore = [("py:class", "sequence_hooks.config.special_kwargs.K")]
+# The first is a type variable, which says that a class method returns an object of its class.
+nitpick_ignore = [
+    ("py:class", "sequence_hooks.config.special_kwargs.K"),
+    # What observers are given; its module explains it.
+    ("py:class", "sequence_hooks.tree.branch.Branch"),
+]
 
 html_theme = "furo"
 html_title = project

@@ -15,7 +15,7 @@ from vllm.model_executor.models import registry
 pytestmark = pytest.mark.model
 
 INJECT = SpecialKwargs(promise_token_id=3, child_merge_strategy="kv_inject", merge_separator="")
-WAY_OUT = 'use child_merge_strategy="concatenate"'
+WAY_OUT = "use 'concatenate'"
 TINY = {"vocab_size": 64, "n_layer": 1, "n_head": 2}
 MODELS: dict[str, tuple[PretrainedConfig, str]] = {
     "GPT2LMHeadModel": (GPT2Config(**TINY, n_embd=64), "layers without rotary embeddings"),

@@ -67,7 +67,7 @@ def on_the_fork(values: Sequence[ParameterSet]) -> list[ParameterSet]:
 
 def modes() -> list[ParameterSet]:
     """How engines run; `make test` leaves out one, whose runner and whose schedule are each in another."""
-    return names(MODES, [each for each in MODES if each != "asynchronous-first-runner"])
+    return names(MODES, [each for each in MODES if each != "asynchronous-first"])
 
 
 def sizes(short: int, long: int) -> pytest.MarkDecorator:

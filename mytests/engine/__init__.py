@@ -19,7 +19,7 @@ def _is_v1() -> bool:
 IS_V1 = _is_v1()
 """Type checkers take it for what the environment has: see ``always_true`` in the settings of mypy."""
 
-MODES = ("synchronous-first-runner", "asynchronous-first-runner", "asynchronous-second-runner") if IS_V1 else ("v0",)
+MODES = ("synchronous-first", "asynchronous-first", "asynchronous-second") if IS_V1 else ("v0",)
 """How surgical engines run: when steps are scheduled, and which of upstream's model runners the worker is like."""
 
 LARGEST_CHILD = 10_000 if IS_V1 else 8_000

@@ -40,7 +40,7 @@ class V1Walks(KVWalks):
     def make_engine(self, hooks: dict[str, Any], draw: Draw) -> SurgicalEngine:
         block_size, max_model_len = draw(8, 4, 16), draw(128, 64, 96)
         layers = draw(*self.layers)
-        is_async, runner = draw((True, "v1"), (True, "v2"), (False, "v1"))
+        is_async, runner = draw((True, "first"), (True, "second"), (False, "first"))
         return SurgicalEngine(
             SpecialKwargs(**hooks),
             block_size=block_size,

@@ -3,13 +3,14 @@
 
 from collections.abc import Mapping
 from copy import copy
+from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import vllm
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.results import Waiting
 from sequence_hooks.tree.resume import Given
-from sequence_hooks.v1 import plugin, resuming, settings
+from sequence_hooks.v1 import plugin, settings
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.v1.engine import async_llm, llm_engine
@@ -54,24 +55,30 @@ class LLMEngine(llm_engine.LLMEngine):
         return cast(LLMEngine, super().from_engine_args(_args_with_hooks(engine_args, special_kwargs), *args, **kwargs))
 
     def sequences_awaiting_resume(self) -> list[Waiting]:
-        """See `sequence_hooks.v1.resuming.sequences_awaiting_resume`."""
-        return resuming.sequences_awaiting_resume(self)
+        """The sequences that wait at a sync token for a caller, those that wait longest first."""
+        found: list[Waiting] = _resuming().sequences_awaiting_resume(self)
+        return found
 
     def resume_sequence(self, request_id: str, text_or_token_ids: Given = None) -> None:
-        """See `sequence_hooks.v1.resuming.resume_sequence`."""
-        resuming.resume_sequence(self, request_id, text_or_token_ids)
+        """Let a sequence that waits go on, with ``text_or_token_ids`` after its children's results.
+
+        Raises:
+            ValueError: no such sequence waits, or it has no room for what it is given. It keeps waiting.
+        """
+        _resuming().resume_sequence(self, request_id, text_or_token_ids)
 
 
 class AsyncLLM(async_llm.AsyncLLM):
     """Upstream's `AsyncLLM`; both of its factories take ``special_kwargs`` as `LLM` does."""
 
     def sequences_awaiting_resume(self) -> list[Waiting]:
-        """See `sequence_hooks.v1.resuming.sequences_awaiting_resume`."""
-        return resuming.sequences_awaiting_resume(self)
+        """The sequences that wait at a sync token for a caller, those that wait longest first."""
+        found: list[Waiting] = _resuming().sequences_awaiting_resume(self)
+        return found
 
     async def resume_sequence(self, request_id: str, text_or_token_ids: Given = None) -> None:
-        """See `sequence_hooks.v1.resuming.resume_sequence_async`."""
-        await resuming.resume_sequence_async(self, request_id, text_or_token_ids)
+        """As `LLMEngine.resume_sequence`; others are served while a text is encoded."""
+        await _resuming().resume_sequence_async(self, request_id, text_or_token_ids)
 
     @classmethod
     def from_engine_args(
@@ -105,6 +112,11 @@ class AsyncLLM(async_llm.AsyncLLM):
             vllm_config = _with_hooks(vllm_config, special_kwargs)
             plugin.switch_on(vllm_config, kwargs.get("usage_context"))
         return cast(AsyncLLM, super().from_vllm_config(vllm_config, *args, **kwargs))
+
+
+def _resuming() -> Any:
+    # It imports upstream's front end, which an engine without hooks, or a page about these classes, does not need.
+    return import_module("sequence_hooks.v1.resuming")
 
 
 def _args_with_hooks(engine_args: A, special_kwargs: SpecialKwargs | Mapping[str, Any] | None) -> A:

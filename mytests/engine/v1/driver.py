@@ -138,9 +138,10 @@ class V1Driver(Driver):
     def watch(self, watcher: Watcher) -> None:
         """See `Driver.watch`; here KV is given up as a whole."""
         scheduler: Any = self.scheduler
-        scheduler.branches = scheduler._injection._branches = scheduler._admission._branches = branches = _Branches()
+        branches = scheduler.branches = scheduler.kv._branches = _Branches()
+        scheduler._injection._branches = scheduler._admission._branches = branches
         caches = _caches(self.runner)
-        evict, find, free = scheduler._evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
+        evict, find, free = scheduler.kv.evict, scheduler._get_local_prefix_cache_hit, scheduler._free_request
         allocate, block = scheduler.allocate_injected, scheduler.block_sequence
 
         def note_loss(request: Request) -> None:
@@ -153,7 +154,7 @@ class V1Driver(Driver):
             evict(candidate)
 
         def note_start(request: Request, *args: Any) -> Any:
-            if scheduler._forks.of(request) is None:
+            if scheduler.kv.forks.of(request) is None:
                 # It was preempted, or is a child without the fork of its parent's blocks.
                 note_loss(request)
             return find(request, *args)
@@ -183,7 +184,7 @@ class V1Driver(Driver):
             return free(request, *args, **kwargs)
 
         scheduler._get_local_prefix_cache_hit, scheduler._free_request = note_start, note_end
-        scheduler.allocate_injected, scheduler._evict = note_room, note_evicted
+        scheduler.allocate_injected, scheduler.kv.evict = note_room, note_evicted
         scheduler.block_sequence = note_blocked
 
     def cached_blocks(self) -> set[int]:

@@ -55,7 +55,7 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
     is_async: bool = field(default_factory=lambda: BaseEngine.mode.startswith("async"))
     """Whether the next step is scheduled before the last one's tokens are known, as on GPUs."""
 
-    runner: str = field(default_factory=lambda: BaseEngine.mode[-2:])
+    runner: str = field(default_factory=lambda: BaseEngine.mode.split("-")[1])
     """Which of upstream's model runners the worker behaves like."""
 
     layers: tuple[str, ...] = ("full",)
@@ -85,10 +85,11 @@ class SurgicalEngine(BaseEngine[RequestOutput]):
         with patch.object(ChildRequests, "of", return_value=children):
             self.scheduler = HookScheduler(config, kv, grammars, block_size=self.block_size, log_stats=self.log_stats)
         check_counts(self.scheduler)
-        self.scheduler.use_v2_model_runner = self.runner == "v2"
+        assert self.runner in ("first", "second")
+        self.scheduler.use_v2_model_runner = self.runner == "second"
         injects = self.special_kwargs.injects_kv
         self.worker = SimulatedWorker(
-            self.num_blocks + 1, self.block_size, self.layers, self.prompts, self.runner == "v1", injects
+            self.num_blocks + 1, self.block_size, self.layers, self.prompts, self.runner == "first", injects
         )
         for _, _, kv_of_layer in self.worker._attention:
             kv_of_layer.positions_of = self.positions_of

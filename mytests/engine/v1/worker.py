@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker without a model: it checks what every slot of KV holds, and samples scripted tokens.
 
-It knows only what upstream's scheduler tells it, in the way of either of upstream's model runners: "v1" keeps what it
-has sampled, and learns tokens from new requests and from resumed ones; "v2" learns all tokens whenever a request gets a
-row. Copies and positions of injected KV are what the plug-in makes of them beside such a runner.
+It knows only what upstream's scheduler tells it, in the way of either of upstream's model runners: "first" keeps what
+it has sampled, and learns tokens from new requests and from resumed ones; "second" learns all tokens whenever a request
+gets a row. Copies and positions of injected KV are what the plug-in makes of them beside such a runner.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ class SimulatedWorker:
     """If given, the prompt of each request at its first step is kept here."""
 
     learns_by_session: bool = False
-    """Whether a request that has a row may be given anew, as the "v1" runner learns of a session's next prompt."""
+    """Whether a request that has a row may be given anew, as the "first" runner learns of a session's next prompt."""
 
     injects: bool = False
     """Whether KV of children may be injected."""
