@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ PAUSE = 40
 """Steps between two ordinary requests."""
 
 MOST_STEPS = 1000
-"""If the other request has not ended by then, it is aborted."""
+"""If the other request has not ended by then, it is aborted; those that still wait for it are served."""
 
 NUM_ORDINARY = 32
 """Tokens of the ordinary request."""
@@ -84,15 +85,13 @@ class Bench:
         if beside != ALONE:
             self._engine.add_request(other, f"call {self._number} stone", self._bomb(beside == HOOKED))
             arrivals = range(NUM_WARM_UP, MOST_STEPS, PAUSE)
-        taken = list(self._serve(arrivals))
-        self._engine.abort_request([other])
-        while self._engine.has_unfinished_requests():
-            self._engine.step()
-        return taken
+        return list(self._serve(arrivals, other))
 
-    def _serve(self, arrivals: Container[int]) -> Iterator[Taken]:
+    def _serve(self, arrivals: Container[int], other: str) -> Iterator[Taken]:
         arrived: dict[str, tuple[float, int]] = {}
-        for step in range(MOST_STEPS):
+        for step in count():
+            if step == MOST_STEPS:
+                self._engine.abort_request([other])
             if step and not self._engine.has_unfinished_requests():
                 return
             if step in arrivals:
