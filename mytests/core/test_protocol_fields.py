@@ -203,22 +203,22 @@ def test_the_tags_of_a_handler_are_one_token_each(protocol: str, tags: Tags) -> 
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Installs a distribution with the notation "other", whose module has this code."""
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Installs a distribution with a notation, whose module has this code."""
 
-    def install(code: str) -> None:
+    def install(code: str, name: str = "other") -> None:
         (tmp_path / "other_notation.py").write_text(code)
         metadata = tmp_path / "other-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[{GROUP}]\nother = other_notation:NOTATION\n")
+        (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = other_notation:NOTATION\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "other_notation", raising=False)
 
     return install
 
 
-def test_a_notation_may_come_from_outside(outside: Callable[[str], None]) -> None:
+def test_a_notation_may_come_from_outside(outside: Callable[..., None]) -> None:
     """Its name then stands for its fields, and is among those that an error lists."""
     outside(
         "from sequence_hooks.config.notations import Notation\n"
@@ -241,12 +241,20 @@ def test_a_notation_may_come_from_outside(outside: Callable[[str], None]) -> Non
         ("NOTATION = {}", "other_notation:NOTATION is {}; its entry point has to name a .*notations.Notation"),
     ],
 )
-def test_a_notation_that_cannot_be_used_is_refused(outside: Callable[[str], None], code: str, fault: str) -> None:
+def test_a_notation_that_cannot_be_used_is_refused(outside: Callable[..., None], code: str, fault: str) -> None:
     """By its name; the others can be used."""
     outside(code)
     with pytest.raises(ValueError, match=f"protocol is 'other', and {fault}"):
         SpecialKwargs(protocol="other")
     assert SpecialKwargs(protocol="npr").injects_kv
+
+
+def test_no_notation_takes_the_name_of_another(outside: Callable[..., None]) -> None:
+    """Which of them is meant cannot be told; the order of a path does not decide it."""
+    outside("", "npr")
+    message = "protocol is 'npr', which is the name of other_notation:NOTATION and of sequence_hooks.protocols.npr"
+    with pytest.raises(ValueError, match=message):
+        SpecialKwargs(protocol="npr")
 
 
 class Counting(Tagged):

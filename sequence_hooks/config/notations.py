@@ -45,11 +45,17 @@ def notation_of(protocol: object) -> Notation:
     """What a notation configures.
 
     Raises:
-        ValueError: there is no notation of this name, or it cannot be loaded.
+        ValueError: there is no notation of this name, or there are several, or it cannot be loaded.
     """
-    found = next((each for each in entry_points(group=GROUP) if each.name == protocol), None)
-    if found is None:
+    offered = {each.value: each for each in entry_points(group=GROUP) if each.name == protocol}
+    if not offered:
         raise ValueError(f"special_kwargs: protocol is {abbreviated(protocol)}; use one of {', '.join(protocols())}")
+    if len(offered) > 1:
+        raise ValueError(
+            f"special_kwargs: protocol is {protocol!r}, which is the name of {' and of '.join(sorted(offered))}; remove "
+            "the distribution of all but one"
+        )
+    (found,) = offered.values()
     try:
         notation = found.load()
     except FAULTS as error:

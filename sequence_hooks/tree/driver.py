@@ -109,7 +109,7 @@ class ForkJoinDriver(Generic[E]):
             branch: None for a request that has no tree. Its first hook token begins one, as does the last token that
                 its tree may sample.
             token: One of `Triggers.candidates`, or the last one that its request may sample.
-            add_root: Begins the tree of the request, with `add_root`.
+            add_root: Has the engine begin the tree of the request, which it does with the method of this name.
         """
         match, num_output = None, len(token.context) - token.num_prompt_tokens
         if token.token_id in self.triggers.candidates:
