@@ -51,9 +51,9 @@ def notation_of(protocol: object) -> Notation:
     if not offered:
         raise ValueError(f"special_kwargs: protocol is {abbreviated(protocol)}; use one of {', '.join(protocols())}")
     if len(offered) > 1:
+        names = " and of ".join(sorted(offered))
         raise ValueError(
-            f"special_kwargs: protocol is {protocol!r}, which is the name of {' and of '.join(sorted(offered))}; remove "
-            "the distribution of all but one"
+            f"special_kwargs: protocol is {protocol!r}, which is the name of {names}; remove the distribution of all but one"
         )
     (found,) = offered.values()
     try:
