@@ -252,7 +252,7 @@ def test_a_notation_that_cannot_be_used_is_refused(outside: Callable[..., None],
 def test_no_notation_takes_the_name_of_another(outside: Callable[..., None]) -> None:
     """Which of them is meant cannot be told; the order of a path does not decide it."""
     outside("", "npr")
-    message = "protocol is 'npr', which is the name of other_notation:NOTATION and of sequence_hooks.protocols.npr"
+    message = "protocol is 'npr', the name of other_notation:NOTATION and of sequence_hooks.protocols.npr"
     with pytest.raises(ValueError, match=message):
         SpecialKwargs(protocol="npr")
 

@@ -53,7 +53,7 @@ def notation_of(protocol: object) -> Notation:
     if len(offered) > 1:
         names = " and of ".join(sorted(offered))
         raise ValueError(
-            f"special_kwargs: protocol is {protocol!r}, which is the name of {names}; remove the distribution of all but one"
+            f"special_kwargs: protocol is {protocol!r}, the name of {names}; remove the distribution of all but one"
         )
     (found,) = offered.values()
     try:
