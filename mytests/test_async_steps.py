@@ -30,6 +30,23 @@ def test_statistics_know_what_was_processed_at_once() -> None:
     assert noted == [{"r"}]
 
 
+def test_a_text_that_begins_in_merged_tokens_fires_no_hook() -> None:
+    """The token that completes it is in the output already when its hook is looked for."""
+    hooks = dataclasses.replace(
+        SYNC_HOOKS,
+        promise_token_id=None,
+        promise_token="<go>",
+        trigger_by="text",
+        merge_separator="",
+        block_on="promise",
+    )
+    engine = AsyncEngine(dataclasses.replace(hooks, sync_token_id=None))
+    engine.surgical.add()
+    engine.run(script(r="a<go>go>z", r_child_0="b<"))
+    output = engine.outputs[-1].outputs[0]
+    assert (output.text, len(output.children)) == ("a<go>b<go>z", 1)
+
+
 def test_a_sample_that_ends_at_a_join_reaches_its_request() -> None:
     """Its output is created in the step after the join."""
     engine = AsyncEngine()
