@@ -170,7 +170,7 @@ lint: setup plugin ## ruff and mypy on our code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(IN_PLUGIN) MYPYPATH=examples $(CURDIR)/$(BIN)/mypy --config-file sequence_hooks/pyproject.toml --python-executable $(CURDIR)/$(PLUGIN)/bin/python -p sequence_hooks.v1 -p mytests.v1 -p mytests.engine.v1
+	@$(IN_PLUGIN) MYPYPATH=examples $(CURDIR)/$(BIN)/mypy --config-file sequence_hooks/pyproject.toml --python-executable $(CURDIR)/$(PLUGIN)/bin/python -p sequence_hooks.v1 -p mytests.v1 -p mytests.harness.v1
 
 check-core: setup ## sequence_hooks alone: types, imports, and its wheel and tests, but the walks, in an environment without torch and vLLM
 	@$(BIN)/mypy --strict sequence_hooks
@@ -204,16 +204,16 @@ mutate-plugin: plugin ## the same of the plug-in's scheduler and workers, such a
 	@$(IN_MUTANTS) $(CURDIR)/$(PLUGIN)/bin/python -m mutmut run $(if $(MODULE),'$(MODULE)')
 	@$(IN_MUTANTS) $(CURDIR)/$(PLUGIN)/bin/python -m mutmut results | tee $(CURDIR)/build/mutants-plugin.txt
 
-faults: setup plugin ## plant each fault of mytests/faults, and list which test notices it: build/faults/faults.md
-	@$(BIN)/python -W ignore -m mytests.faults --engine fork; fork=$$?; \
-	($(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.faults --engine plugin --output $(CURDIR)/build/faults) && \
+faults: setup plugin ## plant each fault of mytests/fuzz/faults, and list which test notices it: build/faults/faults.md
+	@$(BIN)/python -W ignore -m mytests.fuzz.faults --engine fork; fork=$$?; \
+	($(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz.faults --engine plugin --output $(CURDIR)/build/faults) && \
 	exit $$fork
 
 faults-of-fork: setup
-	@$(BIN)/python -W ignore -m mytests.faults --engine fork
+	@$(BIN)/python -W ignore -m mytests.fuzz.faults --engine fork
 
 faults-of-plugin-%: plugin
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.faults --engine plugin --share $* 3 \
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz.faults --engine plugin --share $* 3 \
 	  --output $(CURDIR)/build/faults
 
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
@@ -267,19 +267,19 @@ trace-demo: setup ## record a run of the tiny model, and make pictures of it in 
 	@$(BIN)/python -m sequence_hooks.trace build/trace/run.jsonl
 
 trace-picture: trace-demo browser ## renew docs/images/trace.png, and trace-big.png of 98 requests
-	@$(BIN)/python -m mytests.trace_picture build/trace/run.html docs/images/trace.png 18 0.35
+	@$(BIN)/python -m mytests.harness.trace_picture build/trace/run.html docs/images/trace.png 18 0.35
 	@$(BIN)/python examples/record_run.py build/trace/big.jsonl --requests 98 --at-once 14 --pause 0.2
 	@$(BIN)/python -m sequence_hooks.trace build/trace/big.jsonl
-	@$(BIN)/python -m mytests.trace_picture build/trace/big.html docs/images/trace-big.png
+	@$(BIN)/python -m mytests.harness.trace_picture build/trace/big.html docs/images/trace-big.png
 
 language-pictures: merge-language browser ## renew docs/images/live.gif and language.png, of trees of the language model
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.live_picture $(CURDIR)/docs/images/live.gif $(LANGUAGE)/model
+	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -m mytests.harness.live_picture $(CURDIR)/docs/images/live.gif $(LANGUAGE)/model
 	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore examples/demo_language.py $(LANGUAGE)/model --record $(LANGUAGE)/run.jsonl
 	@$(BIN)/python -m sequence_hooks.trace $(LANGUAGE)/run.jsonl
-	@$(BIN)/python -m mytests.trace_picture $(LANGUAGE)/run.html docs/images/language.png 4 0.25
+	@$(BIN)/python -m mytests.harness.trace_picture $(LANGUAGE)/run.html docs/images/language.png 4 0.25
 
 browser: setup ## a Chromium for the tests of the trace page, where there is none
-	@$(BIN)/python -m mytests.browser || \
+	@$(BIN)/python -m mytests.harness.browser || \
 	  { apt-get update -qq -o Acquire::Retries=0 && apt-get install -qq --no-install-recommends chromium; } || \
 	  $(BIN)/playwright install --with-deps chromium
 

@@ -33,7 +33,7 @@ _INJECTED = "`mytests/v1/test_injection_on_models.py`"
 _REFUSES = "`mytests/v1/test_checks.py`"
 
 
-_TREES = "mytests/test_fuzz.py::test_trees_of_each_architecture"
+_TREES = "mytests/fuzz/test_fuzz.py::test_trees_of_each_architecture"
 _SELFCHECK = "mytests/v1/test_selfcheck.py::TestCommand::test_windows_and_states_pass_them_too"
 
 
@@ -68,7 +68,10 @@ CLASSES = (
     ),
     Class("Pooling", f"{REFUSED}: " + refused("runner='pooling'", GENERATES), "", _REFUSES),
     Class(
-        "Encoder and decoder", f"{REFUSED}: " + refused("model='…'", NO_ENCODER), "", "`mytests/test_check_layers.py`"
+        "Encoder and decoder",
+        f"{REFUSED}: " + refused("model='…'", NO_ENCODER),
+        "",
+        "`mytests/v0/test_check_layers.py`",
     ),
     Class("Diffusion", f"{REFUSED}: " + refused("model='…'", ONE_BY_ONE), "", _REFUSES),
     Class("Layers that no child can share", f"{REFUSED}: " + not_shared("CircularBufferSpec"), "", _REFUSES),

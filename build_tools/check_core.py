@@ -36,8 +36,8 @@ assert not engines, f"importing sequence_hooks imports {engines}"
 _REPEATS = 7
 _IGNORED = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
-_USED_BY_TESTS = ("__init__.py", "characters.py", "naming.py", "reference.py", "stepped.py", "walks.py")
-"""What `mytests/core` imports of `mytests` besides itself."""
+_TESTS = ("core", "fuzz", "harness")
+"""Of `mytests`, the tests and what they import."""
 
 _WALKS = "mytests/core/test_driver_walks.py"
 """They take longer than all other tests, and run with the fork's; no environment matters to them."""
@@ -58,9 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"environment: {made - start:.1f} s; vllm-sequence-hooks built and installed: {now - made:.1f} s")
         check_imports(python, folder)
         # A copy, so that the package is found where it is installed, and not in the checkout.
-        shutil.copytree(ROOT / "mytests" / "core", folder / "mytests" / "core", ignore=_IGNORED)
-        for name in _USED_BY_TESTS:
-            shutil.copy(ROOT / "mytests" / name, folder / "mytests")
+        for name in _TESTS:
+            shutil.copytree(ROOT / "mytests" / name, folder / "mytests" / name, ignore=_IGNORED)
         run([python, "-m", "pytest", "-q", "-m", "not full", f"--ignore={_WALKS}", "mytests/core"], folder)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)

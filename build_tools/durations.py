@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m build_tools.durations``: what took how long in the latest run of parts, as a page and in short.
 
-`mytests.timing` leaves a file for each pytest that a part runs. The setup of a test includes that of the fixtures which
-it is the first to need; those that tests share are also listed by themselves.
+`mytests.harness.timing` leaves a file for each pytest that a part runs. The setup of a test includes that of the
+fixtures which it is the first to need; those that tests share are also listed by themselves.
 """
 
 from __future__ import annotations

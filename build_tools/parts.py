@@ -35,7 +35,7 @@ from build_tools.ledger import Ran, begin, clock, note, noted, verdict
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "durations"
 PART_VARIABLE = "RUNNING_PART"
-"""Names the part to what it runs: to parts within it, and to `mytests.timing`."""
+"""Names the part to what it runs: to parts within it, and to `mytests.harness.timing`."""
 
 FOLDER_VARIABLE = "DURATIONS_FOLDER"
 INTERRUPTED = 130

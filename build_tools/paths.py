@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m build_tools.paths RUNNER``: what the plug-in's tests need beside its environment to take a GPU's paths.
 
-Each of upstream's model runners gets a folder, whose entry points have upstream call `mytests.v1.paths.take` in all of
-its processes. That of the second runner has Triton, too, and the interpreter as a backend of it. In the environment
-itself Triton would change how all other tests run.
+Each of upstream's model runners gets a folder, whose entry points have upstream call `mytests.harness.v1.paths.take` in
+all of its processes. That of the second runner has Triton, too, and the interpreter as a backend of it. In the
+environment itself Triton would change how all other tests run.
 """
 
 import argparse
@@ -20,10 +20,10 @@ FOLDER = ROOT / "build" / "paths"
 TRITON = ROOT / "requirements" / "paths-plugin.txt"
 ENTRY_POINTS = """\
 [triton.backends]
-cpu = mytests.v1.interpreter
+cpu = mytests.harness.v1.interpreter
 
 [vllm.general_plugins]
-test_paths = mytests.v1.paths:take
+test_paths = mytests.harness.v1.paths:take
 """
 
 

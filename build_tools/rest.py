@@ -33,23 +33,13 @@ def _other_releases() -> Iterator[str]:
 
 RELEASES = tuple(_other_releases())
 PATHS = ("first-asynchronous", "second-synchronous", "second-asynchronous")
-"""Upstream's model runner, and how it schedules, as a GPU takes them: `mytests.v1.paths`."""
+"""Upstream's model runner, and how it schedules, as a GPU takes them: `mytests.harness.v1.paths`."""
 
-ON_BOTH = (
-    *(
-        "mytests/rules/*",
-        "mytests/models/*",
-        "mytests/server/*",
-        "mytests/training/*",
-        "mytests/test_fuzz.py",
-        "mytests/test_hostile_clients.py",
-    ),
-    *("mytests/test_injection_engine.py", "mytests/test_injection_sharing.py", "mytests/test_injection_fuzz.py"),
-)
+ON_BOTH = ("mytests/rules/*", "mytests/models/*", "mytests/server/*", "mytests/training/*", "mytests/fuzz/*")
 """Tests that both environments run."""
 
 SECONDS_OF_A_FILE = 60
-_FULL = ("mark.full", "from mytests.tiers import")
+_FULL = ("mark.full", "from mytests.harness.tiers import")
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ def _quoted(arguments: Sequence[str]) -> str:
 
 
 _OF_RELEASES = ("sequence_hooks/v1/releases/*", "sequence_hooks/v1/core/*")
-_OF_RULES = ("sequence_hooks/v1/core/*", "sequence_hooks/tree/*", "mytests/rules/*", "mytests/engine/*")
+_OF_RULES = ("sequence_hooks/v1/core/*", "sequence_hooks/tree/*", "mytests/rules/*", "mytests/harness/*")
 _OF_NOTATIONS = (
     "sequence_hooks/config/notations.py",
     "sequence_hooks/protocols/*",
@@ -89,8 +79,8 @@ _OF_NOTATIONS = (
 )
 _OF_PATHS = (
     "sequence_hooks/v1/worker/*",
-    "mytests/v1/paths.py",
-    "mytests/v1/interpreter/*",
+    "mytests/harness/v1/paths.py",
+    "mytests/harness/v1/interpreter/*",
     "requirements/paths-plugin.txt",
 )
 _OF_LANGUAGE_MODEL = (
@@ -99,12 +89,12 @@ _OF_LANGUAGE_MODEL = (
 )
 _OF_BENCHES = ("benchmarks/*",)
 _OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection_plan.py", "*worker/*")
-_OF_FAULTS = ("mytests/faults/*",)
-_OF_FUZZERS = ("mytests/fuzz*.py", "mytests/engine/*")
+_OF_FAULTS = ("mytests/fuzz/faults/*",)
+_OF_FUZZERS = ("mytests/fuzz/*", "mytests/harness/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
 _NOTATIONS = "mytests/server/test_protocols.py"
 _SELFCHECK = "mytests/v1/test_selfcheck.py"
-_FUZZ, _ARCHITECTURES = "mytests/test_fuzz.py", "test_trees_of_each_architecture"
+_FUZZ, _ARCHITECTURES = "mytests/fuzz/test_fuzz.py", "test_trees_of_each_architecture"
 _WITH_STATE = "(mamba2 or falcon_h1 or granitemoehybrid or lfm2)"
 _OF_ARCHITECTURES = {
     "architectures-attention": ((_FUZZ, "-k", f"{_ARCHITECTURES} and not {_WITH_STATE}"), 360),
@@ -114,8 +104,8 @@ _OF_ARCHITECTURES = {
 
 _BESIDE_ARCHITECTURES = (_FUZZ, "--deselect", f"{_FUZZ}::{_ARCHITECTURES}")
 _FLOATS = (
-    *("mytests/training", "mytests/v1", "mytests/test_injection_engine.py"),
-    *("mytests/test_injection_sharing.py", "mytests/test_injection_fuzz.py"),
+    *("mytests/training", "mytests/v1", "mytests/models/test_injection.py"),
+    *("mytests/models/test_injection_sharing.py", "mytests/fuzz/test_injected.py"),
 )
 _FULL_FLOATS: Mapping[str, Mapping[str, tuple[Sequence[str], int]]] = {
     "fork": {"full": ((), 400)},
@@ -137,7 +127,7 @@ GROUPS = (
     *(Rest(f"release-{release}", f"make release-{release}", 420, _OF_RELEASES) for release in RELEASES),
     *(Rest(f"path-{path}", f"make path-{path}", 300, _OF_PATHS) for path in PATHS),
     Rest("driver-walks", _marked("fork", "mytests/core/test_driver_walks.py"), 180, ("sequence_hooks/tree/*",)),
-    Rest("fork-walks", _marked("fork", "mytests/test_state_machine.py"), 420, ("vllm/core/*",)),
+    Rest("fork-walks", _marked("fork", "mytests/v0/test_state_machine.py"), 420, ("vllm/core/*",)),
     Rest("plugin-walks", _marked("plugin", "mytests/v1/test_random_walks.py"), 330, ("sequence_hooks/v1/core/*",)),
     Rest("plugin-rules", _marked("plugin", "mytests/rules"), 180, _OF_RULES),
     Rest("fork-notations", _marked("fork", _NOTATIONS), 280, _OF_NOTATIONS),
@@ -151,16 +141,16 @@ GROUPS = (
         )
         for environment, seconds in (("fork", 200), ("plugin", 160))
     ),
-    Rest("bench", _marked("fork", "mytests/test_bench.py"), 270, _OF_BENCHES),
-    Rest("bench-plugin", _marked("fork", "mytests/test_plugin_bench.py"), 190, _OF_BENCHES),
-    Rest("bench-upstream", _marked("fork", "mytests/test_upstream_benchmarks.py"), 270, _OF_BENCHES),
-    Rest("fork-workers", _marked("fork", "mytests/test_entry_points.py"), 300, _OF_WORKERS),
+    Rest("bench", _marked("fork", "mytests/project/test_bench.py"), 270, _OF_BENCHES),
+    Rest("bench-plugin", _marked("fork", "mytests/project/test_plugin_bench.py"), 190, _OF_BENCHES),
+    Rest("bench-upstream", _marked("fork", "mytests/project/test_upstream_benchmarks.py"), 270, _OF_BENCHES),
+    Rest("fork-workers", _marked("fork", "mytests/v0/test_entry_points.py"), 300, _OF_WORKERS),
     Rest("plugin-workers", _marked("plugin", "mytests/v1/test_async_engine.py"), 300, _OF_WORKERS),
     *(part for kind in ("avx512", "avx2", "sse41") for part in _of_floats(kind)),
     Rest("faults-of-fork", "make faults-of-fork", 370, _OF_FAULTS),
     *(Rest(f"faults-of-plugin-{share}", f"make faults-of-plugin-{share}", 330, _OF_FAULTS) for share in (1, 2, 3)),
     *(
-        Rest(f"plugin-{name}", _marked("plugin", *arguments), seconds, ("mytests/fuzz_architectures.py",))
+        Rest(f"plugin-{name}", _marked("plugin", *arguments), seconds, ("mytests/fuzz/architectures.py",))
         for name, (arguments, seconds) in _OF_ARCHITECTURES.items()
     ),
     Rest("plugin-planted", _marked("plugin", *_BESIDE_ARCHITECTURES), 300, (_FUZZ,)),
@@ -170,7 +160,7 @@ GROUPS = (
     Rest("dist", "make dist", 180, _OF_SET_UP),
     Rest("fuzz", "make fuzz FUZZ_SECONDS=100", 120, _OF_FUZZERS),
     Rest("fuzz-plugin", "make fuzz-plugin FUZZ_SECONDS=100", 120, _OF_FUZZERS),
-    Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/injection_*.py", "mytests/fuzz*.py")),
+    Rest("fuzz-injection", "make fuzz-injection FUZZ_SECONDS=60", 160, ("mytests/fuzz/*",)),
 )
 
 

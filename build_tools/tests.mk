@@ -4,7 +4,7 @@
 # With workers, files of tests run side by side: most use one core. What must be alone, and why, is in TODO.md.
 WORKERS ?= 0
 SPREAD = -n $(WORKERS) --dist loadfile
-ALONE := mytests/test_fuzz.py
+ALONE := mytests/fuzz/test_fuzz.py
 # Of the fork's tests, those that the plug-in's chain can take over when it ends first.
 APART := mytests/server mytests/training mytests/models
 # Of all tests, those that any machine can run in some minutes.
@@ -13,8 +13,7 @@ OTHERS = $(addprefix --ignore ,$(ALONE) $(APART))
 FORK_PARTS = $(if $(filter-out 0,$(COVERAGE)),fork-surgical fork-model,fork-tests)
 EITHER := fork-apart fork-alone
 CHAINS = --chain fork setup! $(FORK_PARTS) --chain plugin plugin! plugin-tests --either $(EITHER)
-ON_PLUGIN := mytests/rules mytests/models mytests/server mytests/v1 mytests/test_fuzz.py mytests/test_hostile_clients.py \
-  mytests/test_injection_engine.py mytests/test_injection_sharing.py mytests/test_injection_fuzz.py mytests/training
+ON_PLUGIN := $(addprefix mytests/,rules models server v1 fuzz training)
 
 if_pages = $(if $(filter-out 0,$(PAGES)),$(1))
 TURNS_SECONDS ?= 420

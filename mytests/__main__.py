@@ -2,7 +2,7 @@
 """Runs the surgical suite, and reports what each test states.
 
 Tests marked "model" run only with --all. Other arguments are passed to pytest:
-`python -m mytests -k abort`, `python -m mytests --all mytests/test_setup.py`.
+`python -m mytests -k abort`, `python -m mytests --all mytests/project/test_setup.py`.
 """
 
 import argparse

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-import mytests.drawing
-import mytests.environment  # noqa: F401
-from mytests.engine import IS_V1
+import mytests.harness.drawing
+import mytests.harness.environment  # noqa: F401
+from mytests.harness.installed import IS_V1
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from mytests.browser import Opened, Opener
+    from mytests.harness.browser import Opened, Opener
     from sequence_hooks.trace.lanes import Picture
 
-pytest_plugins = ["mytests.timing"]
+pytest_plugins = ["mytests.harness.timing"]
 
 # The tests of one engine cannot be imported in the environment of the other.
-collect_ignore = [] if IS_V1 else ["v1"]
+collect_ignore = ["v0", "project"] if IS_V1 else ["v1"]
 
 # No test fails because the machine is busy, nor because mutmut runs it twice in one process.
 settings.register_profile(
@@ -36,7 +36,7 @@ settings.load_profile("at any speed")
 def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """It gets what vLLM logs, too, whose records go to a handler of its own once its loggers are configured."""
     if IS_V1:
-        from mytests.engine.v1.configuration import base_config
+        from mytests.harness.v1.configuration import base_config
 
         base_config()
     else:
@@ -48,7 +48,7 @@ def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
     """A Chromium for the tests of one file; only those that ask for it need Playwright."""
-    from mytests.browser import chromium
+    from mytests.harness.browser import chromium
 
     with chromium() as browser:
         yield browser
@@ -57,7 +57,7 @@ def browser() -> Iterator["Browser"]:
 @pytest.fixture
 def open_page(browser: "Browser", tmp_path: Path) -> "Opener":
     """Opens the page of a trace."""
-    from mytests.browser import Opened
+    from mytests.harness.browser import Opened
     from sequence_hooks.trace.page import to_html
 
     def opened(picture: "Picture") -> "Opened":

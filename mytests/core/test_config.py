@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import sequence_hooks
-from mytests.core.plain import Derived, Tokenizer
+from mytests.harness.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.misspellings import near_name
 from sequence_hooks.config.tokens import check_vocabulary, with_token_ids

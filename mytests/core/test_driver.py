@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.core.plain_engine import HOOKS, ComputedSequence, PlainBranch, PlainEngine, fed
+from mytests.harness.characters import EOS, PROMISE, SYNC, ids
+from mytests.harness.plain_engine import HOOKS, ComputedSequence, PlainBranch, PlainEngine, fed
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.child_spec import ChildSpec
 from sequence_hooks.tree.events import TreeEvent

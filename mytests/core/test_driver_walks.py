@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from mytests.core.stepped_plain import SteppedPlainEngine
-from mytests.reference import REPLACING
-from mytests.walks import Draw, Walks, walk
+from mytests.fuzz.reference import REPLACING
+from mytests.fuzz.walks import Draw, Walks, walk
+from mytests.harness.stepped_plain import SteppedPlainEngine
 from sequence_hooks.config import SpecialKwargs
 
 pytestmark = pytest.mark.no_cover

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.core.plain import LIMITS, PlainSequence, Trees, child_of, handler
+from mytests.harness.plain import LIMITS, PlainSequence, Trees, child_of, handler
 from sequence_hooks.admission.order import LEAST_CHILDREN_PER_TURN, AdmissionOrder
 from sequence_hooks.admission.patience import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV, Patience, Shortage
 from sequence_hooks.tree.branch import Branch

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mytests.core.living import CHILD, ROOT
+from mytests.harness.living import CHILD, ROOT
 from sequence_hooks.serving.live import terminal, watch
 from sequence_hooks.serving.live.page import live_page
 from sequence_hooks.serving.live.routes import _plain

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mytests.core.outline_engine import (
+from mytests.harness.outline_engine import (
     EOS,
     PIECES,
     Detokenizer,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mytests.core.outline_requests import (
+from mytests.harness.outline_requests import (
     ItemRequest,
     Request,
     asked,

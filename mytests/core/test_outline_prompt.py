@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from mytests.core.outline_requests import (
+from mytests.harness.outline_requests import (
     Request,
     constrained,
     hooks,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mytests.core.outline_engine import Kind
-from mytests.core.outline_requests import (
+from mytests.harness.outline_engine import Kind
+from mytests.harness.outline_requests import (
     POINTS,
     SKELETON,
     Request,

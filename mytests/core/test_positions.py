@@ -7,8 +7,8 @@ from sys import maxsize
 
 import pytest
 
-from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.core.plain_engine import HOOKS, PlainBranch, PlainEngine, fed
+from mytests.harness.characters import EOS, PROMISE, SYNC, ids
+from mytests.harness.plain_engine import HOOKS, PlainBranch, PlainEngine, fed
 from sequence_hooks.handlers import Merged
 from sequence_hooks.kv.transfer import Run
 from sequence_hooks.results import ChildOutput

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mytests.core.plain import Derived, Tokenizer
+from mytests.harness.plain import Derived, Tokenizer
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.config.notations import GROUP, notation_of, one_token_tags, protocols
 from sequence_hooks.config.tokens import needs_tokenizer, with_token_ids

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mytests.core.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged
+from mytests.harness.plain import HOOKS, LIMITS, PlainSequence, Trees, child_of, end, handler, merged
 from sequence_hooks.config.choices import ChildContext
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import EOS, PROMISE, SYNC, ids
-from mytests.core.asking import Asks, branch_with, decided
-from mytests.core.plain import PlainSequence, Trees, child_of, encode, end, handler, merged
-from mytests.core.plain_engine import PlainBranch, PlainEngine, fed
+from mytests.harness.asking import Asks, branch_with, decided
+from mytests.harness.characters import EOS, PROMISE, SYNC, ids
+from mytests.harness.plain import PlainSequence, Trees, child_of, encode, end, handler, merged
+from mytests.harness.plain_engine import PlainBranch, PlainEngine, fed
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput, Origin, Segment
@@ -51,7 +51,7 @@ def replacing(start: int, inserts: str = "", **hooks: Any) -> PlainEngine:
 
 
 def text_of(token_ids: Sequence[int]) -> str:
-    """Tokens as `mytests.characters.plan` writes them."""
+    """Tokens as `mytests.harness.characters.plan` writes them."""
     return "".join({PROMISE: "!", SYNC: ".", EOS: "$"}.get(each, chr(each)) for each in token_ids)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import sequence_hooks.tree.merge as merge_module
-from mytests.core.asking import Asks, branch_with, decided
-from mytests.core.plain import (
+from mytests.harness.asking import Asks, branch_with, decided
+from mytests.harness.plain import (
     HOOKS,
     LIMITS,
     PROMISE,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.core.outline_engine import TOKENIZER, ids, text_of
+from mytests.harness.outline_engine import TOKENIZER, ids, text_of
 from sequence_hooks.handlers import Actions, TokenEvent
 from sequence_hooks.protocols.outlines import break_after, checked_outline, heading, label_of, points_in
 from sequence_hooks.protocols.skeleton import Skeleton, handler

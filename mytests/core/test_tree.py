@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mytests.core.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged, spec
+from mytests.harness.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged, spec
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.tree.branch import Branch
 from sequence_hooks.tree.events import Aborted, Assembled, Blocked, Ended, Joined, Spawned

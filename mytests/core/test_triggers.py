@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mytests.core.plain import handler
+from mytests.harness.plain import handler
 from sequence_hooks.handlers import TokenHandler
 from sequence_hooks.handlers.triggers import TriggerMatch, Triggers
 from sequence_hooks.text.spelling import can_spell

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import EOS, PROMISE, SYNC
-from mytests.core.plain import HOOKS as PLAIN
-from mytests.core.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged
-from mytests.core.plain_engine import HOOKS, PlainEngine, fed
-from mytests.naming import HANDLERS, NEWEST
+from mytests.fuzz.naming import HANDLERS, NEWEST
+from mytests.harness.characters import EOS, PROMISE, SYNC
+from mytests.harness.plain import HOOKS as PLAIN
+from mytests.harness.plain import LIMITS, Noted, PlainSequence, Trees, child_of, end, handler, merged
+from mytests.harness.plain_engine import HOOKS, PlainEngine, fed
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.live.trees import tree_of
 from sequence_hooks.trace import events

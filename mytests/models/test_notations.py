@@ -16,7 +16,7 @@ from forkjoin_task import sort_letters
 from notations import NOTATIONS, Notation
 from transformers import AutoTokenizer
 
-from mytests.tiers import names, short, sizes
+from mytests.harness.tiers import names, short, sizes
 from sequence_hooks.training import encoded, lay_out, token_trees
 from vllm import SamplingParams
 

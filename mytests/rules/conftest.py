@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.engine.base import BaseEngine
-from mytests.tiers import modes
+from mytests.harness.base import BaseEngine
+from mytests.harness.tiers import modes
 
 
 @pytest.fixture(autouse=True, params=modes())

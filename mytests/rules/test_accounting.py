@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, completed, finished, plan
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, completed, finished, plan
 from sequence_hooks.results import TreeTokens
 from sequence_hooks.serving.usage import COUNT_TREE
 from vllm.sampling_params import RequestOutputKind

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.engine.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
+from mytests.harness.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
 from sequence_hooks.results import ChildDelta
 from vllm.sampling_params import RequestOutputKind
 

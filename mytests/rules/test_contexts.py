@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import (
+from mytests.harness.surgical import (
     PROMISE,
     SYNC_HOOKS,
     CharTokenizer,

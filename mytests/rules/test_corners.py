@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 

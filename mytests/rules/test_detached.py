@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import (
+from mytests.harness.handlers import FORK, own
+from mytests.harness.surgical import (
     PROMISE,
     SYNC_HOOKS,
     Prompts,
@@ -18,7 +19,6 @@ from mytests.engine.surgical import (
     ids,
     plan,
 )
-from mytests.rules.handlers import FORK, own
 from sequence_hooks.handlers import Merged
 from sequence_hooks.results import ChildOutput, Segment
 from vllm.sampling_params import RequestOutputKind

@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
-from mytests.engine import SHARES_FILLED_BLOCKS
-from mytests.engine.surgical import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, plan
+from mytests.harness.installed import SHARES_FILLED_BLOCKS
+from mytests.harness.surgical import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, plan
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 

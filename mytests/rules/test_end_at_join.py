@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
-from mytests.rules.handlers import FORK, own
+from mytests.harness.handlers import FORK, own
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
 
 ENDING: dict[str, Any] = {"extra_args": {"end_at_join": 1}}
 DEEP = dataclasses.replace(HOOKS, max_child_depth=2)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import (
+from mytests.harness.handlers import FORK, Prefixed, Seeing, hooks_with, own
+from mytests.harness.surgical import (
     HOOKS,
     PROMISE,
     Prompts,
@@ -17,7 +18,6 @@ from mytests.engine.surgical import (
     ids,
     plan,
 )
-from mytests.rules.handlers import FORK, Prefixed, Seeing, hooks_with, own
 from sequence_hooks.handlers import TokenEvent, TokenHandler, UnjoinedChild
 from sequence_hooks.handlers.builtin import PromiseHandler, SyncHandler
 from vllm.sampling_params import SamplingParams

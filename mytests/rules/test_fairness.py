@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import token_of
-from mytests.engine.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished
-from mytests.rules.exploding import BOMB, NUM_ORDINARY, abort_all, exploding, steps_of
-from mytests.stepped import Sampling
+from mytests.harness.characters import token_of
+from mytests.harness.exploding import BOMB, NUM_ORDINARY, abort_all, exploding, steps_of
+from mytests.harness.stepped import Sampling
+from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished
 from sequence_hooks.admission.patience import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
 
 WAVES = dataclasses.replace(SYNC_HOOKS, children_per_promise=6)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import Prompts, finished
-from mytests.rules.notations import MULTIVERSE, NPR, SPELT, THREADWEAVER, tags
-from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
-from mytests.small_tokenizers import legacy_llama, unigram
+from mytests.harness.notations import MULTIVERSE, NPR, SPELT, THREADWEAVER, tags
+from mytests.harness.small_tokenizers import legacy_llama, unigram
+from mytests.harness.surgical import Prompts, finished
+from mytests.harness.tagged import MAX_STEPS, Notation, children_of, run, text_of
 
 
 class TestFanOut:

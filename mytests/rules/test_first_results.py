@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
-from mytests.released import assert_released
-from mytests.rules.handlers import FORK, own
-from mytests.rules.injecting import moves, prefilled
+from mytests.harness.handlers import FORK, own
+from mytests.harness.injecting import moves, prefilled
+from mytests.harness.released import assert_released
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
 
 LONG = "L" * 40
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.engine import LARGEST_CHILD
-from mytests.engine.surgical import HOOKS, PROMISE, SurgicalEngine, finished, plan
-from mytests.memory import bytes_left
-from mytests.tiers import sizes
+from mytests.harness.installed import LARGEST_CHILD
+from mytests.harness.memory import bytes_left
+from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, finished, plan
+from mytests.harness.tiers import sizes
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.results import Join
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mytests.engine.surgical import (
+from mytests.harness.handlers import FORK, hooks_with
+from mytests.harness.surgical import (
     EOS,
     CharTokenizer,
     Children,
@@ -20,7 +21,6 @@ from mytests.engine.surgical import (
     finished,
     plan,
 )
-from mytests.rules.handlers import FORK, hooks_with
 from sequence_hooks.handlers import Actions, Merged, Spawn, TokenEvent
 from sequence_hooks.results import ChildOutput
 from vllm.sampling_params import SamplingParams

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, completed
+from mytests.harness.surgical import PROMISE, SYNC, SpecialKwargs, SurgicalEngine, completed
 from sequence_hooks.config.inert import idle_warning
 
 ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
 NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}
 BOTH: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
-HANDLER = {"handlers": {9: "mytests.rules.handlers.Fork"}}
+HANDLER = {"handlers": {9: "mytests.harness.handlers.Fork"}}
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`kv_inject` without a model: which tokens are copied to which positions, how many are prefilled, and nothing is left.
 
-`mytests/engine/kv.py` checks in each step that every token reads its own context, or what was injected for it.
+`mytests/harness/kv.py` checks in each step that every token reads its own context, or what was injected for it.
 """
 
 import dataclasses
 
 import pytest
 
-from mytests.engine import HASHES_FULL_BLOCKS
-from mytests.engine.surgical import CHILD, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
-from mytests.rules.handlers import FORK, own
-from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, held, moves, prefilled
+from mytests.harness.handlers import FORK, own
+from mytests.harness.injecting import INJECT, OVERLAP, SYNC_INJECT, held, moves, prefilled
+from mytests.harness.installed import HASHES_FULL_BLOCKS
+from mytests.harness.surgical import CHILD, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
 
 ENDS = {"at-the-end": ("y", True), "at-a-sync": (".y", True)}
 """What the parent samples after its joins, and whether it has ended then."""

@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 
-from mytests.engine.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
-from mytests.rules.joins import joined_by
+from mytests.harness.joins import joined_by
+from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
 from sequence_hooks.results import Segment
 
 

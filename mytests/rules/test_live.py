@@ -3,8 +3,8 @@
 
 import dataclasses
 
-from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
-from mytests.reference import REPLACING, replacement_of
+from mytests.fuzz.reference import REPLACING, replacement_of
+from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)

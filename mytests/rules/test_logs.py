@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
-from mytests.rules.handlers import FORK, hooks_with, own
-from mytests.rules.joins import joined_by
+from mytests.harness.handlers import FORK, hooks_with, own
+from mytests.harness.joins import joined_by
+from mytests.harness.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
 
 FAILED_JOIN = "r: a join function failed, and nothing is merged for its children: KeyError: 'no such child'"
 FAILED_HOOK = f"r: token {FORK} spawns and blocks nothing, its hook failed: RuntimeError: broken"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
-from mytests.rules.handlers import FORK, own
-from mytests.rules.injecting import moves, prefilled
+from mytests.harness.handlers import FORK, own
+from mytests.harness.injecting import moves, prefilled
+from mytests.harness.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
 from sequence_hooks.results import Segment
 
 

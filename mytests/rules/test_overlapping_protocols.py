@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import EOS, SurgicalEngine
-from mytests.rules.injecting import held
-from mytests.rules.notations import MULTIVERSE, NPR
-from mytests.rules.tagged import Notation
+from mytests.harness.injecting import held
+from mytests.harness.notations import MULTIVERSE, NPR
+from mytests.harness.surgical import EOS, SurgicalEngine
+from mytests.harness.tagged import Notation
 from sequence_hooks.training import (
     Fork,
     InsertedText,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.dialect import DIALECT
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, finished, inherit, plan
+from mytests.harness.dialect import DIALECT
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, inherit, plan
 from sequence_hooks.tree.child_params import derive_seed
 from vllm.sampling_params import SamplingParams
 

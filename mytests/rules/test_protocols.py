@@ -3,8 +3,7 @@
 
 import pytest
 
-from mytests.engine.surgical import Prompts, SurgicalEngine, finished
-from mytests.rules.notations import (
+from mytests.harness.notations import (
     ALL,
     APR,
     APR_CALLS,
@@ -16,9 +15,10 @@ from mytests.rules.notations import (
     PARALLEL_R1,
     PASTA,
 )
-from mytests.rules.tagged import MAX_STEPS, Notation, children_of, run, text_of
-from mytests.small_tokenizers import legacy_llama
-from mytests.tiers import names
+from mytests.harness.small_tokenizers import legacy_llama
+from mytests.harness.surgical import Prompts, SurgicalEngine, finished
+from mytests.harness.tagged import MAX_STEPS, Notation, children_of, run, text_of
+from mytests.harness.tiers import names
 from sequence_hooks.config.notations import protocols
 
 

@@ -5,8 +5,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.rules.recorded import ends, engine_recorded_to, only, recorded, told_by
+from mytests.harness.recorded import ends, engine_recorded_to, only, recorded, told_by
+from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
-from mytests.released import assert_released
-from mytests.rules.injecting import INJECT, SYNC_INJECT
+from mytests.harness.injecting import INJECT, SYNC_INJECT
+from mytests.harness.released import assert_released
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
 
 SCRIPT = {"r": "!.z", "r_child_0": "A!.B", "r_child_0_child_0": "CDEFGH"}
 

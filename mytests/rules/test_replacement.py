@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine import IS_V1
-from mytests.engine.surgical import (
+from mytests.harness.installed import IS_V1
+from mytests.harness.surgical import (
     PROMISE,
     SYNC,
     CharTokenizer,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
 from sequence_hooks.results import Segment, Waiting
 from vllm.sampling_params import RequestOutputKind
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import Prompts, SurgicalEngine, finished
-from mytests.rules.chat_templates import CHATML, FAMILIES, THINKING
-from mytests.rules.notations import AT_THE_MARK, SKELETON
-from mytests.rules.spoken import TOKENIZER
-from mytests.rules.tagged import MAX_STEPS, Notation, children_of
+from mytests.harness.chat_templates import CHATML, FAMILIES, THINKING
+from mytests.harness.notations import AT_THE_MARK, SKELETON
+from mytests.harness.spoken import TOKENIZER
+from mytests.harness.surgical import Prompts, SurgicalEngine, finished
+from mytests.harness.tagged import MAX_STEPS, Notation, children_of
 from sequence_hooks.protocols.chat_turns import Turn, turn_of
 
 OUTLINE = "1. Sleep\n2. Walk\n###"

@@ -3,7 +3,7 @@
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from mytests.rules.traced import traced_run
+from mytests.harness.traced import traced_run
 from vllm.tracing import SpanAttributes
 
 

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, plan
 from sequence_hooks.tree.stats import HookStats
 
 

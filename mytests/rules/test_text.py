@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import PROMISE, SYNC
-from mytests.rules.spoken import PROMPT, TOKENIZER, byte_ids, engine_with, said, spoken
+from mytests.harness.spoken import PROMPT, TOKENIZER, byte_ids, engine_with, said, spoken
+from mytests.harness.surgical import PROMISE, SYNC
 from vllm.sampling_params import RequestOutputKind
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import token_of
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
-from mytests.stepped import Sampling
-from mytests.tiers import pairs
+from mytests.harness.characters import token_of
+from mytests.harness.stepped import Sampling
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
+from mytests.harness.tiers import pairs
 
 SEQUENCES = 16
 """The slots of the engines, so that at most so many tokens are sampled in a step."""

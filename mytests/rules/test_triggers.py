@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import (
+from mytests.harness.spoken import engine_with, said
+from mytests.harness.surgical import (
     PROMISE,
     SYNC,
     SYNC_HOOKS,
@@ -17,7 +18,6 @@ from mytests.engine.surgical import (
     ids,
     plan,
 )
-from mytests.rules.spoken import engine_with, said
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
@@ -92,8 +92,8 @@ class TestTexts:
 
     def test_a_handlers_event_counts_its_tokens(self) -> None:
         """The tokens before the last one include those that begin it."""
-        engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.rules.handlers.Seeing"}))
-        from mytests.rules.handlers import Seeing
+        engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.harness.handlers.Seeing"}))
+        from mytests.harness.handlers import Seeing
 
         Seeing.events.clear()
         engine.add(prompt="p")

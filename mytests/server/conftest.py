@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mytests.engine.serving import IDLE_METRICS
-from mytests.server.served import KINDS, Server, fields_for, hook_server
-from mytests.servers import until
-from mytests.tiers import names
+from mytests.harness.served import KINDS, Server, fields_for, hook_server
+from mytests.harness.servers import until
+from mytests.harness.serving import IDLE_METRICS
+from mytests.harness.tiers import names
 
 
 @pytest.fixture(scope="package", params=names(KINDS, [*KINDS][:1]))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from forkjoin_task import expected_output
 
-from mytests.server.served import MESSAGES, PROMPT, Server, arguments, check_tree, check_usage
+from mytests.harness.served import MESSAGES, PROMPT, Server, arguments, check_tree, check_usage
 
 pytestmark = pytest.mark.model
 

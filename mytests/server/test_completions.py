@@ -11,8 +11,8 @@ import pytest
 from forkjoin_task import PROMISE, expected_output
 from openai import BadRequestError
 
-from mytests.environment import EXAMPLES
-from mytests.server.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, check_tree, check_usage
+from mytests.harness.environment import EXAMPLES
+from mytests.harness.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, check_tree, check_usage
 
 pytestmark = pytest.mark.model
 

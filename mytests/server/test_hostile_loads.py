@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads of one client that spawns as much as it can; `mytests/test_hostile_clients.py` has what is wrong with a body.
+"""Loads of one client that spawns as much as it can; `mytests/fuzz/test_hostile_clients.py` has odd bodies.
 
 How long others wait beside them is counted in steps: `mytests/rules/test_fairness.py`, and `make bench-fairness`. After
 each test nothing is left.
@@ -13,8 +13,8 @@ import pytest
 from forkjoin_engine import hooks_for
 from forkjoin_task import EOS, expected_output
 
-from mytests.server.served import KEY, MODEL, PROMPT, Server, arguments
-from mytests.servers import until
+from mytests.harness.served import KEY, MODEL, PROMPT, Server, arguments
+from mytests.harness.servers import until
 
 pytestmark = pytest.mark.model
 

@@ -10,9 +10,9 @@ import pytest
 from forkjoin_task import EOS, PROMISE, SYNC
 from playwright.sync_api import Browser, Page, expect
 
-from mytests.browser import PATIENCE_MS
-from mytests.server.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
-from mytests.servers import until
+from mytests.harness.browser import PATIENCE_MS
+from mytests.harness.served import KEY, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
+from mytests.harness.servers import until
 
 pytestmark = [pytest.mark.model, pytest.mark.browser]
 

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from forkjoin_task import EOS, expected_output
 
-from mytests.engine.serving import ENGINE_LABEL, IDLE_METRICS
-from mytests.server.served import MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
-from mytests.servers import until
+from mytests.harness.served import MODEL, NUM_CHILDREN, PROMPT, Server, arguments, waits_for_its_caller
+from mytests.harness.servers import until
+from mytests.harness.serving import ENGINE_LABEL, IDLE_METRICS
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.serving import FRONT_ENDS
-from mytests.server.published import PLAYS, Play, save_model
-from mytests.server.served import Server, hook_server
-from mytests.tiers import names
+from mytests.harness.published import PLAYS, Play, save_model
+from mytests.harness.served import Server, hook_server
+from mytests.harness.serving import FRONT_ENDS
+from mytests.harness.tiers import names
 from sequence_hooks.config.notations import protocols
 
 pytestmark = pytest.mark.model

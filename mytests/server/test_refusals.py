@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from mytests.engine.serving import ENDS_AT_BODIES
-from mytests.refusals import Post, Refusals
-from mytests.server.served import Server
+from mytests.harness.refusals import Post, Refusals
+from mytests.harness.served import Server
+from mytests.harness.serving import ENDS_AT_BODIES
 
 pytestmark = [
     pytest.mark.model,

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from forkjoin_task import SYNC
 
-from mytests.server.served import KEY, MESSAGES, Server, waits_for_its_caller
-from mytests.servers import until
+from mytests.harness.served import KEY, MESSAGES, Server, waits_for_its_caller
+from mytests.harness.servers import until
 from sequence_hooks.client import Tree, events
 from sequence_hooks.results import Waiting
 

@@ -9,13 +9,13 @@ from typing import Any
 import openai
 import pytest
 
-from mytests.engine.serving import HAS_MESSAGES, guided
-from mytests.rules.notations import CHAT
-from mytests.rules.tagged import Notation
-from mytests.server.bigrams import save_bigrams
-from mytests.server.published import grammar_of
-from mytests.server.served import KINDS, Server, hook_server
-from mytests.tiers import ON_V0_IN_FULL, names
+from mytests.harness.bigrams import save_bigrams
+from mytests.harness.notations import CHAT
+from mytests.harness.published import grammar_of
+from mytests.harness.served import KINDS, Server, hook_server
+from mytests.harness.serving import HAS_MESSAGES, guided
+from mytests.harness.tagged import Notation
+from mytests.harness.tiers import ON_V0_IN_FULL, names
 from sequence_hooks.serving.outlines.requests import ALIAS
 
 pytestmark = [pytest.mark.model, *ON_V0_IN_FULL]

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention.flex_attention import create_mask, flex_attention
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from mytests.training.trees import child, fork_and_join
+from mytests.harness.training_trees import child, fork_and_join
 from sequence_hooks.training import (
     IGNORED,
     NO_SEQUENCE,

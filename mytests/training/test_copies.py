@@ -8,7 +8,7 @@ from transformers import AttentionInterface, LlamaConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from mytests.training.trees import child, fork_and_join
+from mytests.harness.training_trees import child, fork_and_join
 from sequence_hooks.training import TreeBatch, additive_mask, copy_kv, kv_copies, lay_out, register_attention
 
 HEADS, SIZE = 2, 8

@@ -17,7 +17,7 @@ from notations import NOTATIONS, Notation
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from mytests.tiers import ON_V1_IN_FULL
+from mytests.harness.tiers import ON_V1_IN_FULL
 from sequence_hooks.training import (
     Fork,
     InsertedText,

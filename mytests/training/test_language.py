@@ -20,8 +20,8 @@ from sft_on_trees import rows_of_trees
 from train_language import BASE, Learner, Plan, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mytests.tiers import ON_V1_IN_FULL
-from mytests.training.language import ANSWER, EOS, Characters, completion, tree, with_outline
+from mytests.harness.tiers import ON_V1_IN_FULL
+from mytests.harness.training_language import ANSWER, EOS, Characters, completion, tree, with_outline
 from sequence_hooks.training import TreeRows
 
 pytestmark = [*ON_V1_IN_FULL]

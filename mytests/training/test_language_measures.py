@@ -13,8 +13,8 @@ from language_task import Answer
 from measure_language import Piece, closing_of, distinct, expansions_of, mean_logprobs, shown, sorted_out, table
 from rich.console import Console
 
-from mytests.tiers import ON_V1_IN_FULL
-from mytests.training.language import ANSWER, Characters, completion
+from mytests.harness.tiers import ON_V1_IN_FULL
+from mytests.harness.training_language import ANSWER, Characters, completion
 
 pytestmark = [*ON_V1_IN_FULL]
 

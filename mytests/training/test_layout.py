@@ -7,7 +7,17 @@ from typing import get_args
 
 import pytest
 
-from mytests.training.trees import END, Piece, Simulated, child, fork_and_join, hashed, of_text, random_tree, values_in
+from mytests.harness.training_trees import (
+    END,
+    Piece,
+    Simulated,
+    child,
+    fork_and_join,
+    hashed,
+    of_text,
+    random_tree,
+    values_in,
+)
 from sequence_hooks.results import Join, Segment
 from sequence_hooks.training import (
     Fork,

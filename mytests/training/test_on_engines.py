@@ -15,9 +15,9 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from forkjoin_engine import IS_FORK, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import MODES, Mode, held_out_prompts
 
-from mytests.fuzz_model import model_folder
-from mytests.tiers import full, on_the_fork, pairs
-from mytests.training.engines import (
+from mytests.fuzz.model import model_folder
+from mytests.harness.tiers import full, on_the_fork, pairs
+from mytests.harness.training_engines import (
     FAMILIES,
     FORCED,
     is_free,
@@ -26,7 +26,7 @@ from mytests.training.engines import (
     plain_model,
     random_history,
 )
-from mytests.training.models import WAYS
+from mytests.harness.training_models import WAYS
 from sequence_hooks.config.choices import BlockOn, ChildContext
 from sequence_hooks.training import Merge, Moving, TreeBatch, TreeRows, lay_out, pack, token_trees
 from vllm import SamplingParams

@@ -3,7 +3,7 @@
 
 import pytest
 
-from mytests.training.trees import Piece, child, fork_and_join, of_text
+from mytests.harness.training_trees import Piece, child, fork_and_join, of_text
 from sequence_hooks.training import Fork, ResultOf, SampledText, TextTree, TreeRows, lay_out, pack
 from sequence_hooks.training.rows import side_by_side
 

@@ -5,7 +5,7 @@ from dataclasses import astuple
 
 import pytest
 
-from mytests.training.trees import END, child, of_text
+from mytests.harness.training_trees import END, child, of_text
 from sequence_hooks.training import Fork, InsertedText, PrefixOf, ResultOf, SampledText, TextTree
 
 CHILD = child("a", "xy")

@@ -4,7 +4,7 @@
 from functools import partial
 from typing import Any
 
-from mytests.small_tokenizers import legacy_llama
+from mytests.harness.small_tokenizers import legacy_llama
 from sequence_hooks.training import Fork, InsertedText, ResultOf, SampledText, TextTree, TokenTree, continuing, encoded
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.tiers import ON_V1_IN_FULL, pairs
-from mytests.training.models import FAMILIES, WAYS, Decoding, logits_of, tiny_model
-from mytests.training.trees import Simulated, random_tree
+from mytests.harness.tiers import ON_V1_IN_FULL, pairs
+from mytests.harness.training_models import FAMILIES, WAYS, Decoding, logits_of, tiny_model
+from mytests.harness.training_trees import Simulated, random_tree
 from sequence_hooks.training import Merge, Moving, TokenTree, TreeBatch, gather_logprobs, lay_out, pack
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, *ON_V1_IN_FULL]

@@ -3,8 +3,8 @@
 
 import pytest
 
-from mytests.engine.base import BaseEngine
-from mytests.tiers import modes
+from mytests.harness.base import BaseEngine
+from mytests.harness.tiers import modes
 from vllm import envs
 
 

@@ -16,8 +16,8 @@ import vllm
 from build_tools.architectures import PAGE, page
 from build_tools.class_graph import Definition
 from build_tools.model_classes import CROSS, KINDS, SPECS, Architecture, Models
-from mytests.fuzz_architectures import FIELDS, STATES
-from mytests.v1.releases import IS_REFERENCE
+from mytests.fuzz.architectures import FIELDS, STATES
+from mytests.harness.v1.releases import IS_REFERENCE
 from sequence_hooks.v1.core import kv_groups
 from vllm.model_executor.models import ModelRegistry
 from vllm.v1 import kv_cache_interface

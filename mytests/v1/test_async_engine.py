@@ -10,8 +10,8 @@ import pytest
 from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
 from forkjoin_task import EOS, Mode, is_correct
 
-from mytests.sure import sure_prompts
-from mytests.ties import NUM_LOGPROBS, is_same, logprobs_of
+from mytests.harness.sure import sure_prompts
+from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.v1 import AsyncLLM, LLMEngine

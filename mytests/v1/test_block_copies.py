@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.v1.releases import since
+from mytests.harness.v1.releases import since
 from sequence_hooks.v1.worker import block_copies
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import vllm
-from mytests.fuzz_architectures import config_of
-from mytests.tiers import names
+from mytests.fuzz.architectures import config_of
+from mytests.harness.tiers import names
 from sequence_hooks.check.layers import CHUNK, FULL, STATE, WINDOW, Layers
 
 KINDS = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from mytests.characters import PROMISE, SYNC
-from mytests.engine.v1.configuration import config_with
-from mytests.v1.releases import since
+from mytests.harness.characters import PROMISE, SYNC
+from mytests.harness.v1.configuration import config_with
+from mytests.harness.v1.releases import since
 from sequence_hooks.v1.core.kv_groups import check_kv_groups
 from sequence_hooks.v1.startup import prepare
 from vllm.config import ModelConfig

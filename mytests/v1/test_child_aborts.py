@@ -10,7 +10,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import GREEDY, hooks_for, open_engine
 
-from mytests.sure import sure_prompts
+from mytests.harness.sure import sure_prompts
 from vllm.sampling_params import RequestOutputKind
 
 pytestmark = [pytest.mark.model, pytest.mark.every_release]

@@ -11,8 +11,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from mytests.engine.surgical import SurgicalEngine, finished, plan
-from mytests.rules.injecting import SYNC_INJECT
+from mytests.harness.injecting import SYNC_INJECT
+from mytests.harness.surgical import SurgicalEngine, finished, plan
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.v1.core.eviction import KVEvictor
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 
 HOOKS = dataclasses.replace(SYNC_HOOKS, child_sampling_params={"max_tokens": 3})
 NAMES = ("q", "r", "s")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.engine.v1.configuration import base_config
-from mytests.v1.releases import RELEASE, since
+from mytests.harness.surgical import HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.v1.configuration import base_config
+from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.kv.eviction import EvictionCandidate
 from sequence_hooks.tree.integrity import IntegrityError
 from sequence_hooks.v1.core.children import ChildRequests

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from mytests.engine.v1.configuration import base_config
+from mytests.harness.v1.configuration import base_config
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from vllm.sampling_params import RepetitionDetectionParams
 
 HOOKS = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="none")

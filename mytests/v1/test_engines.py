@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import vllm
-from mytests.characters import PROMISE, SYNC
-from mytests.engine.v1.configuration import MODEL
+from mytests.harness.characters import PROMISE, SYNC
+from mytests.harness.v1.configuration import MODEL
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1 import LLM, AsyncLLM
 from sequence_hooks.v1.settings import KEY, SCHEDULER, special_kwargs_of

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import CHILD, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.stepped import Tokens
-from mytests.v1.releases import since
+from mytests.harness.stepped import Tokens
+from mytests.harness.surgical import CHILD, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.v1.releases import since
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 

@@ -19,12 +19,12 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 from forkjoin_engine import open_engine
 
-from mytests.fuzz_tree import tree_of
-from mytests.injection_oracle import Layout
-from mytests.tiers import full
-from mytests.ties import MIN_GAP, NUM_LOGPROBS, is_same, logprobs_of
-from mytests.v1.vision_model import FIRST_OF_IMAGES, VISION, Vision, image
-from mytests.v1.vision_oracle import SeeingRows, Seen
+from mytests.fuzz.injection_oracle import Layout
+from mytests.fuzz.tree import tree_of
+from mytests.harness.tiers import full
+from mytests.harness.ties import MIN_GAP, NUM_LOGPROBS, is_same, logprobs_of
+from mytests.harness.v1.vision_model import FIRST_OF_IMAGES, VISION, Vision, image
+from mytests.harness.v1.vision_oracle import SeeingRows, Seen
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.config.choices import BlockedKVPolicy, BlockOn, PositionRule
 from vllm import RequestOutput, SamplingParams

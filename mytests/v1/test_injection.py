@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import EOS, SurgicalEngine, finished, plan
-from mytests.rules.injecting import INJECT, OVERLAP, SYNC_INJECT, prefilled
+from mytests.harness.injecting import INJECT, OVERLAP, SYNC_INJECT, prefilled
+from mytests.harness.surgical import EOS, SurgicalEngine, finished, plan
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import RequestStatus

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from mytests.engine.surgical import SurgicalEngine, finished, plan
-from mytests.engine.v1.runners import FirstRunner, SecondRunner
-from mytests.rules.injecting import INJECT, OVERLAP
+from mytests.harness.injecting import INJECT, OVERLAP
+from mytests.harness.surgical import SurgicalEngine, finished, plan
+from mytests.harness.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep, Shift
 from sequence_hooks.v1.worker import injector

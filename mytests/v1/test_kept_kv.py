@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SurgicalEngine, finished, plan
-from mytests.rules.injecting import OVERLAP, SYNC_INJECT, moves, prefilled
+from mytests.harness.injecting import OVERLAP, SYNC_INJECT, moves, prefilled
+from mytests.harness.surgical import SurgicalEngine, finished, plan
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 

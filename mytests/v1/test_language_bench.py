@@ -21,8 +21,8 @@ from benchmarks.language.questions import DEFAULT, read_questions
 from benchmarks.language.repetition import distinct, num_alike
 from benchmarks.language.requests import Answered, Prompts, Wanted
 from benchmarks.language.ways import AT_THE_MARK, TRAINED, UNTRAINED, Outcome
-from mytests.rules.notations import SKELETON
-from mytests.server.bigrams import save_bigrams
+from mytests.harness.bigrams import save_bigrams
+from mytests.harness.notations import SKELETON
 from sequence_hooks.config import SpecialKwargs
 
 FIELDS: dict[str, Any] = {"protocol": "skeleton", "max_children": 2}

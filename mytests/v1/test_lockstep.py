@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SYNC_HOOKS, SurgicalEngine, plan
-from mytests.v1.releases import IS_REFERENCE
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, plan
+from mytests.harness.v1.releases import IS_REFERENCE
 from sequence_hooks.v1.core.lockstep import PendingDummyStep
 from vllm.v1.engine.core import DPEngineCoreProc
 from vllm.v1.request import RequestStatus

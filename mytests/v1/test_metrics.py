@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from mytests.engine.surgical import SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.engine.v1.configuration import base_config
-from mytests.rules.handlers import FORK, Malformed
+from mytests.harness.handlers import FORK, Malformed
+from mytests.harness.surgical import SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.v1.configuration import base_config
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1.core.stats import CoreStats
 from sequence_hooks.v1.frontend.stat_logger import HookStatLogger

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from mytests.environment import EXAMPLES
+from mytests.harness.environment import EXAMPLES
 
 NOTEBOOK = f"{EXAMPLES}/first_hour.ipynb"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mytests.environment import EXAMPLES
+from mytests.harness.environment import EXAMPLES
 
 # The engine runs in this process, so that its scheduler can be looked at.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -18,10 +18,10 @@ from forkjoin_engine import GREEDY, MODEL_FOLDER, answers, hooks_for, open_engin
 from forkjoin_task import EOS, MODES, is_correct
 from transformers import AutoTokenizer
 
-from mytests.sure import sure_prompts
-from mytests.ties import logprobs_of
-from mytests.v1.paths import IS_SECOND_RUNNER
-from mytests.v1.releases import RELEASE
+from mytests.harness.sure import sure_prompts
+from mytests.harness.ties import logprobs_of
+from mytests.harness.v1.paths import IS_SECOND_RUNNER
+from mytests.harness.v1.releases import RELEASE
 from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
 from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from copy import copy
 from typing import Any
 
-from mytests.engine.v1.configuration import base_config
+from mytests.harness.v1.configuration import base_config
 from sequence_hooks.config import SpecialKwargs
 from sequence_hooks.serving.outlines.requests import regexes
 from sequence_hooks.v1 import engine_args

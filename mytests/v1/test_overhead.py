@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import sequence_hooks
-from mytests.engine.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
-from mytests.tiers import full
+from mytests.harness.surgical import SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
+from mytests.harness.tiers import full
 
 OURS = str(Path(sequence_hooks.__file__).parent)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.engine.v1.characters import Detokenizable
+from mytests.harness.surgical import EOS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.v1.characters import Detokenizable
 from sequence_hooks.v1.core.params import ParamsCompleter, copied, inherit, params_after_join
 from sequence_hooks.v1.core.requests import make_like
 from sequence_hooks.v1.prior_output import prior_output_of

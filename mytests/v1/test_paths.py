@@ -11,8 +11,8 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
 from forkjoin_task import is_correct
 
-from mytests.sure import sure_prompts
-from mytests.v1.paths import IS_ASYNC, IS_SECOND_RUNNER
+from mytests.harness.sure import sure_prompts
+from mytests.harness.v1.paths import IS_ASYNC, IS_SECOND_RUNNER
 
 pytestmark = [pytest.mark.model, pytest.mark.paths]
 

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mytests.engine.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
-from mytests.engine.v1.configuration import base_config
-from mytests.v1.releases import RELEASE
+from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.v1.configuration import base_config
+from mytests.harness.v1.releases import RELEASE
 from sequence_hooks.v1.core.sequence import params_of
 from sequence_hooks.v1.prior_output import has_penalties, prior_output_of, with_earlier
 from sequence_hooks.v1.settings import engine_args

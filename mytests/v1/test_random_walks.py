@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mytests.engine.surgical import CHILD, SurgicalEngine
-from mytests.engine.v1.layers import HAS_CHECKPOINTS
-from mytests.kv_walks import KVWalks
-from mytests.reference import REPLACING
-from mytests.tiers import sizes
-from mytests.v1.releases import IS_REFERENCE
-from mytests.walks import Draw, walk
+from mytests.fuzz.kv_walks import KVWalks
+from mytests.fuzz.reference import REPLACING
+from mytests.fuzz.walks import Draw, walk
+from mytests.harness.surgical import CHILD, SurgicalEngine
+from mytests.harness.tiers import sizes
+from mytests.harness.v1.layers import HAS_CHECKPOINTS
+from mytests.harness.v1.releases import IS_REFERENCE
 from sequence_hooks import SpecialKwargs
 
 MUST_ARISE = {

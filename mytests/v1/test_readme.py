@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mytests.readme import output_of, ten_lines
-from mytests.tiers import cases
+from mytests.harness.readme import output_of, ten_lines
+from mytests.harness.tiers import cases
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release]
 

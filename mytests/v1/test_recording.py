@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.surgical import SYNC, SYNC_HOOKS, plan
-from mytests.rules.injecting import SYNC_INJECT
-from mytests.rules.recorded import engine_recorded_to, only, recorded, told_by, under_pressure
+from mytests.harness.injecting import SYNC_INJECT
+from mytests.harness.recorded import engine_recorded_to, only, recorded, told_by, under_pressure
+from mytests.harness.surgical import SYNC, SYNC_HOOKS, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.reader import read
 from sequence_hooks.tree.events import Blocked

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import vllm
-from mytests.engine.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
-from mytests.engine.v1.configuration import MODEL, config_with
-from mytests.v1.releases import RELEASE, since
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SurgicalEngine, plan
+from mytests.harness.v1.configuration import MODEL, config_with
+from mytests.harness.v1.releases import RELEASE, since
 from sequence_hooks.tree.port import SchedulerPort
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.core.kv_manager import TreeKVManager

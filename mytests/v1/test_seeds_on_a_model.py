@@ -11,7 +11,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 from forkjoin_engine import GREEDY, hooks_for, open_engine
 from forkjoin_task import held_out_prompts
 
-from mytests.v1.paths import scheduling_asynchronously
+from mytests.harness.v1.paths import scheduling_asynchronously
 from vllm.sampling_params import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.paths]

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from forkjoin_engine import MODEL_FOLDER
 
-from mytests.environment import EXAMPLES
-from mytests.faults import fault_named
-from mytests.faults.fault import Fault
-from mytests.faults.planting import planted
-from mytests.fuzz_model import model_folder
-from mytests.tiers import full
+from mytests.fuzz.faults import fault_named
+from mytests.fuzz.faults.fault import Fault
+from mytests.fuzz.faults.planting import planted
+from mytests.fuzz.model import model_folder
+from mytests.harness.environment import EXAMPLES
+from mytests.harness.tiers import full
 from sequence_hooks.v1.selfcheck import checks, oracle, side
 from sequence_hooks.v1.selfcheck.command import report
 from sequence_hooks.v1.selfcheck.findings import Seen, Stretch, Verdict

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mytests.characters import PROMISE, SYNC
-from mytests.engine.v1.configuration import MODEL
+from mytests.harness.characters import PROMISE, SYNC
+from mytests.harness.v1.configuration import MODEL
 from sequence_hooks import SpecialKwargs
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.settings import SCHEDULER, plain_fields
@@ -45,7 +45,7 @@ class TestArguments:
         "fields",
         [
             {"child_prefix_token_ids": ((4,), (5, 6)), "children_per_promise": 2},
-            {"handlers": {7: "mytests.rules.handlers.Fork"}},
+            {"handlers": {7: "mytests.harness.handlers.Fork"}},
             {"child_sampling_params": {"max_tokens": 3}, "merge_separator": ""},
         ],
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mytests.engine.v1.configuration import MODEL
+from mytests.harness.v1.configuration import MODEL
 from sequence_hooks.v1 import engine_args, plugin
 from sequence_hooks.v1.stock import check_stock
 from vllm.engine.arg_utils import EngineArgs

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mytests.engine.v1.characters import Detokenizable
+from mytests.harness.v1.characters import Detokenizable
 from sequence_hooks.v1.core.stop_strings import StopStringChecker, StopStringMatch
 from vllm.sampling_params import SamplingParams
 

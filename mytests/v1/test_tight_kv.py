@@ -8,9 +8,9 @@ import dataclasses
 
 import pytest
 
-from mytests.engine.surgical import EOS, PROMISE, SYNC, SurgicalEngine
-from mytests.rules.exploding import BOMB, abort_all, exploding, steps_of
-from mytests.stepped import Sampling
+from mytests.harness.exploding import BOMB, abort_all, exploding, steps_of
+from mytests.harness.stepped import Sampling
+from mytests.harness.surgical import EOS, PROMISE, SYNC, SurgicalEngine
 
 TREES = "rstuvwxy"
 HOOKS = dataclasses.replace(BOMB, max_child_depth=2, children_per_promise=2)

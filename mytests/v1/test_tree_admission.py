@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from mytests.core.plain import LIMITS, PlainSequence, Trees
-from mytests.engine.hooks import SYNC_HOOKS
-from mytests.engine.surgical import SurgicalEngine, plan
-from mytests.v1.releases import since
+from mytests.harness.hooks import SYNC_HOOKS
+from mytests.harness.plain import LIMITS, PlainSequence, Trees
+from mytests.harness.surgical import SurgicalEngine, plan
+from mytests.harness.v1.releases import since
 from sequence_hooks.v1.core.admission import TreeAdmission
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue

@@ -3,8 +3,8 @@
 
 import pytest
 
-from mytests.engine.surgical import SurgicalEngine, plan
-from mytests.rules.traced import collected, exporter, traced_run
+from mytests.harness.surgical import SurgicalEngine, plan
+from mytests.harness.traced import collected, exporter, traced_run
 from sequence_hooks.v1.frontend import spans
 from vllm.tracing import SpanAttributes
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mytests.engine.surgical import CHILD, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
-from mytests.tiers import modes
-from mytests.v1.releases import IS_REFERENCE
+from mytests.harness.surgical import CHILD, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
+from mytests.harness.tiers import modes
+from mytests.harness.v1.releases import IS_REFERENCE
 from sequence_hooks import SpecialKwargs
 
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=2, max_children=3)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outputs of the fuzzer's requests, reassembled from all steps."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mytests.fuzz.tree import Node
+from sequence_hooks.results import ChildDelta, ChildOutput
+from vllm import CompletionOutput, RequestOutput
+
+
+@dataclass
+class _Told:
+    """What the outputs so far say about one completion."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+class Stream:
+    """The outputs of one request; ``final`` is the last one, with the contents of all of them.
+
+    Each method raises an `AssertionError` if outputs contradict one another.
+    """
+
+    def __init__(self, request_id: str, kind: str) -> None:
+        self.final: RequestOutput | None = None
+        self.num_outputs = 0
+        self.child_deltas: list[ChildDelta] = []
+        self._id, self._kind = request_id, kind
+        self._told: dict[int, _Told] = {}
+        self._prompt: list[int] | None = None
+        self._prompt_logprobs: list[Any] | None = None
+        self._completions: dict[int, CompletionOutput] = {}
+        """The last of each sample: an engine may tell of each in an output of its own."""
+
+    def take(self, output: RequestOutput) -> None:
+        """Add an output of a step."""
+        assert self.final is None, f"{self._id} goes on behind its end"
+        self.child_deltas += output.child_deltas
+        is_of_children = not output.outputs and bool(output.child_deltas)
+        assert self._kind != "FINAL_ONLY" or output.finished or is_of_children, f"{self._id}: not only the final output"
+        self.num_outputs += 1
+        self._prompt = output.prompt_token_ids or self._prompt
+        self._prompt_logprobs = output.prompt_logprobs or self._prompt_logprobs
+        for completion in output.outputs:
+            self._take(completion, self._told.setdefault(completion.index, _Told()))
+            self._completions[completion.index] = completion
+        if output.finished:
+            self._finish(output)
+
+    def _take(self, completion: CompletionOutput, told: _Told) -> None:
+        where = f"{self._id}, completion {completion.index}"
+        assert told.finish_reason in (None, completion.finish_reason), f"{where} ends with {completion.finish_reason}"
+        told.finish_reason = completion.finish_reason
+        tokens, logprobs = list(completion.token_ids), completion.logprobs
+        if logprobs is not None and (self._kind == "DELTA" or completion.finished()):
+            # Until the end, upstream's list keeps growing with the sequence.
+            assert len(logprobs) == len(tokens), f"{where}: {len(logprobs)} logprobs of {len(tokens)} tokens"
+        sampled = completion.sampled
+        if sampled is not None and self._kind != "DELTA":
+            # Nothing contradicts what was told before, if results of detached children are left out.
+            told.text, told.token_ids, told.logprobs = (
+                sampled.text,
+                list(sampled.token_ids),
+                list(sampled.logprobs or []),
+            )
+            return
+        if self._kind == "DELTA":
+            told.text += completion.text
+            told.token_ids += tokens
+            told.logprobs += logprobs or []
+            return
+        assert completion.text.startswith(told.text), f"{where}: {completion.text!r} does not go on from {told.text!r}"
+        assert tokens[: len(told.token_ids)] == told.token_ids, f"{where}: {tokens} do not go on from {told.token_ids}"
+        told.text, told.token_ids, told.logprobs = completion.text, tokens, list(logprobs or [])
+
+    def _finish(self, output: RequestOutput) -> None:
+        self.final = copy.copy(output)
+        self.final.prompt_token_ids, self.final.prompt_logprobs = self._prompt, self._prompt_logprobs
+        self.final.outputs = [copy.copy(each) for _, each in sorted(self._completions.items())]
+        for completion in self.final.outputs:
+            told = self._told[completion.index]
+            completion.text, completion.token_ids = told.text, told.token_ids
+            asks = completion.cumulative_logprob is not None
+            completion.logprobs = told.logprobs if asks else None
+            if completion.sampled is not None:
+                completion.segments = completion.sampled.segments
+
+
+def check_child_deltas(stream: Stream, roots: Sequence[Node], is_asked: bool) -> None:
+    """Check that the deltas of children add up to what the trees say about them, or that there are none."""
+    assert is_asked or not stream.child_deltas, "deltas of children that nobody asked for"
+    for index, root in enumerate(roots if is_asked else ()):
+        for parent in root.walk():
+            for child in parent.children:
+                _check_deltas_of(child, parent, index, stream.child_deltas)
+
+
+def _check_deltas_of(child: Node, parent: Node, index: int, all_deltas: Sequence[ChildDelta]) -> None:
+    deltas = [delta for delta in all_deltas if delta.request_id == child.name]
+    text, tokens = "".join(delta.text for delta in deltas), tuple(t for delta in deltas for t in delta.token_ids)
+    assert isinstance(child.output, ChildOutput)
+    if child.output.failed:
+        # No delta tells of an abort, nor of text that was held back until then.
+        is_told = child.output.text.startswith(text) and tokens == child.tokens[: len(tokens)]
+        assert is_told, f"{child.name}: deltas are {deltas}"
+        return
+    assert (text, tokens) == (child.output.text, child.tokens), f"{child.name}: deltas are {deltas}"
+    places = {(delta.parent_id, delta.index, delta.spawn_position) for delta in deltas}
+    assert places <= {(parent.name, index, child.output.spawn_position)}, f"{child.name}: deltas are {deltas}"
+    reasons = [delta.finish_reason for delta in deltas]
+    assert reasons == [None] * (len(deltas) - 1) + [child.output.finish_reason], f"{child.name}: ends are {reasons}"

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories on an engine whose joins may inject KV, checked against `mytests.fuzz.injection_oracle`."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import mytests.harness.environment  # noqa: F401  Before the engine is imported.
+from mytests.fuzz.architectures import LLAMA
+from mytests.fuzz.history import History, Request
+from mytests.fuzz.injection_oracle import Layout, Loss
+from mytests.fuzz.injection_pass import KV, InjectionModel, Rows
+from mytests.fuzz.model import model_folder
+from mytests.fuzz.plan import Plan
+from mytests.fuzz.run import Run
+from mytests.fuzz.tree import Node, tree_of
+from mytests.harness.same_kv import assert_same_kv
+from vllm import RequestOutput
+
+PASSED_ON = 1024
+"""The roundings that a layer passes on to the next. With the experts of gpt-oss 980 were seen after three layers."""
+
+CACHED_OTHERWISE = frozenset({"minicpm3", "deepseek_v3", "llama4_text"})
+"""Architectures whose KV transformers caches in another form. Tokens and logprobs show what was injected."""
+
+Steps = tuple[int | None, ...]
+"""The tokens that a sequence samples; None for the model's own."""
+
+
+def samples(count: int, *then: int) -> Steps:
+    """``count`` tokens of the model's own, followed by the given ones."""
+    return (None,) * count + then
+
+
+Place = tuple[tuple[int, ...], int]
+"""The prompt of a sequence, and how many tokens it has sampled."""
+
+
+@dataclass
+class Places:
+    """Where a context is in a script, for engines whose plans are asked with nothing but a context."""
+
+    ask: Callable[[tuple[int, ...]], Place] | None = None
+    """None if they are asked with places."""
+
+    known: dict[tuple[int, ...], Place] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: Any) -> "Places":
+        # Each sequence gets a copy of its parameters, and with them of its plan.
+        return self
+
+    def of(self, prompt: tuple[int, ...], num_sampled: int) -> Place:
+        """The place that a plan was asked for."""
+        if self.ask is None:
+            return prompt, num_sampled
+        if prompt not in self.known:
+            self.known[prompt] = self.ask(prompt)
+        return self.known[prompt]
+
+
+@dataclass(frozen=True)
+class Script(Plan):
+    """What each sequence of a request samples; a child is identified by the last token of its prompt."""
+
+    prompt: tuple[int, ...] = ()
+    root: Steps = ()
+    children: Mapping[int, Steps] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+
+    def forced(self, prompt: tuple[int, ...], num_sampled: int) -> int | None:
+        prompt, num_sampled = self.places.of(prompt, num_sampled)
+        steps = self.root if tuple(prompt) == self.prompt else self.children[prompt[-1]]
+        return steps[num_sampled] if num_sampled < len(steps) else None
+
+
+@dataclass(frozen=True)
+class Scripted(History):
+    """A history whose requests follow one script."""
+
+    root: Steps = ()
+    children: Mapping[int, Steps] = field(default_factory=dict)
+    places: Places = field(default_factory=Places, compare=False)
+
+    def under(self, **changes: Any) -> "Scripted":
+        """The same history on an engine with these changes."""
+        return replace(self, setup=replace(self.setup, **changes))
+
+    def plan(self, request: Request) -> Plan:
+        prompt = tuple(request.prompt)
+        return Script(0, 0.0, prompt=prompt, root=self.root, children=self.children, places=self.places)
+
+
+@dataclass(frozen=True, repr=False)
+class Asked(Request):
+    """A request with a prompt of its own."""
+
+    token_ids: tuple[int, ...] = ()
+
+    @property
+    def prompt(self) -> list[int]:
+        return list(self.token_ids)
+
+
+class InjectedRun(Run):
+    """A run that records which KV is given up, and each sequence's KV at its end."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.losses: dict[str, list[Loss]] = defaultdict(list)
+        self.kv: dict[str, list[KV]] = {}
+        """The KV of finished sequences by request id; NO_HOOK stands for the last that met no hook token."""
+
+        self.blocks: dict[str, list[int]] = {}
+        self.driver.watch(self)
+        if isinstance(history, Scripted):
+            history.places.known.clear()
+            history.places.ask = getattr(self.driver, "place_of", None)
+
+    def ask(self, token_ids: tuple[int, ...], plan: Plan | None = None) -> RequestOutput:
+        """The output of one more request, which asks for one token after ``token_ids``, by default the model's."""
+        script = Script(0, 0.0, prompt=token_ids) if plan is None else plan
+        self.driver.add("asked", Asked(max_tokens=1, token_ids=token_ids), script)
+        told: list[RequestOutput] = []
+        while self.driver.has_unfinished():
+            told += self.driver.step()
+        return told[-1]
+
+    def layout(self, root: Node) -> Layout:
+        """What the oracle lays out for a request, or for one of its samples."""
+        return Layout(root, self.history.setup.position_rule or "sequential", self.losses)
+
+    def check(self, root: Node, request: Request) -> Layout:
+        """Check that the tokens, logprobs, joins and KV of a request, or of one of its samples, are the oracle's.
+
+        Of an aborted sequence only the tokens are checked. With asynchronous outputs prefills are not: a child may
+        have computed its last token too, and then more is injected.
+
+        Returns:
+            What the oracle has laid out.
+        """
+        setup = self.history.setup
+        layout = self.layout(root)
+        reference = model(setup.architecture, request.adapter)
+        rows = reference.rows(layout)
+        reference.check_request(layout, rows, self.history.plan(request))
+        for each in layout.walk():
+            if each.node.output.finish_reason in ("abort", "cancelled"):
+                continue
+            if setup.architecture not in CACHED_OTHERWISE:
+                self._check_kv(each, rows)
+            if not setup.async_output:
+                told = [join.num_prefill for join in each.node.output.joins]
+                assert told == each.prefills, f"{each.node.name} should prefill {each.prefills}, not {told}"
+        return layout
+
+    def lost(self, name: str, loss: Loss) -> None:
+        self.losses[name].append(loss)
+
+    def ended(self, name: str, blocks: list[int], layers: list[KV]) -> None:
+        self.blocks[name], self.kv[name] = blocks, layers
+
+    def _check_kv(self, layout: Layout, rows: Rows) -> None:
+        layers = self.kv.get(layout.node.name)
+        if layers is not None:
+            num_tokens = min(layout.num_computed, len(layers[0].keys))
+            computed = [KV(layer.keys[:num_tokens], layer.values[:num_tokens]) for layer in layers]
+            assert_same_kv(computed, rows.kv(layout.tokens[:num_tokens]), PASSED_ON)
+
+
+@cache
+def model(architecture: str = LLAMA, adapter: int = 0) -> InjectionModel:
+    """The reference for a tiny model, with an adapter or without."""
+    return InjectionModel(model_folder(architecture), adapter)
+
+
+def run_and_check(history: History) -> tuple[InjectedRun, list[Layout]]:
+    """Run a history to its end, and check all of it: `InjectedRun.check`, and that nothing is left.
+
+    Returns:
+        The run, and the layout of each request.
+    """
+    run = InjectedRun(history)
+    run.finish()
+    of_children = history.setup.of_children
+    done = [(name, request) for name, request in run.requests.items() if name not in run.aborted]
+    return run, [run.check(tree_of(run.outputs[name], of_children), request) for name, request in done]

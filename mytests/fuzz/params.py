@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of the fuzzer's requests: all that a client can ask for over HTTP."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mytests.fuzz.compact import Compact, named
+from mytests.fuzz.grammars import Grammar, Words
+from mytests.fuzz.model import EOS, PROMISE, SYNC, word
+from mytests.harness.dialect import DIALECT
+from vllm.sampling_params import RequestOutputKind
+
+_OF_HOOKS = (*("hooks", "max_child_depth", "max_children", "max_tree_tokens", "max_tree_sequences", "stream_children"),)
+
+
+@dataclass(frozen=True, repr=False)
+class Params(Compact):
+    """The parameters of a request, or the engine's for children. The defaults are those of plain requests."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: Words = ()
+    bad_words: tuple[Words, ...] = ()
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: Words = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = 1
+    prompt_logprobs: int | None = None
+    n: int = 1
+    skip_special_tokens: bool = False
+    spaces_between_special_tokens: bool = True
+    detokenize: bool = True
+    truncate_prompt_tokens: int | None = None
+    stream: str = "CUMULATIVE"
+    grammar: Grammar | None = None
+    hooks: bool = True
+    max_child_depth: int | None = None
+    max_children: int | None = None
+    max_tree_tokens: int | None = None
+    max_tree_sequences: int | None = None
+    stream_children: bool = False
+    has_plan: bool = True
+    """False for children whose parameters replace their parent's processors, including the plan."""
+
+    def fields(self) -> dict[str, Any]:
+        """The values that are not defaults, as arguments of `SamplingParams`."""
+        given = named(self)
+        limits = {name: given.pop(name) for name in _OF_HOOKS if name in given}
+        fields: dict[str, Any] = {"extra_args": limits} if limits else {}
+        if "stream" in given:
+            fields["output_kind"] = RequestOutputKind[given.pop("stream")]
+        if "grammar" in given:
+            fields[DIALECT.grammar_field] = given.pop("grammar").fields()
+        if "logit_bias" in given:
+            fields["logit_bias"] = dict(given.pop("logit_bias"))
+        if "bad_words" in given:
+            fields["bad_words"] = [" ".join(map(word, words)) for words in given.pop("bad_words")]
+        return fields | {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+
+    def all_fields(self, max_tokens: int) -> dict[str, Any]:
+        """The arguments of the `SamplingParams` of a request, except for its plan."""
+        plain = {"temperature": 0.0, "logprobs": 1, "skip_special_tokens": False}
+        return plain | self.fields() | {"max_tokens": max_tokens}
+
+    def of_children(self, overrides: "Params") -> "Params":
+        """The parameters of a child: its parent's without prompt logprobs, overridden by the engine's for children."""
+        inherited, given = replace(self, prompt_logprobs=None, n=1), named(overrides)
+        if self.temperature == 0.0:
+            # Upstream drops them where it makes the parameters of a greedy request.
+            inherited = replace(inherited, top_k=PLAIN.top_k, top_p=PLAIN.top_p, min_p=PLAIN.min_p)
+        if DIALECT.become_processors & given.keys():
+            none = {name: getattr(PLAIN, name) for name in DIALECT.become_processors}
+            inherited = replace(inherited, has_plan=False, **none)
+        return replace(inherited, **given)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the best of the model's own tokens is sampled, except where the plan forces one."""
+        return {*named(self)} <= _WITHOUT_EFFECT_ON_LOGITS
+
+    def permits(self, token: int, past: Words) -> bool:
+        """Whether a sequence may sample a hook token or EOS at all, whatever its logit."""
+        if len(past) < self.min_tokens and token in {EOS, *self.stop_token_ids}:
+            return False
+        return self.grammar is None or token in self.grammar.allowed(past)
+
+    def hidden(self, past: Words) -> list[int]:
+        """The tokens that only a plan may choose; empty if the grammar allows no others."""
+        of_plans = {EOS, PROMISE, SYNC}
+        return [] if self.grammar is not None and self.grammar.allowed(past) <= of_plans else sorted(of_plans)
+
+
+PLAIN = Params()
+"""The defaults."""
+
+_WITHOUT_EFFECT_ON_LOGITS = {
+    *("seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "logprobs", "prompt_logprobs"),
+    *("n", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "truncate_prompt_tokens", "stream"),
+    *_OF_HOOKS,
+}

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fuzzer finds trees with joins on the engine that is installed, and would find a fault in them."""
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import mytests.fuzz.fuzzing as fuzzer
+from mytests.fuzz.draw import histories
+from mytests.fuzz.faults import fault_named
+from mytests.fuzz.faults.fault import HERE
+from mytests.fuzz.faults.planting import planted
+from mytests.fuzz.fuzzing import Failure, History, Request, Setup, Tally, fuzz, replay
+from mytests.fuzz.tally import MIN_HISTORIES, MIN_JOINS
+from mytests.fuzz.trials import SECONDS, first_failure, short_run
+from mytests.harness.dialect import DIALECT
+from mytests.harness.tiers import full, names, sizes
+
+pytestmark = pytest.mark.model
+
+
+# A seed draws other histories on each engine.
+SHORT_SEED, PLANTED_SEED, SIZES = {"fork": (4, 6, (8, 50)), "plugin": (2, 4, (8, 30))}[HERE]
+
+
+@pytest.mark.floats
+@sizes(*SIZES)
+def test_a_short_run_finds_no_fault_in_trees_with_joins(size: int) -> None:
+    """The histories are the same on every run, and go on until each kind was among them."""
+    tally = short_run(SHORT_SEED, size)
+    assert tally.unseen == []
+    assert tally.sequences > 2 * tally.histories
+
+
+@pytest.mark.floats
+@pytest.mark.parametrize("architecture", names(DIALECT.architectures[1:], []))
+def test_trees_of_each_architecture(architecture: str) -> None:
+    """Such as have windows, attention sinks or experts: forks, joins, and KV that is given up."""
+    tally = fuzz(SECONDS, 5, among=histories(architectures=(architecture,)), is_enough=_has_most)
+    assert _has_most(tally)
+
+
+def _has_most(seen: Tally) -> bool:
+    has_pressure = seen.joins_after_loss > 2 and seen.preemptions > 2
+    return has_pressure and seen.joins > 30 and seen.forks_by_text > 0 and seen.of_other_models > 20
+
+
+def _has_plain_joins(history: History) -> bool:
+    """Whether what children sampled becomes part of their parent's context."""
+    setup = history.setup
+    return setup.block_on != "never" and setup.child_context == "parent" and setup.merges
+
+
+ALL, STOPPED = histories(()), histories(("stop",))
+HYBRIDS = histories((), tuple({"granitemoehybrid", "lfm2"} & {*DIALECT.architectures}) or DIALECT.architectures)
+FAULTS = [
+    pytest.param("merged-backwards", ALL, "should be", id="merged-backwards"),
+    full("childs-adapter", ALL, "the model has", id="childs-adapter"),
+    full("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
+    full("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
+]
+FAULTS += {
+    "fork": [
+        full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
+        pytest.param("blocks-leaked", ALL, "blocks are left", id="blocks-leaked"),
+        full("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
+        full("stop-strings-across-a-join", STOPPED, "", id="stop-strings-across-a-join"),
+    ],
+    "plugin": [
+        # Each worker tries it when it starts.
+        full("kv-not-copied", ALL, "copies only a part of a block", id="kv-not-copied"),
+        full("blocks-leaked", ALL, "KV cache", id="blocks-leaked"),
+        full("stop-strings-across-a-join", STOPPED.filter(_has_plain_joins), "", id="stop-strings-across-a-join"),
+        full("limits-across-a-join", ALL, "r", id="limits-across-a-join"),
+        full("penalties-across-a-join", histories(("penalties",)), "", id="penalties-across-a-join"),
+        full("deltas-lost", histories(("stream_children",)), "deltas", id="deltas-lost"),
+        full("a-block-is-copied-in-part", HYBRIDS, "the model has", id="a-block-is-copied-in-part"),
+    ],
+}[HERE]
+
+FAILS_ONCE = {"shared-grammar", "seeds-at-random"}
+"""A shared grammar keeps its state from history to history, and seeds drawn at random may draw the same tokens."""
+
+
+@pytest.mark.parametrize(("name", "among", "message"), FAULTS)
+def test_a_planted_fault_is_found(name: str, among: st.SearchStrategy[Any], message: str) -> None:
+    """A planted fault is reported as a history that fails again."""
+    with planted(fault_named(name)):
+        failure = first_failure(PLANTED_SEED, 1_000, among)
+        cause = failure.__cause__
+        assert cause is not None
+        assert message in str(cause)
+        if name not in FAILS_ONCE:
+            with pytest.raises(type(cause)):
+                exec(failure.script)
+
+
+def test_an_engine_that_cannot_be_opened_leaves_nothing_to_the_next() -> None:
+    """Such as process groups without that of the experts."""
+    architecture = "qwen3_moe" if "qwen3_moe" in DIALECT.architectures else "qwen3"
+    with pytest.raises(ValueError, match="KV cache"):
+        replay(History(Setup(spare_blocks=-3), (Request(),)))
+    assert replay(History(Setup(architecture=architecture), (Request(),))).histories == 1
+
+
+class TestWhatIsTold:
+    """Of a failing history, once it has been made smaller."""
+
+    def test_it_fails_in_the_way_that_was_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Although smaller ones fail in others."""
+        failed: list[History] = []
+
+        def fail(history: History) -> Tally:
+            if len(history.requests) > 1:
+                failed.append(history)
+                raise LookupError
+            if failed:
+                raise OSError
+            return Tally(histories=1)
+
+        monkeypatch.setattr(fuzzer, "replay", fail)
+        with pytest.raises(Failure) as told:
+            fuzz(SECONDS, PLANTED_SEED)
+        assert isinstance(told.value.__cause__, LookupError)
+
+    def test_of_what_does_not_fail_again_the_first_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Later ones ran in a process in which something had failed."""
+        tried: list[History] = []
+
+        def fail(history: History) -> Tally:
+            tried.append(history)
+            if len(tried) < 4:
+                raise LookupError
+            return Tally(histories=1)
+
+        monkeypatch.setattr(fuzzer, "replay", fail)
+        with pytest.raises(Failure) as told:
+            fuzz(SECONDS, PLANTED_SEED)
+        assert told.value.args[0] == tried[0]
+
+
+class TestTheCommand:
+    """`make fuzz` reports how much it tried."""
+
+    @pytest.mark.parametrize(
+        ("tally", "complaint"),
+        [
+            (Tally(histories=MIN_HISTORIES - 1, joins=MIN_JOINS), "19 histories are too few"),
+            (Tally(histories=MIN_HISTORIES, joins=MIN_JOINS - 1), "19 joins are too few"),
+            (Tally(histories=MIN_HISTORIES, joins=MIN_JOINS), None),
+        ],
+    )
+    def test_too_little_is_a_failure(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally, complaint: str | None
+    ) -> None:
+        """After too few histories or joins, it means nothing that no fault was found."""
+        monkeypatch.setattr(fuzzer, "replay", lambda history: Tally())
+        monkeypatch.setattr(fuzzer, "fuzz", lambda seconds, seed, among: tally)
+        monkeypatch.setattr(sys, "argv", ["fuzz", "--seconds", "30"])
+        assert fuzzer.main() == (complaint is not None)
+        told = capsys.readouterr()
+        assert str(tally) in told.out
+        assert (complaint or "") in told.err
+        assert bool(told.err) == (complaint is not None)

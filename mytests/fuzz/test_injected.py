@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fuzzer finds injected KV to be as the oracle says, on the engine that is installed."""
+
+import pytest
+
+from mytests.fuzz.faults.fault import HERE
+from mytests.fuzz.fuzzing import Tally, fuzz
+from mytests.fuzz.injected import injected
+from mytests.fuzz.trials import SECONDS
+from mytests.harness.tiers import sizes
+
+pytestmark = [pytest.mark.model, pytest.mark.floats]
+
+# A seed draws other histories on each engine.
+SEED = {"fork": 5, "plugin": 0}[HERE]
+MAX_HISTORIES = 200
+"""Histories, whatever they are."""
+
+
+@sizes(8, 30)
+def test_random_histories_are_as_the_oracle_says(size: int) -> None:
+    """Under pressure, with aborts and priorities; they go on until some have lost what was injected."""
+
+    def is_enough(seen: Tally) -> bool:
+        return seen.histories >= size and seen.injected > 500 and seen.lost_injected > 0 and seen.replaced > 0
+
+    assert is_enough(fuzz(SECONDS, SEED, MAX_HISTORIES, among=injected(), is_enough=is_enough))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that says the same after the same token: a real one, whose next token is a table's."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mytests.harness.tagged import Notation
+
+
+def save_bigrams(notation: Notation, folder: Path, following: Mapping[str, Sequence[str]]) -> str:
+    """Save a model with the notation's tokenizer; returns the folder.
+
+    Args:
+        following: By token, those that may follow it, the likeliest first. Every token is followed by itself otherwise.
+    """
+    size = len(notation.tokenizer)
+    config = LlamaConfig(
+        vocab_size=size,
+        hidden_size=512,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        max_position_embeddings=4096,
+        eos_token_id=1,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    scores = torch.eye(size)
+    for token, others in following.items():
+        (before,) = notation.ids(token)
+        for rank, other in enumerate(others):
+            (after,) = notation.ids(other)
+            scores[after, before] = 3 - rank / 2
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                # Layers add nothing to what a token is.
+                weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(size, 512))
+        model.lm_head.weight.copy_(torch.nn.functional.pad(scores, (0, 512 - size)))
+    model.save_pretrained(folder)
+    notation.tokenizer.save_pretrained(folder)
+    return str(folder)

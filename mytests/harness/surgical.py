@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The surgical engine of the vLLM that is installed, and what its tests need besides.
+
+Only this module chooses. What an engine has alone is in `mytests.harness.v0` and `mytests.harness.v1`.
+"""
+
+from typing import Any
+
+from mytests.harness.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids
+from mytests.harness.hooks import HOOKS, SYNC_HOOKS, SpecialKwargs
+from mytests.harness.installed import IS_V1
+from mytests.harness.stepped import Sampling, finished, plan
+
+if IS_V1:
+    from mytests.harness.v1.surgical import SurgicalEngine
+    from sequence_hooks.v1.core.children import ChildRequests as Children
+    from sequence_hooks.v1.core.params import inherit
+else:
+    from mytests.harness.v0.surgical import SurgicalEngine
+    from vllm.engine.child_params import inherit
+    from vllm.engine.children import ChildSequences as Children
+
+Prompts = dict[str, list[int]]
+"""The prompts of sequences, by request id."""
+
+
+def completed(engine: Any, prompt: str = "prompt", params: Any = None, **texts: str) -> Any:
+    """The completion of a request "r", after which nothing is left in the engine.
+
+    Args:
+        params: A mapping of fields of its `SamplingParams`.
+        texts: What each sequence samples; see `plan`.
+    """
+    engine.add(prompt=prompt, **params or {})
+    engine.run(plan(**texts))
+    engine.assert_empty()
+    return finished(engine)
+
+
+__all__ = [
+    "CHILD",
+    "EOS",
+    "HOOKS",
+    "PROMISE",
+    "SYNC",
+    "SYNC_HOOKS",
+    "CharTokenizer",
+    "Children",
+    "Prompts",
+    "Sampling",
+    "SpecialKwargs",
+    "SurgicalEngine",
+    "completed",
+    "finished",
+    "ids",
+    "inherit",
+    "plan",
+]

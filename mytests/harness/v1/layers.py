@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of a model that does not exist: which blocks they keep, and what must be in them when they are read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from mytests.harness.v1.releases import RELEASE
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+
+WINDOW = 6
+"""Tokens that a layer with a window sees, its own among them."""
+
+CHUNK = 8
+"""Tokens of a chunk; a layer with chunks sees none before its own."""
+
+_ATTENTION: Mapping[str, tuple[type[AttentionSpec], Mapping[str, Any]]] = {
+    "full": (FullAttentionSpec, {}),
+    "window": (SlidingWindowSpec, {"sliding_window": WINDOW}),
+    "chunk": (ChunkedLocalAttentionSpec, {"attention_chunk_size": CHUNK}),
+}
+
+
+_STATES: Mapping[str, Mapping[str, Any]] = {
+    "state": {},
+    # As layers of Mamba-2 on a GPU, and of others: in a step that goes on into another block, a model that has computed
+    # a state at the end of the last full block writes it to a block of its own.
+    "checkpointed": {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 1},
+}
+HAS_CHECKPOINTS = RELEASE >= (0, 31)
+"""Whether upstream's workers know of such layers."""
+
+
+def is_state(layer: str) -> bool:
+    """Whether a layer has a state, which each token overwrites."""
+    return layer in _STATES
+
+
+def spec_of(layer: str, block_size: int) -> KVCacheSpec:
+    """Upstream's specification of a layer, by a name of this module."""
+    if is_state(layer):
+        shape: Any = {"shapes": ((2,),), "dtypes": (torch.float32,), "mamba_cache_mode": "align"}
+        return MambaSpec(block_size=block_size, **shape, **_STATES[layer])
+    kind, fields = _ATTENTION[layer]
+    return kind(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32, **fields)
+
+
+def first_seen(layer: str, index: int) -> int:
+    """The index of the first token that the one at ``index`` sees in a layer with attention."""
+    return {"full": 0, "window": max(0, index - WINDOW + 1), "chunk": index // CHUNK * CHUNK}[layer]
+
+
+class PretendedStates:
+    """The states of a layer, each of which is that after a context, in the block that upstream's runners keep it in."""
+
+    def __init__(self, block_size: int, has_checkpoints: bool = False) -> None:
+        self._block_size = block_size
+        self._has_checkpoints = has_checkpoints
+        self._blocks: dict[int, int] = {}
+        """Of each block, the hash of the context after which its state is."""
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        """Forget what is in blocks that attention has got: its layers clear them."""
+        for block in blocks:
+            self._blocks.pop(block, None)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy from block to block; all are read before any is written."""
+        read = [self._blocks.get(source, 0) for source, _ in pairs]
+        self._blocks.update(zip((destination for _, destination in pairs), read, strict=True))
+
+    def compute(self, name: str, tokens: Sequence[int], table: Sequence[int], start: int, found_at: int) -> None:
+        """Go on with a context from ``start`` on.
+
+        Args:
+            found_at: The index of the block whose state the model reads, if there are tokens before.
+
+        Raises:
+            AssertionError: that block does not have the state after the token before.
+        """
+        state = hash(())
+        if start:
+            before = table[found_at] if found_at < len(table) else 0
+            state = self._blocks.get(before, 0)
+            expected = _state_after(tokens[:start])
+            assert before and state == expected, f"{name} goes on after {start} tokens, and block {before} has others"
+        last = table[(len(tokens) - 1) // self._block_size]
+        assert last, f"{name} has no block for its state after {len(tokens)} tokens"
+        self._blocks[last] = _state_after(tokens)
+        if self._has_checkpoints:
+            self._export(tokens, table, start)
+
+    def _export(self, tokens: Sequence[int], table: Sequence[int], start: int) -> None:
+        """Write the state at a block's end within the step, where upstream's model would."""
+        from vllm.model_executor.layers.mamba.checkpoint import compute_mamba_prefill_checkpoints
+
+        size = self._block_size
+        offsets, columns = compute_mamba_prefill_checkpoints(
+            [len(tokens)], [len(tokens) - start], size, size, 1, drop_eagle_block=False, cache_hit_alignment_tokens=size
+        )
+        if offsets[0]:
+            self._blocks[table[columns[0]]] = _state_after(tokens[: start + offsets[0]])
+
+
+def _state_after(tokens: Sequence[int]) -> int:
+    return hash(tuple(tokens))

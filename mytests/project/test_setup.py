@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetching and building upstream: what is kept, what is refused, and what the errors say."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from build_tools import fetch as fetch_module
+from build_tools import tree as tree_module
+from build_tools.cache import BuildCache, published_folder
+from build_tools.compiler import require_compiler
+from build_tools.errors import SetupError
+from build_tools.fetch import fetch
+from build_tools.processor import Processor, compile_flags
+from build_tools.recipe import Recipe
+from build_tools.release import Artifact, Target, distribution_version, require_supported_python
+from build_tools.sources import index_urls, parse_pip_options
+from build_tools.tree import KEY_FILE, built_tree, place
+from mytests.harness.published_index import FILENAME, cache, leftovers, make_index, use_index
+
+__all__ = ["cache", "use_index"]
+
+pytestmark = pytest.mark.model
+
+ROOT = Path(__file__).parents[2]
+UNREACHABLE = "http://127.0.0.1:9/simple"
+AVX2 = Processor("Linux", "x86_64", frozenset({"avx2", "fma", "f16c"}))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building without a compiler: the kernels are an empty file, and flags are not tried."""
+
+    def compile_nothing(source: Path, output: Path, *_: object) -> None:
+        (output / "_C.abi3.so").touch()
+
+    monkeypatch.setattr(tree_module, "require_compiler", lambda flags: None)
+    monkeypatch.setattr(tree_module, "compile_kernels", compile_nothing)
+
+
+def make_recipe(artifact: Artifact) -> Recipe:
+    return Recipe(Target.CPU, artifact, "2.13.0", "cp311", compile_flags(AVX2), ("attention.cpp",))
+
+
+def test_fetch_keeps_the_verified_file(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
+    """The index's file is in the cache, byte for byte."""
+    url, artifact = make_index(tmp_path)
+    use_index(url)
+    path = fetch(artifact, cache)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == artifact.sha256
+
+
+def test_wrong_hash_is_one_line_and_leaves_nothing(
+    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
+) -> None:
+    """A file with other content is refused, and the error names both hashes."""
+    url, artifact = make_index(tmp_path)
+    use_index(url)
+    with pytest.raises(SetupError, match=f"^[^\n]*{artifact.sha256}[^\n]*{'0' * 64}[^\n]*$"):
+        fetch(replace(artifact, sha256="0" * 64), cache)
+    assert leftovers(cache.root) == []
+
+
+def test_unreachable_index_is_one_line_and_leaves_nothing(cache: BuildCache, use_index: Callable[[str], None]) -> None:
+    """With a cold cache the error names the index that cannot be reached."""
+    use_index(UNREACHABLE)
+    with pytest.raises(SetupError, match=f"^[^\n]*{UNREACHABLE}[^\n]*refused[^\n]*$"):
+        fetch(Artifact(FILENAME, "0" * 64), cache)
+    assert leftovers(cache.root) == []
+
+
+def test_a_dead_source_does_not_hide_a_live_one(
+    tmp_path: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extra index has the file, though the main one cannot be reached."""
+    url, artifact = make_index(tmp_path)
+    options = {"index-url": UNREACHABLE, "extra-index-url": url}
+    monkeypatch.setattr(fetch_module, "pip_options", lambda: options)
+    assert fetch(artifact, cache).is_file()
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_warm_cache_needs_no_index(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
+    """A tree that was built once is available without the index."""
+    url, artifact = make_index(tmp_path)
+    use_index(url)
+    first = built_tree(make_recipe(artifact), cache)
+    use_index(UNREACHABLE)
+    assert built_tree(make_recipe(artifact), cache) == first
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_tree_is_upstreams_package_and_its_kernels(
+    tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]
+) -> None:
+    """It has neither sources nor benchmarks."""
+    url, artifact = make_index(tmp_path)
+    use_index(url)
+    tree = built_tree(make_recipe(artifact), cache)
+    assert {path.name for path in tree.iterdir()} == {"__init__.py", "_C.abi3.so", KEY_FILE}
+    assert [path.name for path in tree.parent.iterdir()] == ["vllm"]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_place_replaces_whatever_is_there(tmp_path: Path, cache: BuildCache, use_index: Callable[[str], None]) -> None:
+    """A tree of another recipe, or a link, is replaced by a copy of this one."""
+    url, artifact = make_index(tmp_path)
+    use_index(url)
+    recipe = make_recipe(artifact)
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    (folder / "stale.py").touch()
+    link.symlink_to(folder)
+    for destination in (folder, link):
+        place(recipe, cache, destination)
+        assert not destination.is_symlink()
+        assert {path.name for path in destination.iterdir()} == {
+            "__init__.py",
+            "_C.abi3.so",
+            KEY_FILE,
+        }
+
+
+def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    """The final name appears only if the block ends without an error."""
+    final = tmp_path / "tree"
+    with pytest.raises(RuntimeError), published_folder(final) as staging:
+        (staging / "half").touch()
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_published_folder_is_whole_when_it_appears(tmp_path: Path) -> None:
+    """While it is being filled, its final name does not exist."""
+    final = tmp_path / "tree"
+    with published_folder(final) as staging:
+        (staging / "file").touch()
+        assert not final.exists()
+    assert [path.name for path in final.iterdir()] == ["file"]
+
+
+def test_no_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SetupError, match=r"^no C\+\+ compiler \(no-such-compiler.*install g\+\+"):
+        require_compiler(("-O3",))
+
+
+def test_command_line_prints_one_line_for_an_error(tmp_path: Path) -> None:
+    """Standard error has nothing else, and the exit status is not 0."""
+    result = subprocess.run(
+        [sys.executable, "-m", "build_tools", "--destination", str(tmp_path / "tree")],
+        cwd=ROOT,
+        env={**os.environ, "VLLM_TARGET_DEVICE": "tpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert result.stderr == "error: VLLM_TARGET_DEVICE=tpu is not supported: use cpu or cuda\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unsupported_python_is_refused() -> None:
+    """The error names the supported versions."""
+    with pytest.raises(SetupError, match=r"Python 3.13 is not supported: use one of 3.10, 3.11, 3.12"):
+        require_supported_python((3, 13))
+
+
+@pytest.mark.parametrize(
+    ("processor", "flag"),
+    [
+        (AVX2, "-mavx2"),
+        (Processor("Linux", "aarch64", frozenset({"asimd"})), "-march=armv8.2-a+dotprod+fp16"),
+        (Processor("Linux", "ppc64le", frozenset(), "POWER10 (raw)"), "-mcpu=power10"),
+        (Processor("Linux", "s390x", frozenset()), "-mzvector"),
+    ],
+)
+def test_flags_fit_the_processor(processor: Processor, flag: str) -> None:
+    """Each family of processors has its own flags."""
+    assert flag in compile_flags(processor)
+
+
+def test_apple_silicon_is_compiled_without_openmp() -> None:
+    """Apple's compiler does not have it."""
+    assert "-fopenmp" not in compile_flags(Processor("Darwin", "arm64", frozenset()))
+
+
+def test_processor_without_kernels_is_refused() -> None:
+    """Here it is an x86-64 processor older than AVX2."""
+    with pytest.raises(SetupError, match=r"^this processor \(x86_64\) is not supported: [^\n]*AVX2"):
+        compile_flags(Processor("Linux", "x86_64", frozenset({"sse4_2"})))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"torch_version": "2.14.0"},
+        {"python_tag": "cp312"},
+        {"flags": ("-O2",)},
+        {"artifact": Artifact(FILENAME, "1" * 64)},
+        {"target": Target.CUDA},
+    ],
+)
+def test_key_changes_with_all_that_a_tree_is_made_of(change: dict[str, object]) -> None:
+    """Two recipes never share a tree."""
+    recipe = make_recipe(Artifact(FILENAME, "0" * 64))
+    assert replace(recipe, **change).key != recipe.key  # type: ignore[arg-type]
+
+
+def test_environment_wins_over_pips_files() -> None:
+    """The order is that of pip itself."""
+    lines = ["global.index-url='a'", "install.index-url='b'", ":env:.index-url='c'"]
+    assert parse_pip_options(lines) == {"index-url": "c"}
+
+
+def test_no_index_leaves_no_index() -> None:
+    """Not even pip's default index is left."""
+    assert index_urls({"no-index": "true", "index-url": UNREACHABLE}) == []
+
+
+def test_only_the_cpu_build_says_cpu() -> None:
+    """Upstream finds its platform by that part of the version."""
+    assert distribution_version(Target.CPU) == "0.9.2+hooks.2.cpu"
+    assert distribution_version(Target.CUDA) == "0.9.2+hooks.2"

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU attention for prefills with context, against a reference in float64, and in both engines."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mytests.harness.cpu_generate import Generated, generate, generate_in_subprocess, save_tiny_llama
+from mytests.harness.cpu_steps import Heads, Step
+from vllm.attention import AttentionType
+from vllm.attention.backends import torch_sdpa
+from vllm.attention.backends.torch_sdpa import TorchSDPABackend, TorchSDPABackendImpl
+from vllm.attention.ops import cpu_context_plan
+from vllm.attention.ops.cpu_context_plan import AttentionShape
+
+pytestmark = pytest.mark.floats
+
+CONTEXTS = [0, 1, 15, 16, 17, 100]
+QUERIES = [1, 2, 15, 16, 17, 100]
+KERNEL_ROWS = {"gather": 0, "kernel": 10**9}
+
+
+@pytest.fixture(params=KERNEL_ROWS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One way of computing attention for all query lengths."""
+    rows = KERNEL_ROWS[request.param]
+    monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: rows))
+    return request.param
+
+
+@pytest.mark.usefixtures("way")
+class TestBothWays:
+    @pytest.mark.parametrize("query_len", QUERIES)
+    @pytest.mark.parametrize("context_len", CONTEXTS)
+    def test_lengths(self, context_len: int, query_len: int) -> None:
+        """Attention is correct for any context and query length, also at block boundaries."""
+        step = Step(prefills=[(context_len, query_len)])
+        step.assert_matches(step.forward(step.v0_metadata()))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize("head_size", [32, 64, 128])
+    @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (8, 2), (3, 1)])
+    def test_heads(self, num_heads: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> None:
+        """Grouped query heads share keys, in every precision."""
+        heads = Heads(num_heads, num_kv_heads, head_size, dtype)
+        step = Step(prefills=[(37, 9), (0, 20)], heads=heads)
+        step.assert_matches(step.forward(step.v0_metadata()))
+
+    @pytest.mark.parametrize("engine", ["v0_metadata", "v1_metadata"])
+    def test_mixed_batch(self, engine: str) -> None:
+        """One batch has prefills with context, prefills without, and decodes."""
+        step = Step(prefills=[(33, 5), (0, 40), (16, 1), (200, 17)], decodes=[(70, 1), (15, 1), (1, 1)])
+        step.assert_matches(step.forward(getattr(step, engine)()))
+
+    @pytest.mark.parametrize("window", [1, 15, 16, 40])
+    def test_sliding_window(self, window: int) -> None:
+        """A token sees itself and the window's other tokens, also in V1's decodes."""
+        step = Step(
+            prefills=[(90, 30), (0, 60), (3, 2)],
+            decodes=[(100, 1), (7, 1)],
+            heads=Heads(sliding_window=window),
+        )
+        step.assert_matches(step.forward(step.v1_metadata()))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_alibi(self, dtype: torch.dtype) -> None:
+        """The bias grows with the distance from the query."""
+        heads = Heads(dtype=dtype, alibi_slopes=[0.5, 0.25, 0.125, 0.0625])
+        step = Step(prefills=[(90, 30), (0, 60)], decodes=[(100, 1)], heads=heads)
+        step.assert_matches(step.forward(step.v0_metadata()))
+
+    def test_multi_token_decode(self) -> None:
+        """V1 counts the later chunks of a preempted request as decodes."""
+        step = Step(prefills=[], decodes=[(40, 1), (50, 12)])
+        step.assert_matches(step.forward(step.v1_metadata()))
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+@pytest.mark.parametrize("context_len", [1, 7, 8, 31, 32, 33, 100])
+def test_block_sizes(block_size: int, context_len: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gathering works with any block size; upstream's decode kernel is compiled only for 16."""
+    monkeypatch.setattr(AttentionShape, "kernel_max_rows", property(lambda self: KERNEL_ROWS["gather"]))
+    step = Step(prefills=[(context_len, 9), (0, 20)], block_size=block_size)
+    step.assert_matches(step.forward(step.v0_metadata()))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prefills=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 50)), min_size=1, max_size=4),
+    decodes=st.lists(st.tuples(st.integers(0, 80), st.just(1)), max_size=3),
+    window=st.none() | st.integers(1, 100),
+    slopes=st.none() | st.just([0.5, 0.25, 0.125, 0.0625]),
+    chunk_rows=st.integers(1, 20),
+)
+def test_any_batch(
+    prefills: list[tuple[int, int]],
+    decodes: list[tuple[int, int]],
+    window: int | None,
+    slopes: list[float] | None,
+    chunk_rows: int,
+) -> None:
+    """The attention is the same, however a step is divided into chunks and ways."""
+    step = Step(prefills, decodes, Heads(sliding_window=window, alibi_slopes=slopes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_context_plan, "CHUNK_ROWS", chunk_rows)
+        output = step.forward(step.v1_metadata())
+    step.assert_matches(output)
+
+
+def test_v0_decodes_stay_upstreams() -> None:
+    """V0's runner trims a decode's block table to whole blocks of its window, and all of them are read."""
+    step = Step(prefills=[(0, 5)], decodes=[(29, 1)], heads=Heads(sliding_window=20))
+    output = step.forward(step.v0_metadata())
+    step.heads.sliding_window = None
+    step.assert_matches(output)
+
+
+class TestWays:
+    @pytest.mark.parametrize(("num_heads", "max_rows"), [(1, 9), (4, 3), (8, 2), (32, 1)])
+    def test_short_queries_take_the_kernel(self, num_heads: int, max_rows: int) -> None:
+        """The more query heads per key head, the lower the limit; a single token is always within it."""
+        shape = AttentionShape(num_heads=num_heads, num_kv_heads=1, block_size=16)
+        assert shape.kernel_max_rows == max_rows
+
+    def test_layers_share_a_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A step is planned once for all layers of one shape."""
+        step = Step(prefills=[(20, 5)])
+        metadata = step.v0_metadata()
+        first = step.forward(metadata)
+        monkeypatch.setattr(cpu_context_plan, "_range", None)
+        assert torch.equal(step.forward(metadata), first)
+
+
+class TestUpstreamsPath:
+    def test_backend_names_our_implementation(self) -> None:
+        """Upstream's backend would name upstream's implementation."""
+        assert TorchSDPABackend.get_impl_cls() is TorchSDPABackendImpl
+
+    @pytest.mark.parametrize(
+        ("step", "chunked"),
+        [
+            (Step(prefills=[(0, 20), (0, 3)]), False),
+            (Step(prefills=[], decodes=[(20, 1), (3, 1)]), True),
+        ],
+        ids=["plain prefill", "decodes alone"],
+    )
+    def test_no_context_is_upstreams(self, step: Step, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without a prefill that may have context, upstream's forward gets the call unchanged."""
+        calls = []
+        (upstreams,) = TorchSDPABackendImpl.__bases__
+        forward = upstreams.forward
+
+        def spy(*args: Any) -> torch.Tensor:
+            calls.append(args)
+            return forward(*args)
+
+        monkeypatch.setattr(upstreams, "forward", spy)
+        metadata = step.v0_metadata(chunked_prefill=chunked)
+        step.assert_matches(step.forward(metadata))
+        assert len(calls) == 1 and calls[0][6] is metadata
+
+    def test_attention_that_is_not_a_decoders_is_upstreams(self) -> None:
+        """Encoder attention, with no causal mask and no context, is left to upstream."""
+        impl: Any = Heads().impl()
+        impl.attn_type = AttentionType.ENCODER_ONLY
+        assert not impl._needs_plan(Step(prefills=[(20, 5)]).v0_metadata())
+
+    @pytest.mark.parametrize(("window", "planned"), [(None, False), (64, False), (20, True)])
+    def test_v1_decodes_past_a_window_are_ours(self, window: int | None, planned: bool) -> None:
+        """V1 passes the whole block table; all other decodes stay with upstream's kernel."""
+        step = Step(prefills=[], decodes=[(29, 1), (40, 1)], heads=Heads(sliding_window=window))
+        impl: Any = step.heads.impl()
+        assert impl._needs_plan(step.v1_metadata()) is planned
+        step.assert_matches(step.forward(step.v1_metadata()))
+
+    def test_warm_up_has_no_metadata(self) -> None:
+        """In a warm-up there is no metadata, and upstream returns the query."""
+        query = torch.zeros(2, 128)
+        impl: Any = Heads().impl()
+        assert impl.forward(None, query, query, query, query, None) is query
+
+
+@pytest.mark.model
+def test_chunks_and_cached_prefixes_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunked prefill and cached prefixes give the plain path's greedy tokens."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    gathered = Mock(wraps=torch_sdpa.attend_range)
+    monkeypatch.setattr(torch_sdpa, "attend_range", gathered)
+    save_tiny_llama(tmp_path)
+
+    plain = generate(tmp_path)
+    assert gathered.call_count == 0
+    chunked = generate(
+        tmp_path,
+        enable_chunked_prefill=True,
+        enable_prefix_caching=True,
+        max_num_batched_tokens=32,
+    )
+    assert gathered.call_count > 0
+    assert_same(chunked, plain)
+
+
+@pytest.mark.model
+@pytest.mark.full
+def test_v1_of_the_release_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With chunked prefill and cached prefixes it gives the plain path's greedy tokens, too."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    save_tiny_llama(tmp_path)
+    v1 = {"VLLM_USE_V1": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    assert_same(generate_in_subprocess(tmp_path, v1), generate(tmp_path))
+
+
+def assert_same(ours: list[Generated], plain: list[Generated]) -> None:
+    """All outputs are, but for those of which a tie has decided."""
+    same = [one.is_same(other) for one, other in zip(ours, plain, strict=True)]
+    assert sum(same) > len(same) / 2

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only the whole engine has: hook tokens as text, resumption by a caller, streams, guided children."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
+from forkjoin_task import held_out_prompts
+from prometheus_client import REGISTRY
+
+from mytests.harness.v0.leftovers import assert_empty
+from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.engine.async_llm_engine import AsyncLLMEngine
+from vllm.sampling_params import GuidedDecodingParams, RequestOutputKind
+
+pytestmark = pytest.mark.model
+
+ARGS: dict[str, Any] = {"model": str(MODEL_FOLDER), "dtype": "float32", "enforce_eager": True, "max_model_len": 512}
+MANUAL = {"sync_token": "<sync>", "sync_resume": "manual"}
+
+
+def force(*token_ids: int) -> Callable[[tuple[int, ...], Any], Any]:
+    """A logits processor that allows only the given tokens, one after the other."""
+
+    def process(past: tuple[int, ...], logits: Any) -> Any:
+        wanted = token_ids[len(past)]
+        kept = logits[wanted].clone()
+        logits.fill_(float("-inf"))
+        logits[wanted] = kept
+        return logits
+
+    return process
+
+
+@pytest.fixture(scope="module")
+def manual() -> LLMEngine:
+    """An engine whose syncs wait for a caller."""
+    return LLMEngine.from_engine_args(EngineArgs(**ARGS, special_kwargs=MANUAL))
+
+
+@pytest.fixture
+def tokens(manual: LLMEngine) -> Callable[[str], list[int]]:
+    """A function that returns the token ids of a text."""
+    return lambda text: manual.get_tokenizer().encode(text, add_special_tokens=False)
+
+
+def run(engine: LLMEngine) -> Iterator[RequestOutput]:
+    """The outputs until everything has finished, or waits for a caller."""
+    while engine.has_unfinished_requests() and not engine.is_waiting_for_callers():
+        yield from engine.step()
+
+
+def test_metrics_are_in_upstreams_registry(manual: LLMEngine, tokens: Callable[[str], list[int]]) -> None:
+    """The time that a sequence waits for a tool counts as BLOCKED."""
+    name, labels = "vllm:request_blocked_time_seconds_count", {"model_name": str(MODEL_FOLDER)}
+    before = REGISTRY.get_sample_value(name, labels)
+    params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
+    manual.add_request("timed", "call\n", params)
+    list(run(manual))
+    manual.resume_sequence("timed")
+    list(run(manual))
+    assert before is not None
+    assert REGISTRY.get_sample_value(name, labels) == before + 1
+
+
+class TestResume:
+    def test_a_caller_lets_a_sequence_go_on(self, manual: LLMEngine, tokens: Callable[[str], list[int]]) -> None:
+        """A tool call: the sequence waits, gets the tool's text, and resumes after it."""
+        params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
+        manual.add_request("tool", "call\n", params)
+        list(run(manual))
+        (waiting,) = manual.sequences_awaiting_resume()
+        assert (waiting.request_id, waiting.index, waiting.text) == ("tool", 0, "a")
+        manual.resume_sequence("tool", " answer ")
+        *_, last = run(manual)
+        assert last.outputs[0].text == "a answer b"
+        assert last.outputs[0].joins[0].num_prefill == len(tokens(" answer ")) + 1
+        assert not manual.has_unfinished_requests()
+
+    def test_a_bad_call_is_refused_and_harms_nobody(
+        self, manual: LLMEngine, tokens: Callable[[str], list[int]]
+    ) -> None:
+        """The error names the id or the token, and the sequence can still be resumed."""
+        params = SamplingParams(temperature=0, logits_processors=[force(*tokens("<sync>b<eos>"))])
+        manual.add_request("tool", "call\n", params)
+        list(run(manual))
+        with pytest.raises(ValueError, match=r"request_id is 'other', .* those that wait are"):
+            manual.resume_sequence("other")
+        with pytest.raises(ValueError, match="token id 100000 is not in the model"):
+            manual.resume_sequence("tool", [100000])
+        manual.resume_sequence("tool")
+        *_, last = run(manual)
+        assert last.outputs[0].text == "b"
+
+    def test_without_hooks_there_is_nothing_to_resume(self) -> None:
+        """The error says which field to set."""
+        engine = open_engine(None).llm_engine
+        assert not engine.is_waiting_for_callers()
+        with pytest.raises(ValueError, match=r'special_kwargs is None, .*sync_resume="manual"'):
+            engine.resume_sequence("r")
+
+    def test_llm_refuses_what_it_could_not_resume(self) -> None:
+        """`generate` returns only when all requests have finished, so it would hang."""
+        llm = open_engine(MANUAL)
+        with pytest.raises(ValueError, match=r'sync_resume is "manual", .* use AsyncLLMEngine'):
+            llm.generate("call\n", GREEDY)
+        assert_empty(llm)
+
+    def test_the_asynchronous_engine_has_it_too(self, tokens: Callable[[str], list[int]]) -> None:
+        """The stream is silent while the sequence waits, and continues with what it was given."""
+
+        async def main() -> list[str]:
+            engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**ARGS, special_kwargs=MANUAL))
+            params = SamplingParams(temperature=0, logits_processors=[force(*tokens("a<sync>b<eos>"))])
+            seen: list[str] = []
+
+            async def resume() -> None:
+                while not await engine.sequences_awaiting_resume():
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+                seen.append("resumed")
+                await engine.resume_sequence("tool", "c")
+
+            caller = asyncio.create_task(resume())
+            async for output in engine.generate("call\n", params, "tool"):
+                seen.append(output.outputs[0].text)
+            await caller
+            engine.shutdown_background_loop()
+            return seen
+
+        assert asyncio.run(main()) == ["a", "a", "resumed", "acb", "acb"]
+
+
+class TestStreams:
+    def test_deltas_of_n_samples_add_up(self) -> None:
+        """Each sample's text and tokens, merged ones included, come once and in order."""
+        llm = open_engine(hooks_for("sync"))
+        engine = llm.llm_engine
+        (prompt,) = held_out_prompts(1, 8, "sync")
+        fields = {"temperature": 0.5, "seed": 3, "max_tokens": 40, "skip_special_tokens": False}
+        kinds = (RequestOutputKind.FINAL_ONLY, RequestOutputKind.DELTA)
+        for kind in kinds:
+            engine.add_request(kind.name, prompt, SamplingParams(n=3, output_kind=kind, **fields))
+        texts: dict[str, list[str]] = {kind.name: [""] * 3 for kind in kinds}
+        for output in run(engine):
+            for completion in output.outputs:
+                texts[output.request_id][completion.index] += completion.text
+        assert texts["DELTA"] == texts["FINAL_ONLY"]
+        assert all(texts["DELTA"])
+        assert_empty(llm)
+
+
+class TestGuidedDecoding:
+    def test_each_sequence_has_its_own_grammar(self) -> None:
+        """A child starts it from the beginning; after the join its parent continues where it was."""
+        llm = open_engine({"promise_token": "x"})
+        pattern = "ax[bc]{2}d"
+        params = SamplingParams(temperature=0, max_tokens=12, guided_decoding=GuidedDecodingParams(regex=pattern))
+        (output,) = llm.generate("call\n", params, use_tqdm=False)
+        parent, (child,) = output.outputs[0], output.outputs[0].children
+        assert re.fullmatch(pattern, child.text)
+        assert re.fullmatch(pattern, parent.text.replace(child.text, "", 1))
+        assert_empty(llm)
+
+    def test_children_may_have_a_grammar_of_their_own(self) -> None:
+        """``child_sampling_params`` may have a grammar, which is built as for a new request."""
+        overrides = {"guided_decoding": {"choice": ["abc", "cab"]}}
+        llm = open_engine(hooks_for("sync", child_sampling_params=overrides))
+        outputs = llm.generate(held_out_prompts(2, 9, "sync"), GREEDY, use_tqdm=False)
+        texts = {child.text.removesuffix("<eos>") for output in outputs for child in output.outputs[0].children}
+        assert texts and texts <= {"abc", "cab"}
+        assert_empty(llm)

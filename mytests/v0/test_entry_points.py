@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's entry points, through the overlay: command line, both engines, servers, worker processes."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for, open_engine
+from forkjoin_task import SYNC, expected_output
+
+from mytests.harness.servers import API_SERVER, CLI, EAGER, SURE_PROMPT, model_args, server
+from mytests.harness.tiers import full
+from mytests.harness.ties import NUM_LOGPROBS, is_same, logprobs_of
+
+pytestmark = pytest.mark.model
+
+WITHOUT_HOOKS = expected_output(SURE_PROMPT).partition(SYNC)[0]
+"""The first 16 tokens of the answer, which need no hooks."""
+
+
+def run(*arguments: str, use_v1: str = "0") -> str:
+    """The output of a command in a fresh interpreter."""
+    environment = os.environ | {"VLLM_USE_V1": use_v1}
+    result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+def complete(address: str, model: str, max_tokens: int) -> str:
+    """The greedy completion of `SURE_PROMPT`, hook tokens included."""
+    body = {
+        "model": model,
+        "prompt": SURE_PROMPT,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "skip_special_tokens": False,
+    }
+    request = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["choices"][0]["text"]
+
+
+@pytest.mark.full
+def test_help_names_every_command() -> None:
+    """The console script's own help lists upstream's commands."""
+    printed = run(*CLI, "--help")
+    assert all(command in printed for command in ("serve", "bench", "chat", "complete", "run-batch"))
+
+
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [
+        ("sequence_hooks.trace", "RUN"),
+        full("vllm.entrypoints.openai.api_server", "--special-kwargs"),
+        full("benchmarks.forkjoin", "--quick"),
+        full("benchmarks.bench_pressure", "--repeats"),
+        full("benchmarks.inject_agreement", "--help"),
+        full("mytests.fuzz.fuzzing", "--seconds"),
+    ],
+)
+def test_our_commands_explain_themselves(module: str, option: str) -> None:
+    """Each describes its options with --help, without a model."""
+    assert option in run("-m", module, "--help")
+
+
+@pytest.mark.parametrize(
+    ("use_v1", "options"), [("0", [EAGER]), ("1", [EAGER]), ("1", [])], ids=["v0", "v1", "v1-compiled"]
+)
+@pytest.mark.full
+def test_bench_throughput(use_v1: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's benchmark runs to its end on both engines; V1 compiles the model by default."""
+    # Dynamo traces, but nothing is compiled to C++: this is upstream's switch for its CPU tests.
+    monkeypatch.setenv("VLLM_CPU_CI_ENV", "1")
+    monkeypatch.setenv("VLLM_DISABLE_COMPILE_CACHE", "1")
+    report = tmp_path / "report.json"
+    benchmark = [*CLI, "bench", "throughput", "--model", str(MODEL_FOLDER), *model_args(), *options]
+    sizes = ["--num-prompts", "4", "--input-len", "16", "--output-len", "8", "--output-json", str(report)]
+    run(*benchmark, *sizes, use_v1=use_v1)
+    assert json.loads(report.read_text())["num_requests"] == 4
+
+
+@pytest.mark.parametrize(
+    ("command", "use_v1"),
+    [([*CLI, "serve"], "1"), ([*CLI, "serve"], "0"), (API_SERVER, "0")],
+    ids=["serve-v1", "serve-v0", "api-server-v0"],
+)
+@pytest.mark.full
+def test_servers_without_hooks(command: list[str], use_v1: str) -> None:
+    """The engine runs in its own process, which receives its config by pickle."""
+    with server(*command, str(MODEL_FOLDER), use_v1=use_v1) as address:
+        assert complete(address, str(MODEL_FOLDER), max_tokens=16) == WITHOUT_HOOKS
+
+
+@pytest.mark.full
+def test_a_server_with_hooks() -> None:
+    """--special-kwargs reaches the engine's process, and the answer has the children's results."""
+    fields = vars(hooks_for("sync"))
+    command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", json.dumps(fields)]
+    with server(*command, use_v1="0") as address:
+        assert complete(address, str(MODEL_FOLDER), max_tokens=40) == expected_output(SURE_PROMPT)
+
+
+@pytest.mark.full
+def test_pipeline_stages_give_the_joined_answers() -> None:
+    """Each request's children stay in its own virtual engine; four requests use both."""
+    fields = json.dumps(vars(hooks_for("sync")))
+    command = [*API_SERVER, str(MODEL_FOLDER), "--special-kwargs", fields]
+    stages = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "mp"]
+    with server(*command, *stages, use_v1="0") as address, ThreadPoolExecutor(4) as clients:
+        answers = clients.map(lambda _: complete(address, str(MODEL_FOLDER), max_tokens=40), range(4))
+        assert list(answers) == [expected_output(SURE_PROMPT)] * 4
+
+
+def in_two_workers(hooks: str, max_tokens: int, executor: str = "mp") -> tuple[str, list[int]]:
+    """The answer to `SURE_PROMPT` of a program with two tensor-parallel workers, in which ``hooks`` is evaluated."""
+    printed = run(
+        "-c",
+        "if __name__ == '__main__':\n"
+        f"    import json, sys; sys.path.insert(0, {str(MODEL_FOLDER.parent)!r})\n"
+        "    from forkjoin_engine import GREEDY, hooks_for, open_engine\n"
+        f"    GREEDY.max_tokens = {max_tokens}\n"
+        f"    llm = open_engine({hooks}, tensor_parallel_size=2, distributed_executor_backend={executor!r})\n"
+        f"    completion = llm.generate([{SURE_PROMPT!r}], GREEDY, use_tqdm=False)[0].outputs[0]\n"
+        "    print('told', json.dumps([completion.text, list(completion.token_ids)]))\n",
+    )
+    (told,) = (line.removeprefix("told ") for line in printed.splitlines() if line.startswith("told "))
+    text, token_ids = json.loads(told)
+    return text, token_ids
+
+
+@pytest.mark.floats
+@pytest.mark.full
+def test_worker_processes_give_the_same_tokens() -> None:
+    """Two workers without hooks give the same tokens as one process."""
+    text, _ = in_two_workers("None", 16)
+    assert text == WITHOUT_HOOKS
+
+
+@pytest.mark.floats
+@pytest.mark.full
+def test_worker_processes_inject_the_same_kv() -> None:
+    """Each worker injects its own heads' KV; copies and positions are broadcast."""
+    fields = {"child_merge_strategy": "kv_inject", "position_rule": "overlap"}
+    params = GREEDY.clone()
+    params.logprobs = NUM_LOGPROBS
+    (output,) = open_engine(hooks_for("sync", **fields)).generate([SURE_PROMPT], params, use_tqdm=False)
+    (expected,) = output.outputs
+    _, token_ids = in_two_workers(f"hooks_for('sync', **{fields})", GREEDY.max_tokens)
+    is_same(token_ids, expected.token_ids, logprobs_of(expected))
+
+
+@pytest.mark.full
+def test_ray_gives_the_same_tokens() -> None:
+    """This runs only if Ray is installed; on CPUs upstream uses its multiprocess executor instead."""
+    pytest.importorskip("ray")
+    text, _ = in_two_workers("hooks_for('sync')", GREEDY.max_tokens, "ray")
+    assert text == expected_output(SURE_PROMPT)

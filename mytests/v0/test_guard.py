@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logits processors that fail while a sequence runs: the sequence ends, and nothing else does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mytests.harness.surgical import EOS, SYNC_HOOKS, Sampling, SurgicalEngine, finished, plan
+from sequence_hooks.tree.log import OncePerRequest
+from vllm.engine.guard import GuardedProcessor, guard_processors
+from vllm.engine.output_processor.stop_checker import request_of
+from vllm.model_executor.layers.logits_processor import _apply_logits_processors_single_seq
+from vllm.sampling_params import SamplingParams
+
+
+class OnceClonable:
+    """Like outlines' grammar processor: it cannot be cloned once it was used."""
+
+    is_used = False
+
+    def __call__(self, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+        self.is_used = True
+        return logits
+
+    def clone(self) -> "OnceClonable":
+        if self.is_used:
+            raise TypeError("cannot pickle 'module' object")
+        return OnceClonable()
+
+
+def fails(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A processor that raises."""
+    raise KeyError("no such state")
+
+
+def exits(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A processor that would end the process."""
+    raise SystemExit
+
+
+def allows_nothing(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A processor that allows no token, as at a grammar's dead end."""
+    return logits.fill_(-torch.inf)
+
+
+def gives_nothing(sampled: Any, logits: torch.Tensor) -> None:
+    """A processor that forgets to return."""
+
+
+def gives_too_little(prompt: Any, sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A processor that looks at the prompt, and returns logits of another shape."""
+    return logits[: len(prompt)]
+
+
+def allows_two(sampled: Any, logits: torch.Tensor) -> torch.Tensor:
+    """A processor without a fault."""
+    return logits.index_fill_(0, torch.tensor([0, 1]), -torch.inf)
+
+
+def guarded(processor: Any, last_token_id: int | None = 2) -> GuardedProcessor:
+    """``processor`` as an engine guards it."""
+    return GuardedProcessor(processor, "r", last_token_id)
+
+
+def applied(*processors: Any) -> torch.Tensor:
+    """Zero logits after upstream has applied ``processors`` to them."""
+    return _apply_logits_processors_single_seq(torch.zeros(4), processors, (), (7, 8))
+
+
+FAULTY: list[tuple[Callable[..., Any], str]] = [
+    (fails, "KeyError: 'no such state'"),
+    (exits, "SystemExit"),
+    (allows_nothing, "it leaves no token that could come next"),
+    (gives_nothing, "AttributeError: 'NoneType' object has no attribute 'shape'"),
+    (gives_too_little, r"it returns logits of the shape \(2,\), and not \(4,\)"),
+]
+
+
+class TestProcessor:
+    def test_without_a_fault_nothing_differs(self) -> None:
+        """The logits are those of the processor."""
+        processor = guarded(allows_two)
+        assert applied(processor).tolist() == [-torch.inf, -torch.inf, 0, 0]
+        assert processor.fault is None
+
+    @pytest.mark.parametrize(("faulty", "fault"), FAULTY, ids=[each.__name__ for each, _ in FAULTY])
+    def test_a_fault_leaves_the_last_token(self, faulty: Callable[..., Any], fault: str) -> None:
+        """The sampler gets finite logits, of which the EOS token's is the largest, also in half precision."""
+        processor = guarded(faulty)
+        assert applied(processor).argmax() == 2
+        assert applied(processor).isfinite().all()
+        assert applied(processor).half().isfinite().all()
+        with pytest.raises(AssertionError, match=f"^{fault}$"):
+            raise AssertionError(processor.fault)
+
+    def test_a_model_without_an_eos_token_gets_any(self) -> None:
+        """Without an EOS token any token may follow, and the sequence ends with it."""
+        assert applied(guarded(fails, last_token_id=None)).tolist() == [0] * 4
+
+    def test_a_child_has_a_state_of_its_own(self) -> None:
+        """This includes a processor that cannot be cloned once it was used, and one that failed in the parent."""
+        processor = guarded(OnceClonable())
+        applied(processor)
+        clone = processor.clone()
+        assert vars(clone._processor) == {}
+        assert applied(clone.clone()).tolist() == [0] * 4
+        failed = guarded(fails)
+        applied(failed)
+        assert failed.clone().fault is None
+
+    def test_what_is_guarded_is_not_guarded_again(self) -> None:
+        """The processors that a child inherits are already guarded."""
+        params = SamplingParams(logits_processors=[guarded(fails), allows_two])
+        guard_processors(params, "r", EOS)
+        first, second = params.logits_processors
+        assert (first._processor, second._processor) == (fails, allows_two)
+
+    def test_what_cannot_be_called_is_refused(self) -> None:
+        """A processor that cannot be called is refused before its request is queued."""
+        with pytest.raises(ValueError, match=r"logits_processors is \[5\], and one cannot be called or cloned"):
+            guard_processors(SamplingParams(logits_processors=[5]), "r", EOS)
+
+
+def run_with_faults(script: dict[str, str], **params: Any) -> SurgicalEngine:
+    """A tree in which a sequence has a fault when it samples "f", beside another request."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    engine.add(logits_processors=[guarded(fails)], **params)
+    engine.add("s")
+    choose = plan(**script, s="xyz")
+
+    def sample(sampling: Sampling) -> int:
+        token_id = choose(sampling)
+        if token_id == ord("f"):
+            applied(*engine.request_of(sampling.request_id).sampling_params.logits_processors)
+        return token_id
+
+    engine.run(sample)
+    return engine
+
+
+class TestSequence:
+    def test_it_ends_as_if_it_was_aborted(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It keeps what it sampled before; others continue, and the log has one line."""
+        engine = run_with_faults({"r": "abfx"})
+        assert (finished(engine).text, finished(engine).finish_reason) == ("ab", "abort")
+        assert finished(engine, "s").text == "xyz"
+        logged = [record.getMessage() for record in caplog.records if "stop_checker" in record.name]
+        assert logged == ["r: a logits processor failed, and its sequence ends: KeyError: 'no such state'"]
+        engine.assert_empty()
+
+    def test_a_child_merges_as_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Its parent and siblings continue; the log has one line per request, however many children fail."""
+        engine = run_with_faults({"r": "!!!.z", "r_child_0": "af", "r_child_1": "B", "r_child_2": "f"})
+        assert finished(engine).text == "\nB\nz"
+        assert [child.failed for child in finished(engine).children] == [True, False, True]
+        assert len([record for record in caplog.records if "stop_checker" in record.name]) == 1
+        engine.assert_empty()
+
+    def test_a_parent_joins_its_children_before_it_ends(self) -> None:
+        """It does so as at any other end, and its reason is "stop", as for all parents that wait."""
+        engine = run_with_faults({"r": "!f", "r_child_0": "ab"})
+        assert (finished(engine).text, finished(engine).finish_reason) == ("ab", "stop")
+        engine.assert_empty()
+
+
+class TestOncePerRequest:
+    def test_a_request_with_its_samples_and_children_is_one(self) -> None:
+        """All their ids belong to one request; the id of a child ends in a number."""
+        told = OncePerRequest(request_of)
+        assert told.is_first("r_parallel_sample_3_child_0_child_12")
+        assert not told.is_first("r_child_1")
+        assert told.is_first("r_child_x")
+
+    def test_only_the_latest_are_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A server runs indefinitely, so that not all can be remembered."""
+        monkeypatch.setattr("sequence_hooks.tree.log._MAX_REQUESTS", 2)
+        told = OncePerRequest(request_of)
+        assert all(told.is_first(name) for name in ("a", "b", "c", "a"))
+        assert not told.is_first("c")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`kv_inject` on V0 where memory is short; `mytests/rules/test_injection.py` has what both engines do."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from mytests.harness.injecting import SYNC_INJECT, prefilled
+from mytests.harness.noted_injection import engine_with_kv
+from mytests.harness.surgical import finished, plan
+from vllm.core.hooked_sequence import injected_into
+
+
+def test_kept_kv_is_given_up_before_a_running_group_is_preempted() -> None:
+    """The tokens of one child are then prefilled, and those of its sibling are still copied."""
+    engine = engine_with_kv(num_blocks=10, max_model_len=64)
+    engine.add(prompt="prompt")
+    script = plan(r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
+    engine.run(script)
+    assert engine.scheduler.evictor.evictions["discard"] == 0
+    engine = engine_with_kv(num_blocks=8, max_model_len=64)
+    engine.add(prompt="prompt")
+    engine.run(script)
+    assert engine.scheduler.evictor.evictions["discard"] > 0
+    assert finished(engine).text == "ABCDEFGH\n" + "V" * 13 + "z"
+    engine.assert_empty()
+
+
+def test_a_join_that_waits_for_room_is_undone_when_nobody_can_go_on() -> None:
+    """Its kept KV is freed, and its parent is recomputed."""
+    engine = engine_with_kv()
+    group = engine.add(prompt="prompt")
+    script = plan(r="!.z", r_child_0="ABCDE")
+    engine.run_until(lambda: bool(engine.scheduler._kept), script)
+    engine.scheduler.driver.join_ready()
+    assert list(engine.scheduler.forked) == [group]
+    assert engine.scheduler._evict_one()
+    assert (bool(engine.scheduler._kept), injected_into(group.first_seq)) == (False, None)
+    engine.run(script)
+    assert finished(engine).text == "ABCDEz"
+    engine.assert_empty()
+
+
+def test_a_swapped_parent_prefills_what_is_merged() -> None:
+    """Nothing is injected: its KV is on the CPU, and its children's is not."""
+    engine = engine_with_kv(
+        dataclasses.replace(SYNC_INJECT, blocked_kv_policy="swap"), num_cpu_blocks=16, max_model_len=64
+    )
+    group = engine.add(prompt="prompt")
+    script = plan(r="!aaaa.z", r_child_0="ABCDEFGH")
+    engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
+    assert engine.scheduler.evictor.evict_one([group], 99)
+    engine.run(script)
+    assert (finished(engine).text, prefilled(engine)) == ("aaaaABCDEFGHz", [1 + 8])
+    engine.assert_empty()
+
+
+def test_a_parent_to_which_kv_is_still_copied_is_not_swapped_out() -> None:
+    """Until then its children's KV stays, which could take the room that it would wait for."""
+    engine = engine_with_kv(num_cpu_blocks=16, max_model_len=64)
+    group = engine.add(prompt="prompt")
+    script = plan(r="!.z", r_child_0="ABCDE")
+    engine.run_until(lambda: bool(engine.scheduler._kept), script)
+    engine.scheduler.driver.join_ready()
+    engine.scheduler._admit()
+    engine.scheduler._preempt_now(group)
+    assert engine.statuses() == {"r": "WAITING"}
+    engine.run(script)
+    assert finished(engine).text == "ABCDEz"
+    engine.assert_empty()
+
+
+@pytest.mark.parametrize("rule", ["sequential", "overlap"])
+def test_injected_kv_is_given_up_as_a_whole(rule: Any) -> None:
+    """After only a part of it, tokens would be computed at other positions."""
+    hooks = dataclasses.replace(SYNC_INJECT, sync_resume="manual", position_rule=rule)
+    engine = engine_with_kv(hooks)
+    group = engine.add(prompt="prompt")
+    script = plan(r="!.a.z", r_child_0="ABCDEFGH")
+    engine.run_until(engine.scheduler.is_waiting_for_callers, script)
+    engine.processor.resume("r", "")
+    engine.step(script)
+    engine.run_until(engine.scheduler.is_waiting_for_callers, script)
+    assert injected_into(group.first_seq) is not None
+    engine.scheduler.evictor.evict(group, 2)
+    assert (group.first_seq.get_num_computed_tokens(), injected_into(group.first_seq)) == (0, None)
+    engine.processor.resume("r", "")
+    engine.run(script)
+    assert finished(engine).text == "ABCDEFGHaz"
+    engine.assert_empty()

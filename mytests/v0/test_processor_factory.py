@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which output processor, scheduler and engine a configuration gets."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from forkjoin_engine import MODEL_FOLDER
+
+from mytests.harness.surgical import HOOKS, CharTokenizer, SurgicalEngine
+from mytests.harness.v0.characters import CharDetokenizer
+from mytests.harness.v0.configuration import config_of
+from sequence_hooks.config.inert import idle_warning
+from vllm.config import SchedulerConfig, SpecialKwargs
+from vllm.core.hook_scheduler import HookScheduler
+from vllm.core.scheduler import Scheduler
+from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.compatibility import prepare_args, resolve
+from vllm.engine.output_processor.interfaces import SequenceGroupOutputProcessor
+from vllm.engine.output_processor.multi_step import MultiStepOutputProcessor
+from vllm.engine.output_processor.sequence_hook import SequenceHookOutputProcessor
+from vllm.engine.output_processor.single_step import SingleStepOutputProcessor
+from vllm.engine.output_processor.stop_checker import StopChecker
+from vllm.utils import Counter
+
+
+def create(
+    special_kwargs: SpecialKwargs | None,
+    num_lookahead_slots: int = 0,
+    detokenizer: CharDetokenizer | None = None,
+) -> SequenceGroupOutputProcessor:
+    """What the factory returns for a configuration."""
+    config = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=64)
+    config.num_lookahead_slots = num_lookahead_slots
+    stop_checker = StopChecker(64, lambda seq: CharTokenizer())
+    return SequenceGroupOutputProcessor.create_output_processor(
+        config,
+        detokenizer,
+        [],
+        Counter(),
+        stop_checker.get_tokenizer_for_seq,
+        stop_checker=stop_checker,
+        special_kwargs=special_kwargs,
+    )
+
+
+def prepared(**fields: object) -> EngineArgs:
+    """Engine arguments after hooks have prepared them."""
+    args = EngineArgs(model="m", special_kwargs=HOOKS, **fields)
+    prepare_args(args)
+    return args
+
+
+def test_without_hooks_the_choice_is_upstreams() -> None:
+    """Exactly upstream's classes: no subclass, no wrapper."""
+    assert type(create(None)) is SingleStepOutputProcessor
+    assert type(create(None, num_lookahead_slots=2)) is MultiStepOutputProcessor
+
+
+def test_special_kwargs_select_the_hook_processor() -> None:
+    """It is a subclass of the single-step processor."""
+    processor = create(HOOKS, detokenizer=CharDetokenizer())
+    assert type(processor) is SequenceHookOutputProcessor
+    assert isinstance(processor, SingleStepOutputProcessor)
+
+
+def test_the_surgical_engine_uses_the_factory() -> None:
+    """So what the surgical tests show holds for the engine."""
+    assert type(SurgicalEngine().processor) is SequenceHookOutputProcessor
+
+
+def test_no_separator_needs_no_tokenizer() -> None:
+    """Nothing else of the processor does."""
+    assert type(create(SpecialKwargs(promise_token_id=2, merge_separator=""))) is SequenceHookOutputProcessor
+
+
+def test_hooks_choose_their_scheduler_and_chunked_prefill() -> None:
+    """Both are set automatically."""
+    args = prepared()
+    assert args.scheduler_cls == "vllm.core.hook_scheduler.HookScheduler"
+    assert args.enable_chunked_prefill is True
+
+
+def test_what_is_set_already_stays() -> None:
+    """Explicitly enabled chunked prefill stays on, and disabled asynchronous output processing stays off."""
+    args = prepared(enable_chunked_prefill=True, disable_async_output_proc=True)
+    assert (args.enable_chunked_prefill, args.disable_async_output_proc) == (True, True)
+
+
+def test_without_hooks_the_arguments_stay_upstreams() -> None:
+    """Nothing is chosen for an engine without hooks."""
+    args = EngineArgs(model="m")
+    assert args.scheduler_cls == "vllm.core.scheduler.Scheduler"
+    assert args.enable_chunked_prefill is None
+
+
+def test_a_scheduler_of_ones_own_may_extend_ours() -> None:
+    """scheduler_cls is upstream's extension point, and stays one."""
+
+    class Mine(HookScheduler):
+        """A user-defined scheduler."""
+
+    assert prepared(scheduler_cls=Mine).scheduler_cls is Mine
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"enable_chunked_prefill": False}, "enable_chunked_prefill=False.*leave it unset"),
+        ({"speculative_config": {"model": "d"}}, "speculative_config; leave it unset"),
+        ({"num_scheduler_steps": 4}, "num_scheduler_steps=4; leave it at 1"),
+        ({"scheduler_cls": Scheduler}, "scheduler_cls=.*derive it from vllm.core.hook_scheduler"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_start_up(fields: dict[str, object], message: str) -> None:
+    """The error names the field, its value and the way out."""
+    with pytest.raises(ValueError, match=message):
+        prepared(**fields)
+
+
+def test_v1_asked_for_by_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """V1 has no hooks; without the variable V0 is chosen."""
+    monkeypatch.setenv("VLLM_USE_V1", "1")
+    with pytest.raises(ValueError, match=r"VLLM_USE_V1=1.*set VLLM_USE_V1=0"):
+        prepared()
+
+
+PREFIX_CACHING = {"enable_prefix_caching": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"runner_type": "pooling"}, "runs as 'pooling'; use a model that generates"),
+        ({"is_encoder_decoder": True}, "an encoder-decoder model; use a model without an encoder"),
+        ({"has_inner_state": True}, "a model with recurrent state; use a model whose state is its KV cache"),
+        ({"sliding_window": 64}, "a sliding window.*set disable_sliding_window=True"),
+        ({"enable_prompt_embeds": True}, "enable_prompt_embeds=True.*leave it unset"),
+        (PREFIX_CACHING | {"preemption_mode": "swap"}, "preemption_mode='swap' and prefix caching.*leave one"),
+        (
+            PREFIX_CACHING | {"max_num_batched_tokens": 15},
+            "max_num_batched_tokens=15 .*to a block's 16 tokens",
+        ),
+        ({"send_delta_data": True}, "Ray's SPMD workers.*unset VLLM_USE_RAY_SPMD_WORKER"),
+        ({"chunked_prefill_enabled": False}, "without chunked prefill; use another model"),
+        ({"get_vocab_size": lambda: 3}, "sync_token_id has 3, .*from 0 to 2"),
+    ],
+)
+def test_a_model_that_cannot_carry_hooks_is_refused(fields: dict[str, object], message: str) -> None:
+    """It is refused at start-up, and the error names the way out."""
+    assert resolve(HOOKS, config_of()) == resolve(HOOKS, config_of(**PREFIX_CACHING)) == HOOKS
+    with pytest.raises(ValueError, match=message):
+        resolve(HOOKS, config_of(**fields))
+
+
+@pytest.mark.parametrize("strategy", ["concatenate", "kv_inject"])
+def test_only_injection_has_a_worker_of_its_own(strategy: str) -> None:
+    """It is set by worker_cls, upstream's extension point."""
+    config = config_of()
+    resolve(dataclasses.replace(HOOKS, child_merge_strategy=strategy), config)
+    ours = "vllm.worker.hook_cpu_worker.HookCPUWorker"
+    assert (config.parallel_config.worker_cls == ours) is (strategy == "kv_inject")
+
+
+def test_a_worker_that_cannot_inject_is_refused() -> None:
+    """The error names the worker and the way out."""
+    hooks = dataclasses.replace(HOOKS, child_merge_strategy="kv_inject")
+    with pytest.raises(ValueError, match=r"kv_inject.*TPUWorker.*concatenate"):
+        resolve(hooks, config_of(worker_cls="vllm.worker.tpu_worker.TPUWorker"))
+
+
+@pytest.mark.parametrize(("fields", "count"), [({}, 1), ({"promise_token_id": 6}, 0)])
+def test_an_engine_warns_of_hooks_that_do_nothing(
+    fields: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, in its log."""
+    hooks = SpecialKwargs(sync_token_id=5, **fields)
+    EngineArgs(model=str(MODEL_FOLDER), special_kwargs=hooks).create_engine_config()
+    told = [message for message in caplog.messages if message == idle_warning(hooks)]
+    assert len(told) == count
