@@ -58,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup plugin demo demo-plugin language-model gemma-check agreement lint check-core lock mutate mutate-plugin check-upstream bench \
   bench-quick bench-pressure bench-agreement fuzz train trace-demo trace-picture browser clean fuzz-plugin bench-plugin \
-  bench-plugin-quick bench-language bench-plugin-overhead bench-fairness fuzz-injection dist docs faults language-data \
+  bench-plugin-quick bench-language bench-plugin-overhead bench-fairness fuzz-injection dist docs language-data \
   train-language merge-language demo-language score-language agreement-language language-pictures
 
 help: ## this list
@@ -203,18 +203,6 @@ mutate-plugin: plugin ## the same of the plug-in's scheduler and workers, such a
 	@$(PLUGIN)/bin/python -m build_tools.mutants
 	@$(IN_MUTANTS) $(CURDIR)/$(PLUGIN)/bin/python -m mutmut run $(if $(MODULE),'$(MODULE)')
 	@$(IN_MUTANTS) $(CURDIR)/$(PLUGIN)/bin/python -m mutmut results | tee $(CURDIR)/build/mutants-plugin.txt
-
-faults: setup plugin ## plant each fault of mytests/fuzz/faults, and list which test notices it: build/faults/faults.md
-	@$(BIN)/python -W ignore -m mytests.fuzz.faults --engine fork; fork=$$?; \
-	($(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz.faults --engine plugin --output $(CURDIR)/build/faults) && \
-	exit $$fork
-
-faults-of-fork: setup
-	@$(BIN)/python -W ignore -m mytests.fuzz.faults --engine fork
-
-faults-of-plugin-%: plugin
-	@$(IN_PLUGIN) $(CURDIR)/$(PLUGIN)/bin/python -W ignore -m mytests.fuzz.faults --engine plugin --share $* 3 \
-	  --output $(CURDIR)/build/faults
 
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream

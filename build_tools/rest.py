@@ -89,7 +89,6 @@ _OF_LANGUAGE_MODEL = (
 )
 _OF_BENCHES = ("benchmarks/*",)
 _OF_WORKERS = ("sequence_hooks/kv/*", "sequence_hooks/tree/injection_plan.py", "*worker/*")
-_OF_FAULTS = ("mytests/fuzz/faults/*",)
 _OF_FUZZERS = ("mytests/fuzz/*", "mytests/harness/*")
 _OF_SET_UP = ("build_tools/*", "requirements/*", "pyproject.toml", "setup.py", "sequence_hooks/pyproject.toml")
 _NOTATIONS = "mytests/server/test_protocols.py"
@@ -147,8 +146,6 @@ GROUPS = (
     Rest("fork-workers", _marked("fork", "mytests/v0/test_entry_points.py"), 300, _OF_WORKERS),
     Rest("plugin-workers", _marked("plugin", "mytests/v1/test_async_engine.py"), 300, _OF_WORKERS),
     *(part for kind in ("avx512", "avx2", "sse41") for part in _of_floats(kind)),
-    Rest("faults-of-fork", "make faults-of-fork", 370, _OF_FAULTS),
-    *(Rest(f"faults-of-plugin-{share}", f"make faults-of-plugin-{share}", 330, _OF_FAULTS) for share in (1, 2, 3)),
     *(
         Rest(f"plugin-{name}", _marked("plugin", *arguments), seconds, ("mytests/fuzz/architectures.py",))
         for name, (arguments, seconds) in _OF_ARCHITECTURES.items()

@@ -97,7 +97,7 @@ test-all-parts: export FULL = 1
 test-all-parts: export COVERAGE = 1
 test-all-parts: export FUZZ_SECONDS = 600
 test-all-parts:
-	@$(call parts,$(CHAINS) --then checks test-browser test-releases test-paths test-floats dist faults bench-quick bench-plugin-quick \
+	@$(call parts,$(CHAINS) --then checks test-browser test-releases test-paths test-floats dist bench-quick bench-plugin-quick \
 	  fuzz fuzz-plugin fuzz-injection)
 
 checks: checks-parts ## lint, check-core and docs, side by side; PAGES=1 has the tests of pages run beside them

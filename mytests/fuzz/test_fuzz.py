@@ -9,20 +9,19 @@ from hypothesis import strategies as st
 
 import mytests.fuzz.fuzzing as fuzzer
 from mytests.fuzz.draw import histories
-from mytests.fuzz.faults import fault_named
-from mytests.fuzz.faults.fault import HERE
-from mytests.fuzz.faults.planting import planted
 from mytests.fuzz.fuzzing import Failure, History, Request, Setup, Tally, fuzz, replay
+from mytests.fuzz.planting import planted
 from mytests.fuzz.tally import MIN_HISTORIES, MIN_JOINS
 from mytests.fuzz.trials import SECONDS, first_failure, short_run
 from mytests.harness.dialect import DIALECT
+from mytests.harness.installed import IS_V1
 from mytests.harness.tiers import full, names, sizes
 
 pytestmark = pytest.mark.model
 
 
 # A seed draws other histories on each engine.
-SHORT_SEED, PLANTED_SEED, SIZES = {"fork": (4, 6, (8, 50)), "plugin": (2, 4, (8, 30))}[HERE]
+SHORT_SEED, PLANTED_SEED, SIZES = (2, 4, (8, 30)) if IS_V1 else (4, 6, (8, 50))
 
 
 @pytest.mark.floats
@@ -61,24 +60,23 @@ FAULTS = [
     full("shared-grammar", histories(("grammar",)), "", id="shared-grammar"),
     full("seeds-at-random", histories(("sampled",)), "and then", id="seeds-at-random"),
 ]
-FAULTS += {
-    "fork": [
-        full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
-        pytest.param("blocks-leaked", ALL, "blocks are left", id="blocks-leaked"),
-        full("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
-        full("stop-strings-across-a-join", STOPPED, "", id="stop-strings-across-a-join"),
-    ],
-    "plugin": [
-        # Each worker tries it when it starts.
-        full("kv-not-copied", ALL, "copies only a part of a block", id="kv-not-copied"),
-        full("blocks-leaked", ALL, "KV cache", id="blocks-leaked"),
-        full("stop-strings-across-a-join", STOPPED.filter(_has_plain_joins), "", id="stop-strings-across-a-join"),
-        full("limits-across-a-join", ALL, "r", id="limits-across-a-join"),
-        full("penalties-across-a-join", histories(("penalties",)), "", id="penalties-across-a-join"),
-        full("deltas-lost", histories(("stream_children",)), "deltas", id="deltas-lost"),
-        full("a-block-is-copied-in-part", HYBRIDS, "the model has", id="a-block-is-copied-in-part"),
-    ],
-}[HERE]
+ON_THE_FORK = [
+    full("kv-not-copied", ALL, "the model has", id="kv-not-copied"),
+    pytest.param("blocks-leaked", ALL, "blocks are left", id="blocks-leaked"),
+    full("merged-tokens-penalized", histories(("penalties",)), "", id="merged-tokens-penalized"),
+    full("stop-strings-across-a-join", STOPPED, "", id="stop-strings-across-a-join"),
+]
+ON_THE_PLUGIN = [
+    # Each worker tries it when it starts.
+    full("kv-not-copied", ALL, "copies only a part of a block", id="kv-not-copied"),
+    full("blocks-leaked", ALL, "KV cache", id="blocks-leaked"),
+    full("stop-strings-across-a-join", STOPPED.filter(_has_plain_joins), "", id="stop-strings-across-a-join"),
+    full("limits-across-a-join", ALL, "r", id="limits-across-a-join"),
+    full("penalties-across-a-join", histories(("penalties",)), "", id="penalties-across-a-join"),
+    full("deltas-lost", histories(("stream_children",)), "deltas", id="deltas-lost"),
+    full("a-block-is-copied-in-part", HYBRIDS, "the model has", id="a-block-is-copied-in-part"),
+]
+FAULTS += ON_THE_PLUGIN if IS_V1 else ON_THE_FORK
 
 FAILS_ONCE = {"shared-grammar", "seeds-at-random"}
 """A shared grammar keeps its state from history to history, and seeds drawn at random may draw the same tokens."""
@@ -87,7 +85,7 @@ FAILS_ONCE = {"shared-grammar", "seeds-at-random"}
 @pytest.mark.parametrize(("name", "among", "message"), FAULTS)
 def test_a_planted_fault_is_found(name: str, among: st.SearchStrategy[Any], message: str) -> None:
     """A planted fault is reported as a history that fails again."""
-    with planted(fault_named(name)):
+    with planted(name):
         failure = first_failure(PLANTED_SEED, 1_000, among)
         cause = failure.__cause__
         assert cause is not None

@@ -3,16 +3,17 @@
 
 import pytest
 
-from mytests.fuzz.faults.fault import HERE
 from mytests.fuzz.fuzzing import Tally, fuzz
 from mytests.fuzz.injected import injected
-from mytests.fuzz.trials import SECONDS
+from mytests.fuzz.planting import planted
+from mytests.fuzz.trials import SECONDS, first_failure
+from mytests.harness.installed import IS_V1
 from mytests.harness.tiers import sizes
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
 # A seed draws other histories on each engine.
-SEED = {"fork": 5, "plugin": 0}[HERE]
+SEED = 0 if IS_V1 else 5
 MAX_HISTORIES = 200
 """Histories, whatever they are."""
 
@@ -25,3 +26,10 @@ def test_random_histories_are_as_the_oracle_says(size: int) -> None:
         return seen.histories >= size and seen.injected > 500 and seen.lost_injected > 0 and seen.replaced > 0
 
     assert is_enough(fuzz(SECONDS, SEED, MAX_HISTORIES, among=injected(), is_enough=is_enough))
+
+
+@pytest.mark.full
+def test_a_planted_fault_is_found() -> None:
+    """KV at other positions than the join's own."""
+    with planted("joined-after-the-last-child"):
+        assert "position" in str(first_failure(SEED, MAX_HISTORIES, injected()).__cause__)

@@ -13,10 +13,8 @@ import msgspec
 import pytest
 from forkjoin_engine import MODEL_FOLDER
 
-from mytests.fuzz.faults import fault_named
-from mytests.fuzz.faults.fault import Fault
-from mytests.fuzz.faults.planting import planted
 from mytests.fuzz.model import model_folder
+from mytests.fuzz.planting import planted
 from mytests.harness.environment import EXAMPLES
 from mytests.harness.tiers import full
 from sequence_hooks.v1.selfcheck import checks, oracle, side
@@ -125,7 +123,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 
-def both_sides(folder: Path, fault: Fault | None = None, architecture: str = "", more: Sequence[str] = ()) -> int:
+def both_sides(folder: Path, fault: str | None = None, architecture: str = "", more: Sequence[str] = ()) -> int:
     """The exit status after both sides in this process, the first one with a fault."""
     model = [str(model_folder(architecture)), "--skip-tokenizer-init"] if architecture else [str(MODEL_FOLDER)]
     options = [*model, *OPTIONS, *more]
@@ -164,7 +162,7 @@ def test_a_planted_fault_is_reported(
     name: str, told: str, architecture: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the check that it breaks, the place, and exit status 1."""
-    assert both_sides(tmp_path, fault_named(name), architecture, more) == 1
+    assert both_sides(tmp_path, name, architecture, more) == 1
     said = capsys.readouterr().out
     assert f"{'fork':<9} DIFFERS" in said
     assert told in said
