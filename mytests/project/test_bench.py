@@ -5,21 +5,19 @@ import time
 from functools import partial
 from itertools import accumulate, chain, count
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from benchmarks.forkjoin import figures
 from benchmarks.forkjoin.engine import Run, Step
 from benchmarks.forkjoin.figures import Figures
-from benchmarks.forkjoin.measure import Clock, measure
+from benchmarks.forkjoin.measure import measure
 from benchmarks.forkjoin.models import LARGE, SMALL
-from benchmarks.forkjoin.plans import EOS, PROMISE, Plan, Tokens, equal, skewed
-from benchmarks.forkjoin.quiet import Elsewhere, quietest
+from benchmarks.forkjoin.plans import EOS, Plan, Tokens, equal, skewed
+from benchmarks.forkjoin.quiet import quietest
 from benchmarks.forkjoin.report import write
 from benchmarks.forkjoin.results import Machine, Results
-from benchmarks.forkjoin.sides import AGAIN, CACHING, HOOKS, INJECTION, OFF, UPSTREAM, Workshop
+from benchmarks.forkjoin.sides import AGAIN, HOOKS, OFF, UPSTREAM, Workshop
 from benchmarks.forkjoin.suites import Suite
 from benchmarks.forkjoin.targets import targets
 
@@ -50,14 +48,6 @@ class TestPlans:
         first, second = tokens.children
         assert tokens.whole() == (*tokens.lead, *first[:3], *second[:3], *tokens.tail)
         assert first[3] == second[3] == EOS
-
-    def test_children_of_children_are_merged_behind_their_promise(self) -> None:
-        """At depth 2 each child's text holds the results of its own children."""
-        tokens = Tokens.of(Plan(16, (4,), depth=2), seed=1)
-        ((first, second, promise, _),) = tokens.children
-        (child,) = tokens.children
-        assert promise == PROMISE and child[-1] == EOS
-        assert tokens.merged(2) == (first, second, PROMISE, first, second, PROMISE)
 
     def test_skewed_lengths_have_the_mean_of_equal_ones(self) -> None:
         """Their mean is the same, so both plans sample equally many tokens."""
@@ -90,22 +80,6 @@ class TestQuiet:
         runs = [Run() for _ in busy]
         assert quietest(iter(runs).__next__, clock.__next__) is runs[chosen]
 
-    def test_idle_time_and_a_process_own_are_none_of_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They do not count as other processes' time, but time that the host steals does."""
-        times = {"user": 10.0, "nice": 1.0, "system": 2.0, "irq": 0.5, "softirq": 0.5, "steal": 3.0}
-        monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(**times, idle=99.0, iowait=99.0))
-        own = SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=6.0, system=1.0))
-        monkeypatch.setattr(psutil, "Process", lambda _: own)
-        assert Elsewhere(1).seconds() == 10.0
-
-
-def test_figures_survive_the_file(tmp_path: Path) -> None:
-    """What is read back is what was saved, so that the page can be regenerated."""
-    found = figures.of_hooks(MAKE, Plan(16, (2,), 1, 1), make_run(9.0, 1.0, 1.0, 2.0))
-    results = Results("make bench", True, 1.0, Machine("cpu", 2, 2, "3.11", {"vllm": "1"}), [found], [])
-    results.save(tmp_path / "benchmarks.json")
-    assert Results.load(tmp_path / "benchmarks.json") == results
-
 
 @pytest.mark.parametrize(
     ("on", "again", "rounds", "verdict"),
@@ -132,21 +106,6 @@ def test_a_run_judges_what_its_rounds_can_tell(on: float, again: float, rounds: 
     assert rows[-1].split("|")[-2].strip() == verdict
 
 
-@pytest.mark.parametrize(("seconds", "rounds"), [(None, 5), (100.0, 5), (35.0, 3), (5.0, 1), (0.0, 1)])
-def test_no_round_begins_that_would_end_too_late(
-    monkeypatch: pytest.MonkeyPatch, seconds: float | None, rounds: int
-) -> None:
-    """Each is expected to take as long as the last one; the first round is made while there is any time left."""
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    clock, begun = Clock(seconds), 0
-    for _ in clock.rounds(5):
-        begun, now[0] = begun + 1, now[0] + 10
-    assert begun == rounds
-    now[0] += 1000
-    assert list(clock.rounds(5)) == ([] if seconds is not None else [0, 1, 2, 3, 4])
-
-
 @pytest.mark.model
 @pytest.mark.full
 def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) -> None:
@@ -158,17 +117,3 @@ def test_every_side_samples_the_script_and_stands_on_the_page(tmp_path: Path) ->
     text = (page / "benchmarks.md").read_text()
     assert text.count("| 64, 2 x 8") == 4 and "| 3 x 2" in text and "depth 2" in text
     assert (page / "images" / "speedup.png").stat().st_size > 0
-
-
-def test_a_page_needs_neither_every_model_nor_every_part(tmp_path: Path) -> None:
-    """A quick run has trees of one model and steps of another, and a slow machine leaves no time for steps."""
-    plan = Plan(16, (2,), 1, 1)
-    sides = [("in_sequence", UPSTREAM), ("by_client", UPSTREAM), ("by_client", CACHING)]
-    sides += [("by_hooks", HOOKS), ("by_hooks", INJECTION)]
-    run = make_run(9.0, 1.0, 1.0, 2.0)
-    run.peak_blocks = 2
-    found = [
-        figures.of_hooks(partial(MAKE, model=LARGE.name, side=kind.name, way=way), plan, run) for way, kind in sides
-    ]
-    write(Results("a test", True, 1.0, Machine("cpu", 2, 2, "3.11", {}), found, []), tmp_path)
-    assert (tmp_path / "benchmarks.md").exists() and (tmp_path / "images" / "steps.png").exists()
