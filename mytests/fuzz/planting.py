@@ -45,7 +45,7 @@ def _function_in(module: Any, names: list[str]) -> FunctionType:
     for name in names:
         found = inspect.getattr_static(found, name)
     found = found.fget if isinstance(found, property) else found
-    found = inspect.unwrap(getattr(found, "__func__", found))
+    found = inspect.unwrap(getattr(found, "__func__", found))  # type: ignore[arg-type]
     assert isinstance(found, FunctionType), f"{names} is no function of Python"
     return found
 
