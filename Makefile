@@ -207,7 +207,7 @@ mutate-plugin: plugin ## the same of the plug-in's scheduler and workers, such a
 check-upstream: setup ## the same tokens and logprobs as pristine upstream
 	@$(BIN)/python -m benchmarks.check_upstream
 
-bench: setup ## every way to do the same work, side by side: docs/internals/benchmarks.md; some 90 minutes at rest
+bench: setup ## every way to do the same work, side by side: docs/figures/benchmarks.md; some 90 minutes at rest
 	@$(BIN)/python -W ignore -m benchmarks.forkjoin
 
 bench-quick: setup ## a subset of it in less than five minutes: build/bench-quick/benchmarks.md

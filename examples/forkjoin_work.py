@@ -18,7 +18,7 @@ REPEATS = 3
 BLOCK_SIZE = 16 if IS_FORK else 32
 """The smallest that the engine takes: a client finds whole blocks in the prefix cache."""
 
-FIGURES = "docs/internals/benchmarks.md" if IS_FORK else "docs/internals/benchmarks-plugin.md"
+FIGURES = "docs/figures/benchmarks.md" if IS_FORK else "docs/figures/benchmarks-plugin.md"
 """Where the page with larger models' figures is."""
 
 

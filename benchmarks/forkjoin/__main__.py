@@ -27,7 +27,7 @@ def main() -> None:
     """Measure, write all results, and print the page's path."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a subset, in less than five minutes")
-    parser.add_argument("--output", type=Path, default=Path("docs/internals"), help="folder to write into")
+    parser.add_argument("--output", type=Path, default=Path("docs/figures"), help="folder to write into")
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     bench(QUICK if args.quick else FULL, "make bench-quick" if args.quick else "make bench", args.output)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/internals/benchmarks.md."""
+"""The tables of docs/figures/benchmarks.md."""
 
 import statistics
 from collections.abc import Iterable, Sequence

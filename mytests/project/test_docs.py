@@ -29,6 +29,7 @@ from sequence_hooks.v1 import releases
 
 ROOT = Path(__file__).parents[2]
 INTERNALS = ROOT / "docs" / "internals"
+FIGURES = ROOT / "docs" / "figures"
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "TODO.md", "mytests/README.md")
 PAGES = [
     *(ROOT / name for name in TOP),
@@ -136,7 +137,7 @@ def test_every_rule_names_its_tests() -> None:
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
     """Injection, 8 children of the large model: against decoding in sequence, and against a client that caches."""
-    speed_ups = (INTERNALS / "benchmarks.md").read_text().split("Speed-up over decoding in sequence;")[1]
+    speed_ups = (FIGURES / "benchmarks.md").read_text().split("Speed-up over decoding in sequence;")[1]
     (row, *_) = [line.split("|") for line in speed_ups.splitlines() if line.startswith("| 2048, 8 x 128 ")]
     in_sequence, over_caching = (float(row[column].strip(" x")) for column in (4, 10))
     readme = " ".join((ROOT / "README.md").read_text().split())
@@ -227,7 +228,7 @@ def one_line(path: Path) -> str:
 
 def found_today(pattern: re.Pattern[str]) -> dict[str, set[Any]]:
     """What a pattern finds in each page that states what is true now; others state what was true or measured then."""
-    then = {ROOT / "CHANGELOG.md", *INTERNALS.glob("benchmarks*.md")}
+    then = {ROOT / "CHANGELOG.md", *FIGURES.glob("*.md")}
     found = {path.relative_to(ROOT).as_posix(): set(pattern.findall(one_line(path))) for path in {*PAGES} - then}
     return {name: each for name, each in found.items() if each}
 
