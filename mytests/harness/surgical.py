@@ -4,6 +4,8 @@
 Only this module chooses. What an engine has alone is in `mytests.harness.v0` and `mytests.harness.v1`.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mytests.harness.characters import CHILD, EOS, PROMISE, SYNC, CharTokenizer, ids
@@ -22,6 +24,29 @@ else:
 
 Prompts = dict[str, list[int]]
 """The prompts of sequences, by request id."""
+
+
+def tree(text: str, *children: Any, name: str = "r") -> dict[str, str]:
+    """What a sequence and its children sample, by request id; a child with children of its own is a tuple like this."""
+    texts = {name: text}
+    for number, child in enumerate(children):
+        texts |= tree(*((child,) if isinstance(child, str) else child), name=f"{name}_child_{number}")
+    return texts
+
+
+@contextmanager
+def begun(engine: Any, tokens: Any, until: Callable[[], bool], prompt: str = "prompt", **params: Any) -> Iterator[Any]:
+    """A request "r" that has come to where ``until`` holds; after the block it comes to its end, and nothing is left.
+
+    Args:
+        tokens: What its sequences sample.
+        params: Fields of its `SamplingParams`.
+    """
+    engine.add(prompt=prompt, **params)
+    engine.run_until(until, tokens)
+    yield tokens
+    engine.run(tokens)
+    engine.assert_empty()
 
 
 def completed(engine: Any, prompt: str = "prompt", params: Any = None, **texts: str) -> Any:
@@ -50,9 +75,11 @@ __all__ = [
     "Sampling",
     "SpecialKwargs",
     "SurgicalEngine",
+    "begun",
     "completed",
     "finished",
     "ids",
     "inherit",
     "plan",
+    "tree",
 ]

@@ -70,6 +70,11 @@ def modes() -> list[ParameterSet]:
     return names(MODES, [each for each in MODES if each != "asynchronous-first"])
 
 
+def one_mode() -> list[ParameterSet]:
+    """The same, of which `make test` has one: that of upstream's second runner, with steps in flight."""
+    return names(MODES, MODES[-1:])
+
+
 def sizes(short: int, long: int) -> pytest.MarkDecorator:
     """Run a test with the argument ``size``: the first one in `make test`, the second in `make test-all`."""
     return pytest.mark.parametrize("size", [pytest.param(short, id="short"), full(long, id="long")])

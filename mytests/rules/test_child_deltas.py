@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.harness.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, completed, finished, ids, plan
+from mytests.harness.surgical import EOS, HOOKS, SYNC_HOOKS, SurgicalEngine, begun, completed, finished, ids, plan, tree
 from sequence_hooks.results import ChildDelta
 from vllm.sampling_params import RequestOutputKind
 
@@ -40,13 +40,11 @@ class TestDeltas:
     def test_the_output_with_a_delta_is_its_requests(self) -> None:
         """It has no completion, and doesn't end the request."""
         engine = SurgicalEngine(HOOKS)
-        engine.add(extra_args=STREAMED)
-        tokens = plan(r="!z", r_child_0="B")
-        engine.run_until(lambda: any(delta.text for delta in engine.deltas), tokens)
-        (output,) = [each for each in engine.handed_out if each.child_deltas]
-        assert (output.request_id, output.outputs, output.finished) == ("r", [], False)
-        engine.run(tokens)
-        engine.assert_empty()
+        with begun(
+            engine, plan(r="!z", r_child_0="B"), lambda: any(delta.text for delta in engine.deltas), extra_args=STREAMED
+        ):
+            (output,) = [each for each in engine.handed_out if each.child_deltas]
+            assert (output.request_id, output.outputs, output.finished) == ("r", [], False)
 
     def test_segments_are_told_before_the_end_if_they_are_asked_for(self) -> None:
         """As a view of a stream needs them."""
@@ -62,8 +60,7 @@ class TestDeltas:
     def test_what_a_child_gets_from_its_own_comes_at_once(self) -> None:
         """One delta has the merged text and the token after it."""
         engine = SurgicalEngine(dataclasses.replace(HOOKS, max_child_depth=2))
-        engine.add(extra_args=STREAMED)
-        engine.run(plan(r="!z", r_child_0="!y", r_child_0_child_0="BC"))
+        completed(engine, params={"extra_args": STREAMED}, **tree("!z", ("!y", "BC")))
         assert [delta.text for delta in deltas_of(engine, "r_child_0")] == ["", "", "BCy", ""]
         assert {delta.parent_id for delta in deltas_of(engine, "r_child_0_child_0")} == {"r_child_0"}
 
@@ -71,25 +68,26 @@ class TestDeltas:
     def test_none_where_nobody_asks(self, extra_args: dict[str, bool] | None) -> None:
         """Without stream_children a child has no output of its own."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(extra_args=extra_args)
-        engine.run(plan(r="!.z", r_child_0="B"))
+        completed(engine, params={"extra_args": extra_args}, r="!.z", r_child_0="B")
         assert engine.deltas == []
 
     def test_a_parent_that_waits_at_its_end_has_not_stopped(self) -> None:
         """Its stop reason comes with its finish reason, after its children's results."""
         engine = SurgicalEngine(SYNC_HOOKS)
-        engine.add(output_kind=RequestOutputKind.DELTA, stop_token_ids=[ord("q")])
-        script = plan(r="!q", r_child_0="BC")
-        engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
-        assert engine.outputs["r"].outputs[0].stop_reason is None
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!q", r_child_0="BC"),
+            lambda: engine.statuses().get("r") == "BLOCKED",
+            output_kind=RequestOutputKind.DELTA,
+            stop_token_ids=[ord("q")],
+        ):
+            assert engine.outputs["r"].outputs[0].stop_reason is None
         assert finished(engine).stop_reason == ord("q")
-        engine.assert_empty()
 
     def test_the_parents_own_stream_is_its_own(self) -> None:
         """Its deltas begin after what it has sent, and its tree comes with the last one."""
         engine = SurgicalEngine(HOOKS)
-        engine.add(extra_args=STREAMED, output_kind=RequestOutputKind.DELTA)
-        engine.run(plan(r="a!z", r_child_0="BC"))
-        assert list(finished(engine).token_ids) == [EOS]
-        assert [child.token_ids for child in finished(engine).children] == [(*ids("BC"), EOS)]
+        params = {"extra_args": STREAMED, "output_kind": RequestOutputKind.DELTA}
+        output = completed(engine, params=params, r="a!z", r_child_0="BC")
+        assert list(output.token_ids) == [EOS]
+        assert [child.token_ids for child in output.children] == [(*ids("BC"), EOS)]

@@ -6,40 +6,11 @@ import dataclasses
 import pytest
 
 from mytests.harness.installed import SHARES_FILLED_BLOCKS
-from mytests.harness.surgical import CHILD, EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, plan
-
-NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
+from mytests.harness.outcomes import Case
+from mytests.harness.surgical import CHILD, HOOKS, PROMISE, SYNC_HOOKS, SurgicalEngine, completed, plan
 
 
 class TestAborts:
-    @pytest.mark.parametrize(
-        ("num_steps", "prefix_caching"),
-        [(0, False), (1, True), (2, False)],
-        ids=["waiting", "in-the-step-of-the-spawn", "blocked"],
-    )
-    def test_abort_of_a_root_reaches_its_children(self, num_steps: int, prefix_caching: bool) -> None:
-        """The whole tree goes, with a BLOCKED parent, and with a child that was never scheduled."""
-        engine = SurgicalEngine(prefix_caching=prefix_caching)
-        engine.add()
-        for _ in range(num_steps):
-            engine.step({"r": PROMISE})
-        engine.abort("r")
-        engine.run({})
-        engine.assert_empty()
-
-    def test_abort_of_a_child_takes_its_own_children_along(self) -> None:
-        """From a BLOCKED child downwards; the root and the sibling go on."""
-        engine = SurgicalEngine(NESTED)
-        engine.add()
-        script = plan(r="!!.z", r_child_0="!.y", r_child_1="BB", r_child_0_child_0="C" * 40)
-        for _ in range(6):
-            engine.step(script)
-        assert engine.statuses()["r_child_0"] == "BLOCKED"
-        engine.abort("r_child_0")
-        engine.run(script)
-        assert engine.outputs["r"].outputs[0].text == "\nBBz"
-        engine.assert_empty()
-
     def test_abort_of_one_request_leaves_the_others(self) -> None:
         """Ids are compared whole: aborting "r" spares "r2"."""
         engine = SurgicalEngine()
@@ -53,16 +24,6 @@ class TestAborts:
 
 
 class TestEnds:
-    def test_a_parent_joins_its_children_before_it_finishes(self) -> None:
-        """A parent that ends without a sync gets the results, and keeps the reason it ended with."""
-        completion = completed(SurgicalEngine(SYNC_HOOKS), r="!!a", r_child_0="BBBBBB", r_child_1="C")
-        assert (completion.text, completion.finish_reason) == ("aBBBBBB\nC", "stop")
-
-    def test_a_child_at_its_end_waits_for_its_own_children(self) -> None:
-        """Its parent is joined after the child has its own children's results."""
-        output = completed(SurgicalEngine(NESTED), r="!.z", r_child_0="!a", r_child_0_child_0="BBBBBB")
-        assert output.text == "aBBBBBBz"
-
     @pytest.mark.parametrize(("num_prefix", "is_spawned"), [(12, True), (13, False), (20, False)])
     def test_a_promise_without_room_for_a_child_is_an_ordinary_token(self, num_prefix: int, is_spawned: bool) -> None:
         """A child's context must leave room for a token of its own: here 24, less a prompt of 9 and 2 sampled."""
@@ -104,11 +65,25 @@ class TestFullBatches:
         assert [engine.outputs[name].outputs[0].text for name in "rs"] == ["BCz", "y"]
         engine.assert_empty()
 
+    def test_resumed_together_sequences_share_the_slots(self) -> None:
+        """With one slot they continue one after the other."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"), max_num_seqs=1)
+        script = plan(r=".abc", s=".abc", t=".abc")
+        for name in "rst":
+            engine.add(name)
+        engine.run_until(engine.is_waiting_for_callers, script)
+        assert engine.statuses() == dict.fromkeys("rst", "BLOCKED")
+        for name in "rst":
+            engine.resume(name, name)
+        while engine.has_unfinished():
+            assert len(engine.step(script)) <= 1
+        assert [engine.outputs[name].outputs[0].text for name in "rst"] == ["rabc", "sabc", "tabc"]
+        engine.assert_empty()
+
     def test_a_small_token_budget_chunks_the_resume(self) -> None:
         """Merged tokens beyond the budget are prefilled over several steps."""
-        engine = SurgicalEngine(max_num_batched_tokens=16, max_num_seqs=4)
-        output = completed(engine, prompt="p" * 30, r="!z", r_child_0="B" * 40)
-        assert output.text == "B" * 40 + "z"
+        sizes = {"max_num_batched_tokens": 16, "max_num_seqs": 4}
+        Case(HOOKS, "!z", "B" * 40, prompt="p" * 30, sizes=sizes, text="B" * 40 + "z").check()
 
 
 class TestMemory:
@@ -149,28 +124,5 @@ class TestMemory:
     def test_a_child_that_fits_only_without_its_parents_blocks(self, prompt_length: int) -> None:
         """Its context, with the prefix, fills the whole KV cache."""
         hooks = dataclasses.replace(HOOKS, child_prefix_token_ids=(CHILD,) * (25 - prompt_length))
-        engine = SurgicalEngine(hooks, block_size=4, num_blocks=7, max_model_len=28)
-        output = completed(engine, prompt="p" * prompt_length, r="!z", r_child_0="B")
-        assert output.text == "Bz"
-
-    def test_preempted_parents_and_children_are_recomputed(self) -> None:
-        """If more run than fit, upstream preempts; every sequence still gets its tokens."""
-        engine = SurgicalEngine(SYNC_HOOKS, block_size=4, num_blocks=16)
-        names = ["r", "s"]
-        for name in names:
-            engine.add(name, prompt="p" * 10)
-        children = {f"{name}_child_{k}": "BCDEFGH" for name in names for k in range(3)}
-        engine.run(plan(**dict.fromkeys(names, "!!!abcdef.z") | children), max_steps=600)
-        expected = "abcdef" + "\n".join(["BCDEFGH"] * 3) + "z"
-        assert {engine.outputs[name].outputs[0].text for name in names} == {expected}
-        assert engine.num_preemptions() > 0
-        engine.assert_empty()
-
-
-def test_a_prompt_that_ends_in_hook_tokens_fires_nothing() -> None:
-    """Hooks fire only on sampled tokens."""
-    engine = SurgicalEngine()
-    engine.add(prompt=f"p{chr(PROMISE)}{chr(SYNC)}")
-    engine.run({"r": EOS})
-    assert engine.outputs["r"].outputs[0].children == ()
-    engine.assert_empty()
+        sizes = {"num_blocks": 7, "max_model_len": 28}
+        Case(hooks, "!z", "B", prompt="p" * prompt_length, sizes=sizes, text="Bz").check()

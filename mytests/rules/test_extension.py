@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """User-defined handlers, and what happens when they fail."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mytests.harness.handlers import FORK, Prefixed, Seeing, hooks_with, own
+from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import (
     HOOKS,
     PROMISE,
@@ -23,6 +23,11 @@ from sequence_hooks.handlers.builtin import PromiseHandler, SyncHandler
 from vllm.sampling_params import SamplingParams
 
 
+def forking(**fields: Any) -> SpecialKwargs:
+    """Hooks that have nothing but `Fork`."""
+    return SpecialKwargs(handlers={FORK: own("Fork")}, **fields)
+
+
 class TestHandlers:
     def test_promise_and_sync_are_handlers_like_any_other(self) -> None:
         """They are two classes with the public interface, and no base class."""
@@ -34,19 +39,35 @@ class TestHandlers:
     def test_a_handler_for_another_token(self) -> None:
         """It spawns as many children as it likes, with prefixes and parameters, and joins them."""
         prompts: Prompts = {}
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}), prompts=prompts)
+        engine = SurgicalEngine(forking(), prompts=prompts)
         output = completed(engine, r="23*z", r_child_0="abcdef", r_child_1="ghijkl")
         assert output.text == "23*2:abghiz"
         assert prompts["r_child_1"] == ids("prompt23*#3")
         assert [child.prefix_token_ids for child in output.children] == [tuple(ids("#2")), tuple(ids("#3"))]
 
-    @pytest.mark.parametrize("make", [dict, SamplingParams], ids=["mapping", "complete"])
-    def test_what_is_configured_for_children_holds_for_its_children(self, make: Callable[..., Any]) -> None:
-        """But for what it gives them itself."""
-        configured = make(max_tokens=1, stop_token_ids=[ord("b")])
-        engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, child_sampling_params=configured))
-        output = completed(engine, r="33*z", r_child_0="abcdef", r_child_1="uvwxyz")
-        assert output.text == "33*2:auvwz"
+    @rules(
+        {
+            "a field": Case(forking(child_sampling_params={"max_tokens": 1}), "33*z", "ab", "uvw", text="33*2:abuvwz"),
+            "another field": Case(
+                forking(child_sampling_params={"stop_token_ids": [ord("b")]}), "33*z", "abc", "uvw", text="33*2:auvwz"
+            ),
+            "all fields": Case(
+                forking(child_sampling_params=SamplingParams(max_tokens=1, stop_token_ids=[ord("b")])),
+                "33*z", "abc", "uvw", text="33*2:auvwz",
+            ),
+            "more than its parent may": Case(
+                hooks_with(child_sampling_params={"min_tokens": 9}), "!zz", "a" * 10,
+                params={"max_tokens": 3}, of_children=["a" * 9],
+            ),
+            "children of two handlers, in spawn order": Case(
+                hooks_with(handlers={FORK: own("Fork")}), "!1*.z", "a", "b", text="1*a1:bz"
+            ),
+            "one too many, so none": Case(forking(max_children=2), "123*z", text="123*z", children=()),
+        }
+    )  # fmt: skip
+    def test_what_is_configured_holds_for_its_children(self, case: Case) -> None:
+        """But for what it gives them itself: here as many tokens as the digit says."""
+        case.check()
 
     def test_a_handler_is_shown_where_its_token_was_sampled(self) -> None:
         """The event has the context before the token: nothing has been done with the token yet."""
@@ -60,18 +81,6 @@ class TestHandlers:
         ]
         engine.assert_empty()
 
-    def test_children_are_joined_by_the_handler_that_spawned_them(self) -> None:
-        """One join has children of a promise and of a user-defined token, in spawn order."""
-        engine = SurgicalEngine(hooks_with(handlers={FORK: own("Fork")}))
-        output = completed(engine, r="!1*.z", r_child_0="a", r_child_1="b")
-        assert output.text == "1*a1:bz"
-
-    def test_the_limits_hold_for_every_handler(self) -> None:
-        """All children of a token are spawned or none: one too many makes it an ordinary token."""
-        output = completed(SurgicalEngine(SpecialKwargs(handlers={FORK: own("Fork")}, max_children=2)), r="123*z")
-        assert output.text == "123*z"
-        assert output.children == ()
-
     @pytest.mark.parametrize(("prefix", "is_spawned"), [((0,), True), ((99,), True), ((100,), False)])
     def test_a_childs_prefix_lies_in_the_vocabulary(self, prefix: tuple[int, ...], is_spawned: bool) -> None:
         """If the prefix is outside the vocabulary, its token is an ordinary one."""
@@ -79,18 +88,6 @@ class TestHandlers:
         engine = SurgicalEngine(SpecialKwargs(handlers={FORK: own("Prefixed")}), vocab_size=100)
         output = completed(engine, r="*", r_child_0="a")
         assert bool(output.children) is is_spawned
-
-    @pytest.mark.parametrize("name", ["Failing", "Outside"])
-    def test_a_handler_that_fails_makes_its_token_an_ordinary_one(self, name: str) -> None:
-        """A fault in one request does not affect the engine."""
-        output = completed(SurgicalEngine(SpecialKwargs(handlers={FORK: own(name)})), r="1*z")
-        assert output.text == "1*z"
-
-    def test_configured_parameters_win_over_the_requests(self) -> None:
-        """Here a child must sample more tokens than its parent may."""
-        engine = SurgicalEngine(hooks_with(child_sampling_params={"min_tokens": 9}))
-        output = completed(engine, params={"max_tokens": 3}, r="!zz", r_child_0="a" * 10)
-        assert output.children[0].result_token_ids == tuple(ids("a" * 9))
 
     @pytest.mark.parametrize(
         ("name", "message"),

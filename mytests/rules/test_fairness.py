@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.characters import token_of
 from mytests.harness.exploding import BOMB, NUM_ORDINARY, abort_all, exploding, steps_of
 from mytests.harness.stepped import Sampling
-from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished
+from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan, tree
 from sequence_hooks.admission.patience import STEPS_OF_PATIENCE, STEPS_OF_PATIENCE_FOR_KV
 
 WAVES = dataclasses.replace(SYNC_HOOKS, children_per_promise=6)
@@ -23,21 +22,29 @@ def running(engine: Any, request_id: str) -> list[str]:
     return [name for name in engine.queues()["running"] if name.split("_")[0] == request_id]
 
 
+def filled(hooks: Any, priority: int = 0, **sizes: Any) -> Any:
+    """An engine whose eight rows a request "r" has filled with its children."""
+    engine = SurgicalEngine(hooks, max_num_seqs=8, **ROOM, **sizes)
+    engine.add("r", priority=priority)
+    engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
+    return engine
+
+
 def children_running(engine: Any) -> list[str]:
     """The children that run, of all requests."""
     return [name for name in engine.queues()["running"] if "_child_" in name]
 
 
 class TestNewRequests:
-    def test_one_is_admitted_beside_a_full_batch_of_children(self) -> None:
-        """It takes the row of a child: the tree with the most rows gives its newest one back."""
-        engine = SurgicalEngine(BOMB, max_num_seqs=8, **ROOM)
-        engine.add("r")
-        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
-        engine.add("s")
-        engine.run_until(lambda: bool(running(engine, "s")), exploding("r"), max_steps=SOON)
-        assert len(running(engine, "r")) == 7
-        abort_all(engine, "r", "s")
+    @pytest.mark.parametrize(("num_new", "num_left"), [(1, 7), (5, 3)])
+    def test_one_is_admitted_beside_a_full_batch_of_children(self, num_new: int, num_left: int) -> None:
+        """It takes the row of a child: the tree with the most rows gives its newest ones back, up to its first."""
+        engine, names = filled(BOMB), [f"s{number}" for number in range(num_new)]
+        for name in names:
+            engine.add(name)
+        engine.run_until(lambda: all(running(engine, name) for name in names), exploding("r"), max_steps=SOON)
+        assert len(running(engine, "r")) == num_left
+        abort_all(engine, "r", *names)
 
     def test_one_takes_as_many_steps_as_without_hooks(self) -> None:
         """At most four times as many, beside a request whose every token spawns four children, down to depth 3."""
@@ -50,16 +57,6 @@ class TestNewRequests:
             steps.append(steps_of(engine, "s", exploding("r")))
             abort_all(engine, "r")
         assert steps[0] <= 4 * steps[1]
-
-    def test_several_come_in_at_once(self) -> None:
-        """As many as there are rows that one tree has beyond its first."""
-        engine = SurgicalEngine(BOMB, max_num_seqs=8, **ROOM)
-        engine.add("r")
-        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
-        for number in range(5):
-            engine.add(f"s{number}")
-        engine.run_until(lambda: len(running(engine, "r")) == 3, exploding("r"), max_steps=SOON)
-        abort_all(engine, "r", *(f"s{number}" for number in range(5)))
 
     def test_one_is_served_where_kv_is_short(self) -> None:
         """It has more patience, and once it runs the children of the other tree are preempted for each other."""
@@ -82,16 +79,12 @@ class TestNewRequests:
         engine = SurgicalEngine(hooks, max_num_seqs=4, num_blocks=45, max_model_len=110)
         engine.add("r", prompt="r" * 92)
 
-        def choose(sampling: Sampling) -> int:
-            if sampling.request_id == "r_child_0":
-                return EOS if sampling.num_sampled == 100 else ord("x")
-            return PROMISE if sampling.request_id == "r" and sampling.num_sampled == 0 else EOS
-
-        engine.run_until(lambda: "r_child_0" in running(engine, "r"), choose)
+        script = plan(**tree("!", "x" * 100), s="")
+        engine.run_until(lambda: "r_child_0" in running(engine, "r"), script)
         engine.add("s", prompt="s" * 100)
-        engine.run_until(lambda: "s" in engine.outputs, choose, max_steps=STEPS_OF_PATIENCE_FOR_KV + 2 * SOON)
+        engine.run_until(lambda: "s" in engine.outputs, script, max_steps=STEPS_OF_PATIENCE_FOR_KV + 2 * SOON)
         assert children_running(engine) == ["r_child_0"] and engine.num_preemptions() == 0
-        engine.run_until(engine.is_idle, choose)
+        engine.run_until(engine.is_idle, script)
         assert finished(engine, "s").finish_reason == "stop"
         engine.assert_empty()
 
@@ -101,15 +94,11 @@ class TestNewRequests:
         engine.add("r")
         text, begun = "bcdefghijklmnopqrstu", list[str]()
 
-        def choose(sampling: Sampling) -> int:
-            if sampling.request_id == "r":
-                return PROMISE if sampling.num_sampled == 0 else EOS
-            return token_of(text, sampling.num_sampled)
-
-        engine.run_until(lambda: len(engine.queues()["running"]) == 4, choose)
+        script = plan(**tree("!", *[text] * 6), s=text)
+        engine.run_until(lambda: len(engine.queues()["running"]) == 4, script)
         engine.add("s")
         while not engine.is_idle():
-            engine.step(choose)
+            engine.step(script)
             begun += [name for name in sorted(children_running(engine)) if name not in begun]
         assert finished(engine, "r").text == "\n".join([text] * 6)
         assert finished(engine, "s").text == text
@@ -123,22 +112,18 @@ class TestNewRequests:
         for name in "rt":
             engine.add(name)
 
-        def choose(sampling: Sampling) -> int:
-            if "_child_" in sampling.request_id or sampling.request_id == "s":
-                return EOS if sampling.num_sampled == 3 else ord("x")
-            return PROMISE if sampling.num_sampled < 10 else EOS
-
-        engine.run_until(lambda: engine.statuses().get("r") == engine.statuses().get("t") == "BLOCKED", choose)
+        script = plan(**tree("!" * 10, *["xxx"] * 60), **tree("!" * 10, *["xxx"] * 60, name="t"), s="xxx")
+        engine.run_until(lambda: engine.statuses().get("r") == engine.statuses().get("t") == "BLOCKED", script)
         engine.add("s")
         begun: set[str] = set()
         for _ in range(40):
             if running(engine, "s"):
                 break
-            engine.step(choose)
+            engine.step(script)
             begun |= set(children_running(engine))
         assert running(engine, "s")
         assert len(begun) <= 6
-        engine.run(choose, max_steps=1000)
+        engine.run(script, max_steps=1000)
         engine.assert_empty()
 
     @pytest.mark.parametrize("num_blocks", [40, 60, 90])
@@ -161,17 +146,8 @@ class TestNewRequests:
 
 
 class TestTrees:
-    def test_two_have_as_many_rows(self) -> None:
-        """Their sequences are admitted alternately, though one has begun before and has more that wait."""
-        engine = SurgicalEngine(BOMB, max_num_seqs=9, **ROOM)
-        engine.add("r")
-        engine.add("t")
-        engine.run_until(lambda: len(engine.queues()["running"]) == 9, exploding("r", "t"))
-        assert abs(len(running(engine, "r")) - len(running(engine, "t"))) <= 1
-        abort_all(engine, "r", "t")
-
     def test_a_row_that_becomes_free_goes_to_the_one_with_fewer(self) -> None:
-        """One that spawns later catches up as children of the other one end."""
+        """One that spawns later catches up as children of the other one end, until both have as many."""
         engine = SurgicalEngine(WAVES, max_num_seqs=6, **ROOM)
         engine.add("r")
         engine.add("t")
@@ -200,25 +176,17 @@ class TestTrees:
 
 
 class TestPriority:
-    def test_an_urgent_tree_keeps_its_rows(self) -> None:
-        """A less urgent request waits, however many rows the tree has."""
-        engine = SurgicalEngine(BOMB, max_num_seqs=8, scheduling_policy="priority", **ROOM)
-        engine.add("r", priority=0)
-        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
-        engine.add("s", priority=1)
-        for _ in range(2 * SOON):
-            engine.step(exploding("r"))
-        assert not running(engine, "s") and len(running(engine, "r")) == 8
-        abort_all(engine, "r", "s")
-
-    @pytest.mark.parametrize("priority", [0, 1])
-    def test_a_request_as_urgent_is_let_in(self, priority: int) -> None:
-        """And one that is more urgent, of course."""
-        engine = SurgicalEngine(BOMB, max_num_seqs=8, scheduling_policy="priority", **ROOM)
-        engine.add("r", priority=1)
-        engine.run_until(lambda: len(engine.queues()["running"]) == 8, exploding("r"))
+    @pytest.mark.parametrize(("priority", "is_let_in"), [(0, True), (1, True), (2, False)])
+    def test_an_urgent_tree_keeps_its_rows(self, priority: int, is_let_in: bool) -> None:
+        """A less urgent request waits, however many rows the tree has; one that is as urgent is let in."""
+        engine = filled(BOMB, priority=1, scheduling_policy="priority")
         engine.add("s", priority=priority)
-        engine.run_until(lambda: bool(running(engine, "s")), exploding("r"), max_steps=SOON)
+        for _ in range(SOON if is_let_in else 2 * SOON):
+            engine.step(exploding("r"))
+            if running(engine, "s"):
+                break
+        assert bool(running(engine, "s")) == is_let_in
+        assert len(running(engine, "r")) == 8 - is_let_in
         abort_all(engine, "r", "s")
 
 
@@ -248,12 +216,13 @@ class TestRunningChildren:
         engine.assert_empty()
 
     def test_the_others_wait_in_spawn_order_while_the_parent_goes_on(self) -> None:
-        """The next one begins when one has ended."""
+        """The next one begins when one has ended; another tree has as many."""
         engine = SurgicalEngine(dataclasses.replace(WAVES, max_running_children=2), **ROOM)
-        engine.add("r")
+        for name in "rt":
+            engine.add(name)
 
         def choose(sampling: Sampling) -> int:
-            if sampling.request_id == "r":
+            if "_" not in sampling.request_id:
                 return PROMISE if sampling.num_sampled == 0 else ord("x")
             return EOS if sampling.num_sampled == 3 else ord("y")
 
@@ -262,21 +231,9 @@ class TestRunningChildren:
             engine.step(choose)
             begun += [name for name in sorted(children_running(engine)) if name not in begun]
             assert engine.statuses()["r"] == "RUNNING"
-        assert begun == [f"r_child_{number}" for number in range(6)]
-        abort_all(engine, "r")
-
-    def test_it_is_a_limit_of_each_tree(self) -> None:
-        """Two requests have as many each."""
-        engine = SurgicalEngine(dataclasses.replace(WAVES, max_running_children=2), **ROOM)
+            assert max(len(running(engine, name)) for name in "rt") <= 3
         for name in "rt":
-            engine.add(name)
-
-        def choose(sampling: Sampling) -> int:
-            return PROMISE if sampling.num_sampled == 0 and "_" not in sampling.request_id else ord("x")
-
-        for _ in range(6):
-            engine.step(choose)
-        assert [len(running(engine, name)) for name in "rt"] == [3, 3]
+            assert [each for each in begun if each[0] == name] == [f"{name}_child_{number}" for number in range(6)]
         abort_all(engine, "r", "t")
 
     def test_an_abort_lets_the_next_one_begin(self) -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from mytests.harness.notations import MULTIVERSE, NPR, SPELT, THREADWEAVER, tags
 from mytests.harness.small_tokenizers import legacy_llama, unigram
-from mytests.harness.surgical import Prompts, finished
+from mytests.harness.surgical import Prompts, finished, tree
 from mytests.harness.tagged import MAX_STEPS, Notation, children_of, run, text_of
+
+OUTLINES = "<Outlines><Outline>1: a</Outline><Outline>2: b</Outline></Outlines>"
+PARTLY = Notation("threadweaver", [".</"])
 
 
 class TestFanOut:
@@ -65,18 +68,21 @@ class TestFanOut:
         assert finished(engine).limits_met == (reason,)
         assert dict(engine.driver.trees.stats.num_refused) == {reason: 1}
 
-    def test_a_plan_without_a_number_is_left_out(self) -> None:
-        """The others become children, and the caller is told."""
-        engine = run(NPR, r="<guideline><plan>1: a</plan><plan>b</plan></guideline>on", r_child_0="x</step>")
-        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ("malformed",))
-
-    def test_an_unclosed_block_is_text(self) -> None:
-        """And so is one that is closed twice."""
-        engine = run(NPR, r="<guideline><plan>1: a</plan> and so on")
-        assert (children_of(engine), finished(engine).limits_met) == ((), ())
-        block = "<guideline><plan>1: a</plan></guideline>"
-        engine = run(NPR, r=block + "so</guideline>", r_child_0="x</step>")
-        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ("malformed",))
+    @pytest.mark.parametrize(
+        ("text", "num_children", "limits_met"),
+        [
+            ("<guideline><plan>1: a</plan><plan>b</plan></guideline>on", 1, ("malformed",)),
+            ("<guideline><plan>1: a</plan> and so on", 0, ()),
+            ("<guideline><plan>1: a</plan></guideline>so</guideline>", 1, ("malformed",)),
+        ],
+        ids=["no number", "unclosed", "closed twice"],
+    )
+    def test_a_plan_without_a_number_is_left_out(
+        self, text: str, num_children: int, limits_met: tuple[str, ...]
+    ) -> None:
+        """The others become children, and the caller is told; an unclosed block is text."""
+        engine = run(NPR, others="x</step>", r=text)
+        assert (len(children_of(engine)), finished(engine).limits_met) == (num_children, limits_met)
 
     @pytest.mark.parametrize(("fields", "of_step"), [({}, 1.02), ({"repetition_penalty": 1.5}, 1.5)])
     def test_repetition_is_penalized_in_steps_alone(self, fields: dict[str, float], of_step: float) -> None:
@@ -91,31 +97,29 @@ class TestFanOut:
         engine.run(stream, MAX_STEPS)
         engine.assert_empty()
 
-    def test_a_child_without_its_closing_tag_gets_it(self) -> None:
-        """It ended by EOS, and its parent goes on."""
-        engine = run(NPR, r="<guideline><plan>1: a</plan></guideline>on", r_child_0="x")
-        assert text_of(NPR, engine).endswith("<step>\n1:x</step>\n<takeaway>\non")
-
-    @pytest.mark.parametrize("notation", [THREADWEAVER, SPELT], ids=["tokens", "spelt"])
-    def test_a_thread_without_its_closing_tag_gets_a_line_of_its_own_for_it(self, notation: Notation) -> None:
-        """As the client of its authors does; one that has sampled its tag does not."""
-        plans = "<Outlines><Outline>1: a</Outline><Outline>2: b</Outline></Outlines>"
-        engine = run(notation, r=f"{plans}on", r_child_0="x", r_child_1="y</Thread>")
-        threads = "\n<Thread>\n1:x\n</Thread><Thread>\n2:y</Thread>"
-        assert text_of(notation, engine) == f"{plans}{threads}\non"
-
-    def test_a_token_may_have_a_part_of_the_closing_tag(self) -> None:
-        """It is in the result, and the rest of the tag follows it as it was sampled."""
-        notation = Notation("threadweaver", [".</"])
-        plans = "<Outlines><Outline>1: a</Outline></Outlines>"
-        engine = run(notation, r=f"{plans}on", r_child_0="done.</Thread>")
-        assert text_of(notation, engine) == f"{plans}\n<Thread>\n1:done.</Thread>\non"
+    @pytest.mark.parametrize(
+        ("notation", "texts", "merged"),
+        [
+            (NPR, ("<guideline><plan>1: a</plan></guideline>", "x"), "\n<step>\n1:x</step>\n<takeaway>\n"),
+            (THREADWEAVER, (OUTLINES, "x", "y</Thread>"), "\n<Thread>\n1:x\n</Thread><Thread>\n2:y</Thread>\n"),
+            (SPELT, (OUTLINES, "x", "y</Thread>"), "\n<Thread>\n1:x\n</Thread><Thread>\n2:y</Thread>\n"),
+            (PARTLY, (OUTLINES, "x.</Thread>", "y"), "\n<Thread>\n1:x.</Thread><Thread>\n2:y\n</Thread>\n"),
+        ],
+        ids=["npr", "tokens", "spelt", "a token with a part of the tag"],
+    )
+    def test_a_child_without_its_closing_tag_gets_it(
+        self, notation: Notation, texts: tuple[str, ...], merged: str
+    ) -> None:
+        """In ThreadWeaver on a line of its own, as the client of its authors does; a sampled one stays as it was."""
+        block, *children = texts
+        engine = run(notation, **tree(f"{block}on", *children))
+        assert text_of(notation, engine) == f"{block}{merged}on"
 
     @pytest.mark.parametrize("kind", [legacy_llama, unigram])
     def test_no_space_is_put_where_texts_are_inserted(self, kind: Callable[[], Any]) -> None:
         """As tokenizers of SentencePiece's kind put it before each text: prefixes and tags continue a context."""
         notation = Notation("threadweaver", [], base=kind())
-        plans = "<Outlines><Outline>1: a</Outline><Outline>2: b</Outline></Outlines>"
+        plans = OUTLINES
         prompts: Prompts = {}
         engine = notation.engine(prompts)
         engine.run(notation.stream(r=f"{plans}on", r_child_0="A</Thread>", r_child_1="B"), MAX_STEPS)

@@ -4,18 +4,10 @@
 import dataclasses
 from typing import Any
 
-import pytest
-
 from mytests.harness.installed import LARGEST_CHILD
 from mytests.harness.memory import bytes_left
 from mytests.harness.surgical import HOOKS, PROMISE, SurgicalEngine, finished, plan
 from mytests.harness.tiers import sizes
-
-
-@pytest.fixture(autouse=True)
-def mode() -> str:
-    """One of them: what is kept does not depend on how steps are scheduled."""
-    return "any"
 
 
 def bytes_of_a_child(prompt_length: int, num_children: int) -> float:

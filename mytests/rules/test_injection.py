@@ -4,14 +4,27 @@
 `mytests/harness/kv.py` checks in each step that every token reads its own context, or what was injected for it.
 """
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mytests.harness.handlers import FORK, own
 from mytests.harness.injecting import INJECT, OVERLAP, SYNC_INJECT, held, moves, prefilled
 from mytests.harness.installed import HASHES_FULL_BLOCKS
-from mytests.harness.surgical import CHILD, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
+from mytests.harness.outcomes import Case, rules
+from mytests.harness.surgical import (
+    CHILD,
+    PROMISE,
+    SYNC,
+    SpecialKwargs,
+    SurgicalEngine,
+    begun,
+    completed,
+    finished,
+    plan,
+    tree,
+)
 
 ENDS = {"at-the-end": ("y", True), "at-a-sync": (".y", True)}
 """What the parent samples after its joins, and whether it has ended then."""
@@ -20,76 +33,58 @@ if HASHES_FULL_BLOCKS:
     ENDS["while-it-runs"] = ("y" + "z" * 30, False)
 
 
+PAIR = ("!!.z", "ABCDE", "VWXYZ")
+INJECTED: dict[str, tuple[SpecialKwargs, tuple[Any, ...], str, list[int], int]] = {
+    "with sync: that token, the separators and the last one": (SYNC_INJECT, PAIR, "ABCDE\nVWXYZz", [3], 9),
+    "with promise: that token and the last one": (INJECT, ("!y!z", "ABCDE", "VWXYZ"), "ABCDEyVWXYZz", [2, 2], 8),
+    "the last token of a child that ended by length, too": (
+        replace(SYNC_INJECT, child_sampling_params={"max_tokens": 3}, merge_separator=""), PAIR, "ABCVWXz", [3], 4,
+    ),
+    "a result of one token": (SYNC_INJECT, ("!.z", "A"), "Az", [2], 0),
+    "nothing of what a child was given, and hands on": (
+        replace(INJECT, max_child_depth=2), ("a!z", ("b!y", "CDEFG")), "abCDEFGyz", [2], 4 + 6,
+    ),
+    "what a child got at its end": (
+        replace(SYNC_INJECT, max_child_depth=2), ("!.z", ("a!b", "CDE")), "abCDEz", [4], 3,
+    ),
+    "nothing of what a spawn after a join shares": (
+        SYNC_INJECT, ("!.y!.z", "ABCDE", "VWXYZ"), "ABCDEyVWXYZz", [2, 2], 8,
+    ),
+}  # fmt: skip
+
+
 class TestGlue:
-    def test_with_sync_it_is_that_token_the_separators_and_the_last_one(self) -> None:
-        """Only these are prefilled: nine of the children's ten tokens are copied."""
-        engine = SurgicalEngine(SYNC_INJECT)
-        output = completed(engine, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
-        assert (output.text, prefilled(engine)) == ("ABCDE\nVWXYZz", [3])
-        assert len(moves(engine)) == 9
-
-    def test_with_promise_it_is_that_token_and_the_last_one(self) -> None:
-        """Only these are prefilled when a child returns like a call."""
-        engine = SurgicalEngine(INJECT)
-        output = completed(engine, r="!y!z", r_child_0="ABCDE", r_child_1="VWXYZ")
-        assert (output.text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
-
-    def test_the_last_token_of_a_child_that_ended_by_length_has_no_kv(self) -> None:
-        """The child ended before computing it, so it is prefilled."""
-        hooks = dataclasses.replace(SYNC_INJECT, child_sampling_params={"max_tokens": 3}, merge_separator="")
+    @pytest.mark.parametrize(("hooks", "texts", "text", "num_prefill", "num_moved"), INJECTED.values(), ids=INJECTED)
+    def test_only_this_is_prefilled(
+        self, hooks: SpecialKwargs, texts: tuple[Any, ...], text: str, num_prefill: list[int], num_moved: int
+    ) -> None:
+        """The KV of all else is copied, at each join."""
         engine = SurgicalEngine(hooks)
-        output = completed(engine, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
-        assert (output.text, prefilled(engine)) == ("ABCVWXz", [3])
-
-    def test_a_result_of_one_token_is_glue(self) -> None:
-        """There is nothing to copy."""
-        engine = SurgicalEngine(SYNC_INJECT)
-        output = completed(engine, r="!.z", r_child_0="A")
-        assert (output.text, prefilled(engine), moves(engine)) == ("Az", [2], [])
+        output = completed(engine, **tree(*texts))
+        assert (output.text, prefilled(engine), len(moves(engine))) == (text, num_prefill, num_moved)
 
     def test_it_is_prefilled_in_chunks_where_the_budget_is_small(self) -> None:
         """It takes several steps then, and the result is the same."""
-        hooks = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
+        hooks = replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
         engine = SurgicalEngine(hooks, max_num_batched_tokens=4, max_num_seqs=4)
         output = completed(engine, prompt="pro", r="!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
         assert (output.text, prefilled(engine), len(moves(engine))) == ("ABCDE-----VWXYZz", [7], 9)
 
 
-class TestNesting:
-    def test_a_child_hands_on_what_it_was_given(self) -> None:
-        """Its KV includes the KV of its own child."""
-        engine = SurgicalEngine(dataclasses.replace(INJECT, max_child_depth=2))
-        output = completed(engine, r="a!z", r_child_0="b!y", r_child_0_child_0="CDEFG")
-        (child,) = output.children
-        assert [join.num_prefill for join in child.joins] == [2]
-        assert (output.text, prefilled(engine)) == ("abCDEFGyz", [2])
-
-    def test_what_a_child_got_at_its_end_has_no_kv(self) -> None:
-        """The child ended before computing it; what it sampled itself is copied."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, max_child_depth=2))
-        output = completed(engine, r="!.z", r_child_0="a!b", r_child_0_child_0="CDE")
-        assert output.text == "abCDEz"
-        assert (prefilled(engine), len(moves(engine))) == ([4], 3)
-
-    def test_a_spawn_behind_a_join_shares_what_was_injected(self) -> None:
-        """The second child shares the injected KV of the first join."""
-        engine = SurgicalEngine(SYNC_INJECT)
-        output = completed(engine, r="!.y!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
-        assert (output.text, prefilled(engine)) == ("ABCDEyVWXYZz", [2, 2])
-
-
 class TestPositions:
-    def test_sequential_positions_are_indices(self) -> None:
-        """The second child's tokens move by the length of the first result and the separator."""
-        engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=2))
-        completed(engine, r="!.z", r_child_0="ABC", r_child_1="XYZ")
-        assert moves(engine) == [(7, 8), (8, 9), (9, 10), (7, 12), (8, 13)]
-
-    def test_overlapping_results_keep_theirs(self) -> None:
-        """No key is moved."""
-        engine = SurgicalEngine(OVERLAP)
-        completed(engine, r="!.z", r_child_0="ABCDEF", r_child_1="XYZ")
-        assert moves(engine) == [(p, p) for p in (7, 8, 9, 10, 11, 12, 7, 8)]
+    @pytest.mark.parametrize(
+        ("hooks", "first", "moved"),
+        [
+            (replace(SYNC_INJECT, children_per_promise=2), "ABC", [(7, 8), (8, 9), (9, 10), (7, 12), (8, 13)]),
+            (OVERLAP, "ABCDEF", [(p, p) for p in (7, 8, 9, 10, 11, 12, 7, 8)]),
+        ],
+        ids=["sequential", "overlapping"],
+    )
+    def test_results_have_positions(self, hooks: SpecialKwargs, first: str, moved: list[tuple[int, int]]) -> None:
+        """Sequential ones are indices: a second result moves by the first and the separator; overlapping ones stay."""
+        engine = SurgicalEngine(hooks)
+        completed(engine, r="!.z", r_child_0=first, r_child_1="XYZ")
+        assert moves(engine) == moved
 
     def test_a_child_of_an_overlapped_parent_goes_on_from_it(self) -> None:
         """The parent goes on behind the longest result, its next children behind that, and so does what they return."""
@@ -118,31 +113,41 @@ class TestPositions:
         assert finished(engine).text == "ABCDEF\nXYZ" + "z" * 20
         engine.assert_empty()
 
-    def test_a_sequence_ends_where_a_model_has_no_more_of_them(self) -> None:
+    @rules(
+        {
+            # "prompt", the promise and the sync token, then "ab" at 12 and 13.
+            "a sequence": Case(
+                replace(OVERLAP, children_per_promise=1, child_prefix_token_ids=(CHILD,) * 5), "!." + "z" * 20, "ab",
+                sizes={"max_model_len": 20}, text="ab" + "z" * 6, finish_reason="length",
+            ),
+            # The second result's separator would lie beyond.
+            "a merge": Case(
+                replace(OVERLAP, child_prefix_token_ids=(CHILD,) * 5), "!.z", "abcd", "ef",
+                sizes={"max_model_len": 16}, text="abcd", finish_reason="length", cut=[3],
+            ),
+            "a merge by length": Case(
+                SYNC_INJECT, "!!.z", "ABC", "DEFGH",
+                sizes={"max_model_len": 16}, text="ABC\nDEF", finish_reason="length",
+            ),
+        }
+    )  # fmt: skip
+    def test_it_ends_where_a_model_has_no_more_of_them(self, case: Case) -> None:
         """They are further than its tokens are many: a child's prefix takes some, and is not merged."""
-        hooks = dataclasses.replace(OVERLAP, children_per_promise=1, child_prefix_token_ids=(CHILD,) * 5)
-        output = completed(SurgicalEngine(hooks, max_model_len=20), r="!." + "z" * 20, r_child_0="ab")
-        # "prompt", the promise and the sync token, then "ab" at 12 and 13.
-        assert (output.text, output.finish_reason) == ("ab" + "z" * 6, "length")
-
-    def test_a_merge_is_cut_to_them(self) -> None:
-        """The second result's separator would lie beyond."""
-        hooks = dataclasses.replace(OVERLAP, child_prefix_token_ids=(CHILD,) * 5)
-        output = completed(SurgicalEngine(hooks, max_model_len=16), r="!.z", r_child_0="abcd", r_child_1="ef")
-        assert (output.text, output.finish_reason, output.joins[0].num_cut) == ("abcd", "length", 3)
+        case.check()
 
     def test_what_a_join_inserts_last_follows_the_longest_result(self) -> None:
         """And so does what the parent samples: the shorter result is the last one."""
-        engine = SurgicalEngine(dataclasses.replace(OVERLAP, promise_token_id=None, handlers={PROMISE: own("Closing")}))
-        engine.add(prompt="prompt")
-        script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
-        engine.run_until(lambda: "r_child_2" in engine.statuses(), script)
-        # The sync token, and "ABCDEF|", "XYZ|" and ",.".
-        assert held(engine)[7:21] == [7, *range(7, 14), *range(7, 11), 14, 15]
-        engine.run(script)
+        engine = SurgicalEngine(replace(OVERLAP, promise_token_id=None, handlers={PROMISE: own("Closing")}))
+        with begun(
+            engine,
+            plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK"),
+            lambda: "r_child_2" in engine.statuses(),
+            prompt="prompt",
+        ):
+            # The sync token, and "ABCDEF|", "XYZ|" and ",.".
+            assert held(engine)[7:21] == [7, *range(7, 14), *range(7, 11), 14, 15]
         assert finished(engine).text == "ABCDEF|XYZ|,.GHI|JK|,.z"
         assert moves(engine)[-5:] == [(p, p) for p in (17, 18, 19, 17, 18)]
-        engine.assert_empty()
 
 
 class TestEnds:
@@ -156,54 +161,50 @@ class TestEnds:
     def test_an_abort_gives_back_what_was_kept(self, aborted: str) -> None:
         """An aborted request's is freed at once, that of an aborted child's sibling when their parent is joined."""
         engine = SurgicalEngine(SYNC_INJECT)
-        engine.add(prompt="prompt")
-        script = plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20)
-        engine.run_until(lambda: bool(engine.scheduler._kept), script)
-        engine.abort(aborted)
-        engine.run(script)
-        engine.assert_empty()
+        with begun(
+            engine,
+            plan(r="!!.z", r_child_0="ABC", r_child_1="D" * 20),
+            lambda: bool(engine.scheduler._kept),
+            prompt="prompt",
+        ):
+            engine.abort(aborted)
 
     def test_nothing_is_kept_of_a_detached_child(self) -> None:
         """No context ever gets its result."""
         handlers: dict[int | str, str] = {FORK: own("Apart")}
-        engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, handlers=handlers))
-        engine.add(prompt="prompt")
-        script = plan(r="*" + "a" * 20, r_child_0="ABCDE")
-        engine.run_until(lambda: "r_child_0" in engine.statuses(), script)
-        engine.run_until(lambda: "r_child_0" not in engine.statuses(), script)
-        assert not engine.scheduler._kept
-        engine.run(script)
-        engine.assert_empty()
+        engine = SurgicalEngine(replace(SYNC_INJECT, handlers=handlers))
+        with begun(
+            engine, plan(r="*" + "a" * 20, r_child_0="ABCDE"), lambda: "r_child_0" in engine.statuses(), prompt="prompt"
+        ) as script:
+            engine.run_until(lambda: "r_child_0" not in engine.statuses(), script)
+            assert not engine.scheduler._kept
 
     def test_nothing_is_kept_of_an_aborted_child(self) -> None:
         """Its parent gets nothing of it."""
         engine = SurgicalEngine(SYNC_INJECT)
-        engine.add(prompt="prompt")
-        script = plan(r="!!.z", r_child_0="ABC" * 5, r_child_1="D" * 20)
-        engine.run_until(lambda: "r_child_1" in engine.statuses() and engine.num_sampled("r_child_0") == 4, script)
-        engine.abort("r_child_0")
-        engine.step(script)
-        assert not engine.scheduler._kept
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!!.z", r_child_0="ABC" * 5, r_child_1="D" * 20),
+            lambda: "r_child_1" in engine.statuses() and engine.num_sampled("r_child_0") == 4,
+            prompt="prompt",
+        ) as script:
+            engine.abort("r_child_0")
+            engine.step(script)
+            assert not engine.scheduler._kept
         assert finished(engine).text == "\n" + "D" * 20 + "z"
-        engine.assert_empty()
-
-    def test_a_merge_is_cut_to_the_models_length(self) -> None:
-        """Only what fits is copied."""
-        output = completed(SurgicalEngine(SYNC_INJECT, max_model_len=16), r="!!.z", r_child_0="ABC", r_child_1="DEFGH")
-        assert (output.text, output.finish_reason) == ("ABC\nDEF", "length")
 
     def test_a_parent_without_kv_is_recomputed(self) -> None:
         """Nothing is injected."""
         engine = SurgicalEngine(SYNC_INJECT)
-        engine.add(prompt="prompt")
-        script = plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9)
-        engine.run_until(lambda: bool(engine.scheduler._kept) and engine.statuses()["r"] == "BLOCKED", script)
-        engine.evict("r")
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!!.z", r_child_0="ABCDE", r_child_1="V" * 9),
+            lambda: bool(engine.scheduler._kept) and engine.statuses()["r"] == "BLOCKED",
+            prompt="prompt",
+        ):
+            engine.evict("r")
         assert (finished(engine).text, prefilled(engine)) == ("ABCDE\n" + "V" * 9 + "z", [6 + 3 + 15])
         assert not moves(engine)
-        engine.assert_empty()
 
 
 class TestPrefixCache:
@@ -238,9 +239,7 @@ class TestPrefixCache:
 
     def test_what_was_computed_at_other_positions_is_found_by_nobody(self) -> None:
         """Here nothing is injected, because what each child has sampled is its last token."""
-        engine = SurgicalEngine(
-            dataclasses.replace(OVERLAP, child_sampling_params={"max_tokens": 1}), prefix_caching=True
-        )
+        engine = SurgicalEngine(replace(OVERLAP, child_sampling_params={"max_tokens": 1}), prefix_caching=True)
         engine.add(prompt="promptpromptprom")
         script = plan(r="!." + "z" * 30, r_child_0="A", r_child_1="X", s="a")
         engine.run_until(lambda: engine.num_sampled("r") > 25, script)
@@ -268,7 +267,7 @@ class TestPrefixCache:
 
     def test_nor_is_one_that_begins_with_the_injection(self) -> None:
         """Here the promise is the first token of a new block, which no request finds."""
-        engine = SurgicalEngine(dataclasses.replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
+        engine = SurgicalEngine(replace(INJECT, child_prefix_token_ids=(7,)), prefix_caching=True)
         engine.add(prompt="promptpr")
         engine.run(plan(r="!zzzzzz", r_child_0="ABCDEFGH"))
         text = "".join(map(chr, finished(engine).token_ids))

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import (
     EOS,
     HOOKS,
     PROMISE,
     SYNC_HOOKS,
-    SpecialKwargs,
     SurgicalEngine,
     completed,
     finished,
+    tree,
 )
 from sequence_hooks.config import misspellings
 from sequence_hooks.config.limits import Limits, limits_of
@@ -23,64 +24,63 @@ from sequence_hooks.config.limits import Limits, limits_of
 DEEP = dataclasses.replace(HOOKS, max_child_depth=3)
 
 
-def finish(hooks: SpecialKwargs, extra_args: dict[str, Any] | None, **texts: str) -> Any:
-    """The output of one request that samples the texts."""
-    return completed(SurgicalEngine(hooks), params={"extra_args": extra_args}, **texts)
+def asking(**extra_args: Any) -> dict[str, Any]:
+    """The parameters of a request with these arguments."""
+    return {"extra_args": extra_args}
 
 
-class TestSwitch:
-    @pytest.mark.parametrize("off", [False, 0])
-    def test_hook_tokens_are_ordinary_ones(self, off: Any) -> None:
-        """A request can switch hooks off for itself alone."""
-        output = finish(SYNC_HOOKS, {"hooks": off}, r="a!.b")
-        assert (output.text, output.children, output.segments, output.joins) == ("ab", (), (), ())
+@rules(
+    {
+        "off": Case(SYNC_HOOKS, "a!.b", params=asking(hooks=0), text="ab", children=(), segments=(), joins=()),
+        "False": Case(SYNC_HOOKS, "a!.b", params=asking(hooks=False), text="ab", children=(), segments=(), joins=()),
+        "on": Case(SYNC_HOOKS, "!.b", "A", params=asking(hooks=1), num_children=1),
+        "True": Case(SYNC_HOOKS, "!.b", "A", params=asking(hooks=True), num_children=1),
+        "no arguments": Case(SYNC_HOOKS, "!.b", "A", params={"extra_args": None}, num_children=1),
+        "others": Case(SYNC_HOOKS, "!.b", "A", params=asking(somebody="else's"), num_children=1),
+    }
+)
+def test_a_request_can_switch_hooks_off(case: Case) -> None:
+    """For itself alone; its hook tokens are ordinary ones then. They are on otherwise, whatever arguments it has."""
+    case.check()
 
-    @pytest.mark.parametrize("extra_args", [None, {}, {"hooks": True}, {"hooks": 1}, {"somebody": "else's"}])
-    def test_they_are_on_otherwise(self, extra_args: dict[str, Any] | None) -> None:
-        """Hooks are on, whatever other arguments a request has."""
-        assert len(finish(SYNC_HOOKS, extra_args, r="!.b", r_child_0="A").children) == 1
+
+BELOW = "!z", ("!y", ("!x", "w"))
+
+
+@rules(
+    {
+        "depth 0": Case(DEEP, *BELOW, params=asking(max_child_depth=0), text="z"),
+        "depth 1": Case(DEEP, *BELOW, params=asking(max_child_depth=1), text="yz"),
+        "depth 2": Case(DEEP, *BELOW, params=asking(max_child_depth=2), text="xyz"),
+        "children": Case(SYNC_HOOKS, "!!.z", "ABCDEF", params=asking(max_children=1), num_children=1),
+    }
+)
+def test_a_request_may_have_tighter_limits(case: Case) -> None:
+    """Children inherit those of their request; max_children limits the unfinished children of one parent."""
+    case.check()
+
+
+MISSPELT = {
+    "max_children": "max_childs max_child maxChildren MAX-CHILDREN max_childern",
+    "max_child_depth": "child_depth max_children_depth",
+    "max_tree_tokens": "max_tree_token tree_tokens",
+    "max_tree_sequences": "max_tree_sequence",
+    "max_running_children": "running_children",
+    "hooks": "hook Hooks",
+    "stream_children": "stream_childs streamChildren",
+}
 
 
 class TestLimits:
-    @pytest.mark.parametrize(("depth", "text"), [(0, "z"), (1, "yz"), (2, "xyz")])
-    def test_the_depth(self, depth: int, text: str) -> None:
-        """Children inherit the limits of their request."""
-        output = finish(
-            DEEP,
-            {"max_child_depth": depth},
-            r="!z",
-            r_child_0="!y",
-            r_child_0_child_0="!x",
-            r_child_0_child_0_child_0="w",
-        )
-        assert output.text == text
-
-    def test_the_children(self) -> None:
-        """max_children limits the unfinished children of one parent."""
-        output = finish(SYNC_HOOKS, {"max_children": 1}, r="!!.z", r_child_0="ABCDEF")
-        assert len(output.children) == 1
-
     @pytest.mark.parametrize(("most", "num_children"), [(1, 0), (2, 1), (3, 2), (4, 3), (None, 3)])
     @pytest.mark.parametrize("is_own", [True, False])
     def test_the_sequences_of_the_tree(self, most: int | None, num_children: int, is_own: bool) -> None:
         """All that it ever had count, finished or not, its own among them."""
         hooks = dataclasses.replace(HOOKS, max_tree_sequences=None if is_own else most)
-        output = finish(
-            hooks,
-            {"max_tree_sequences": most} if is_own and most else None,
-            r="a!!!z",
-            r_child_0="BC",
-            r_child_1="D",
-            r_child_2="E",
-        )
+        params = asking(max_tree_sequences=most) if is_own and most else None
+        output = completed(SurgicalEngine(hooks), params=params, **tree("a!!!z", "BC", "D", "E"))
         assert len(output.children) == num_children
         assert output.limits_met == (("max_tree_sequences",) if num_children < 3 else ())
-
-    def test_the_children_that_run(self) -> None:
-        """max_running_children limits those admitted at once; all three are spawned."""
-        texts = {"r": "!!!.z", "r_child_0": "AB", "r_child_1": "CD", "r_child_2": "EF"}
-        output = finish(SYNC_HOOKS, {"max_running_children": 1}, **texts)
-        assert output.text == "AB\nCD\nEFz"
 
     def test_they_hold_for_each_request_alone(self) -> None:
         """The other request has the engine's limits."""
@@ -114,24 +114,7 @@ class TestLimits:
             limits_of(hooks, extra_args)
 
     @pytest.mark.parametrize(
-        ("name", "meant"),
-        [
-            ("max_childs", "max_children"),
-            ("max_child", "max_children"),
-            ("maxChildren", "max_children"),
-            ("MAX-CHILDREN", "max_children"),
-            ("max_childern", "max_children"),
-            ("child_depth", "max_child_depth"),
-            ("max_children_depth", "max_child_depth"),
-            ("max_tree_token", "max_tree_tokens"),
-            ("max_tree_sequence", "max_tree_sequences"),
-            ("tree_tokens", "max_tree_tokens"),
-            ("running_children", "max_running_children"),
-            ("hook", "hooks"),
-            ("Hooks", "hooks"),
-            ("stream_childs", "stream_children"),
-            ("streamChildren", "stream_children"),
-        ],
+        ("name", "meant"), [(name, meant) for meant in MISSPELT for name in MISSPELT[meant].split()]
     )
     def test_a_typing_error_is_refused(self, name: str, meant: str) -> None:
         """It would be ignored, as foreign names are; the error says what was meant, and the way out."""

@@ -4,7 +4,7 @@
 import dataclasses
 
 from mytests.fuzz.reference import REPLACING, replacement_of
-from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, ids, plan
+from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, begun, ids, plan
 from sequence_hooks.serving.live.trees import LiveRequests, LiveSequence, Tokens, Tree
 
 LIVE = dataclasses.replace(SYNC_HOOKS, live_page=True)
@@ -18,68 +18,59 @@ def states_of(tree: Tree) -> dict[str, str]:
 
 class TestTree:
     def test_each_sequence_has_its_state(self) -> None:
-        """Parents come before their children."""
+        """Parents come before their children; nobody else is a tree, nor is a child by itself."""
         engine, script = SurgicalEngine(LIVE), plan(r="a!.z", r_child_0="BCDEF")
-        engine.add()
-        engine.run_until(lambda: engine.statuses().get("r") == "BLOCKED", script)
-        engine.step(script)
-        root, child = engine.live_tree("r", 100)
-        assert (root.state, root.waits_for, root.parent_id) == ("blocked", "children", None)
-        assert (child.state, child.waits_for, child.parent_id, child.spawn_position) == ("running", None, "r", 2)
-        assert root.since is not None and root.started is not None and root.since >= root.started
-        engine.run(script)
-        engine.assert_empty()
+        with begun(engine, script, lambda: engine.statuses().get("r") == "BLOCKED"):
+            engine.step(script)
+            root, child = engine.live_tree("r", 100)
+            assert (root.state, root.waits_for, root.parent_id) == ("blocked", "children", None)
+            assert (child.state, child.waits_for, child.parent_id, child.spawn_position) == ("running", None, "r", 2)
+            assert root.since is not None and root.started is not None and root.since >= root.started
+            assert engine.live_tree("s", 100) == engine.live_tree("r_child_0", 100) == ()
 
     def test_its_tokens_have_their_origin(self) -> None:
         """Sampled, merged from a child, and what a caller has given."""
         engine, script = SurgicalEngine(MANUAL), plan(r="!.zzz", r_child_0="BC")
-        engine.add()
-        engine.run_until(engine.is_waiting_for_callers, script)
-        assert engine.live_tree("r", 100)[0].waits_for == "caller"
-        engine.resume("r", "tool")
-        engine.run_until(lambda: engine.live_tree("r", 100)[0].num_output_tokens == 9, script)
-        root, child = engine.live_tree("r", 100)
-        assert root.last_tokens == (
-            Tokens("sampled", None, (PROMISE, SYNC)),
-            Tokens("merged", "r_child_0", tuple(ids("BC"))),
-            Tokens("inserted", None, tuple(ids("tool"))),
-            Tokens("sampled", None, tuple(ids("z"))),
-        )
-        assert engine.live_tree("r", 2)[0].last_tokens == (
-            Tokens("inserted", None, tuple(ids("l"))),
-            Tokens("sampled", None, tuple(ids("z"))),
-        )
-        assert (child.state, child.finish_reason) == ("finished", "stop")
-        engine.run(script)
-        engine.assert_empty()
+        with begun(engine, script, engine.is_waiting_for_callers):
+            assert engine.live_tree("r", 100)[0].waits_for == "caller"
+            engine.resume("r", "tool")
+            engine.run_until(lambda: engine.live_tree("r", 100)[0].num_output_tokens == 9, script)
+            root, child = engine.live_tree("r", 100)
+            assert root.last_tokens == (
+                Tokens("sampled", None, (PROMISE, SYNC)),
+                Tokens("merged", "r_child_0", tuple(ids("BC"))),
+                Tokens("inserted", None, tuple(ids("tool"))),
+                Tokens("sampled", None, tuple(ids("z"))),
+            )
+            assert engine.live_tree("r", 2)[0].last_tokens == (
+                Tokens("inserted", None, tuple(ids("l"))),
+                Tokens("sampled", None, tuple(ids("z"))),
+            )
+            assert (child.state, child.finish_reason) == ("finished", "stop")
 
     def test_a_child_that_was_cancelled_is_told_as_such(self) -> None:
         """While its parent goes on."""
         engine = SurgicalEngine(dataclasses.replace(LIVE, join_when=1))
-        script = plan(r="!!.zzzz", r_child_0="L" * 40, r_child_1="V")
-        engine.add()
-        engine.run_until(lambda: len(engine.live_tree("r", 100)[0].last_tokens) == 3, script)
-        root, first, second = engine.live_tree("r", 100)
-        assert (root.state, root.waits_for) == ("running", None)
-        assert [(each.state, each.finish_reason) for each in (first, second)] == [
-            ("finished", "cancelled"),
-            ("finished", "stop"),
-        ]
-        engine.run(script)
-        engine.assert_empty()
+        with begun(
+            engine,
+            plan(r="!!.zzzz", r_child_0="L" * 40, r_child_1="V"),
+            lambda: len(engine.live_tree("r", 100)[0].last_tokens) == 3,
+        ):
+            root, first, second = engine.live_tree("r", 100)
+            assert (root.state, root.waits_for) == ("running", None)
+            assert [(each.state, each.finish_reason) for each in (first, second)] == [
+                ("finished", "cancelled"),
+                ("finished", "stop"),
+            ]
 
     def test_what_was_replaced_is_told_as_such(self) -> None:
         """It is in the output, and not in the context."""
         engine = SurgicalEngine(dataclasses.replace(LIVE, handlers=tuple(REPLACING.items())))
-        script = plan(r="abcyzzz")
-        engine.add()
-        engine.run_until(lambda: engine.live_tree("r", 100)[0].num_output_tokens > 5, script)
-        told = engine.live_tree("r", 100)[0].last_tokens
-        start, new = replacement_of(ids("abc"))
-        assert [(each.is_replaced, len(each.token_ids)) for each in told if each.is_replaced] == [(True, 4 - start)]
-        assert Tokens("inserted", None, tuple(new)) in told or not new
-        engine.run(script)
-        engine.assert_empty()
+        with begun(engine, plan(r="abcyzzz"), lambda: engine.live_tree("r", 100)[0].num_output_tokens > 5):
+            told = engine.live_tree("r", 100)[0].last_tokens
+            start, new = replacement_of(ids("abc"))
+            assert [(each.is_replaced, len(each.token_ids)) for each in told if each.is_replaced] == [(True, 4 - start)]
+            assert Tokens("inserted", None, tuple(new)) in told or not new
 
     def test_a_request_without_hooks_is_a_tree_of_one(self) -> None:
         """It waits until it has sampled something."""
@@ -90,15 +81,6 @@ class TestTree:
         engine.run_until(lambda: states_of(engine.live_tree("r", 100)) == {"r": "running"}, script)
         assert engine.live_tree("r", 100)[0].last_tokens == (Tokens("sampled", None, tuple(ids("a"))),)
         assert states_of(engine.live_tree("s", 100)) == {"s": "waiting"}
-        engine.run(script)
-        engine.assert_empty()
-
-    def test_nobody_is_no_tree(self) -> None:
-        """Nor is a child by itself."""
-        engine, script = SurgicalEngine(LIVE), plan(r="!.z", r_child_0="BCDEF")
-        engine.add()
-        engine.step(script)
-        assert engine.live_tree("s", 100) == engine.live_tree("r_child_0", 100) == ()
         engine.run(script)
         engine.assert_empty()
 
@@ -116,16 +98,6 @@ class TestRequests:
         assert (found["r"].num_waiting_for_callers, found["r"].num_output_tokens) == (1, 5)
         assert (found["s"].num_by_state, found["s"].has_ended) == ({"running": 1}, False)
         engine.abort(["r", "s"])
-        engine.assert_empty()
-
-    def test_no_more_are_listed_than_asked_for(self) -> None:
-        """All are counted."""
-        engine = SurgicalEngine(LIVE)
-        for name in "rst":
-            engine.add(name)
-        found = engine.live_requests(2, 100)
-        assert (found.num_unfinished, len(found.requests)) == (3, 2)
-        engine.run({})
         engine.assert_empty()
 
     def test_trees_that_have_ended_are_remembered(self) -> None:
@@ -157,10 +129,15 @@ class TestRequests:
         engine.assert_empty()
 
     def test_nothing_is_remembered_without_the_page(self) -> None:
-        """It would be kept for nobody."""
-        engine = SurgicalEngine(SpecialKwargs(sync_token_id=SYNC, promise_token_id=PROMISE))
-        completed(engine, r="!z", r_child_0="B")
+        """It would be kept for nobody; of those that run no more are listed than asked for, and all are counted."""
+        engine = SurgicalEngine(SYNC_HOOKS)
+        for name in "rst":
+            engine.add(name)
+        found = engine.live_requests(2, 100)
+        assert (found.num_unfinished, len(found.requests)) == (3, 2)
+        engine.run({})
         assert engine.live_requests(10, 100) == LiveRequests(0, ())
+        engine.assert_empty()
 
 
 def _merged(sequence: LiveSequence) -> list[Tokens]:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator reads when a request does not get all it could: which sequence, how much, and why."""
+"""What an operator reads: of hooks that can never do anything, and of a request that does not get all it could."""
 
 import logging
+from typing import Any
 
 import pytest
 
 from mytests.harness.handlers import FORK, hooks_with, own
 from mytests.harness.joins import joined_by
-from mytests.harness.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
+from mytests.harness.outcomes import Case, rules
+from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, plan
+from sequence_hooks.config.inert import idle_warning
 
 FAILED_JOIN = "r: a join function failed, and nothing is merged for its children: KeyError: 'no such child'"
 FAILED_HOOK = f"r: token {FORK} spawns and blocks nothing, its hook failed: RuntimeError: broken"
@@ -66,3 +69,61 @@ def test_an_id_cannot_break_a_line(caplog: pytest.LogCaptureFixture) -> None:
         "r: \\n\\x1b[2J\\u2028é: no room for a child in the model's length"
     ]
     engine.assert_empty()
+
+
+ONLY_SYNC: dict[str, Any] = {"sync_token_id": SYNC}
+NO_SYNC: dict[str, Any] = {"promise_token_id": PROMISE, "block_on": "sync"}
+BOTH: dict[str, Any] = {"promise_token_id": PROMISE, "sync_token_id": SYNC}
+HANDLER = {"handlers": {9: "mytests.harness.handlers.Fork"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "warning"),
+    [
+        (ONLY_SYNC, "sync_token is set without promise_token, so nothing is ever spawned, and a sequence goes on"),
+        ({"sync_token": "<sync>"}, "sync_token is set without promise_token"),
+        (NO_SYNC, "block_on is 'sync' without a sync_token, so a parent gets its children's results at its own end"),
+        ({"promise_token": "<promise>", "block_on": "sync"}, "block_on is 'sync' without a sync_token"),
+        (BOTH | {"max_child_depth": 0}, "max_child_depth is 0, so the promise token is an ordinary token; raise it"),
+        (BOTH | HANDLER | {"max_tree_sequences": 1}, "max_tree_sequences is 1, so the promise token is an ordinary"),
+        (BOTH | {"max_tree_sequences": 3, "children_per_promise": 3}, "max_tree_sequences is 3, so the promise token"),
+        (NO_SYNC | {"max_child_depth": 0}, "max_child_depth is 0"),
+    ],
+)
+def test_a_hook_that_does_nothing_is_told(fields: dict[str, Any], warning: str) -> None:
+    """With what happens instead and the way out."""
+    assert str(idle_warning(SpecialKwargs(**fields))).startswith(f"special_kwargs: {warning}")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ONLY_SYNC | {"sync_resume": "manual"},
+        ONLY_SYNC | HANDLER,
+        ONLY_SYNC | HANDLER | {"max_child_depth": 0},
+        NO_SYNC | HANDLER,
+        NO_SYNC | {"block_on": "promise"},
+        BOTH,
+        BOTH | {"max_tree_sequences": 2},
+        BOTH | {"max_tree_sequences": None},
+        BOTH | {"block_on": "sync"},
+        HANDLER,
+        HANDLER | {"block_on": "sync"},
+    ],
+)
+def test_others_are_not(fields: dict[str, Any]) -> None:
+    """Callers and handlers may do what tokens alone cannot."""
+    assert idle_warning(SpecialKwargs(**fields)) is None
+
+
+@rules(
+    {
+        "only a sync": Case(SpecialKwargs(**ONLY_SYNC), "a.b", text="ab", children=()),
+        "no sync": Case(SpecialKwargs(**NO_SYNC), "a!b", "AB", text="abAB", num_children=1),
+        "no depth": Case(SpecialKwargs(**BOTH, max_child_depth=0), "a!.b", text="ab", children=()),
+        "no sequences": Case(SpecialKwargs(**BOTH, max_tree_sequences=1), "a!.b", text="ab", children=()),
+    }
+)
+def test_it_is_as_the_warning_says(case: Case) -> None:
+    """Text and number of children."""
+    case.check()

@@ -151,15 +151,3 @@ class TestTexts:
         output = (SampledText(outer), *block_of(MULTIVERSE, *children), SampledText("done"), SampledText(END))
         check_text(MULTIVERSE, engine, TextTree("r", "prompt", output))
         engine.assert_empty()
-
-    def test_a_prefix_that_is_written_as_inserted_text_has_other_contexts(self) -> None:
-        """It would be prefilled after all steps."""
-        block = plans(NPR, "1")
-        child = child_of(NPR, "r_child_0", "1", SampledText(STEPS[0]))
-        right = block_of(NPR, child)
-        wrong = [InsertedText(child.prompt) if isinstance(piece, PrefixOf) else piece for piece in right]
-        trees = [
-            encoded(TextTree("r", "p", (SampledText(block), *merged, SampledText("on"), SampledText("."))), NPR.ids)
-            for merged in (right, wrong)
-        ]
-        assert [tree.joins[0].num_prefill for tree in trees] == [5, 5 + len(NPR.ids(child.prompt))]

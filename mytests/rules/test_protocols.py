@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each published notation by its name alone, on scripted streams."""
 
+from typing import Any
+
 import pytest
 
 from mytests.harness.notations import (
@@ -16,7 +18,7 @@ from mytests.harness.notations import (
     PASTA,
 )
 from mytests.harness.small_tokenizers import legacy_llama
-from mytests.harness.surgical import Prompts, SurgicalEngine, finished
+from mytests.harness.surgical import Prompts, SurgicalEngine, finished, tree
 from mytests.harness.tagged import MAX_STEPS, Notation, children_of, run, text_of
 from mytests.harness.tiers import names
 from sequence_hooks.config.notations import protocols
@@ -29,67 +31,109 @@ def context_of(notation: Notation, engine: SurgicalEngine) -> str:
     return notation.text([token_id for each in kept for token_id in output.token_ids[each.start : each.end]])
 
 
-class TestParallelR1:
-    def test_the_opening_tag_forks(self) -> None:
-        """Two paths, whatever the model says, and a summary after them."""
-        engine = run(
-            PARALLEL_R1, r="so <Parallel>both agree</Summary> 4", r_child_0="2+2</Path>", r_child_1="1+3</Path>"
-        )
-        paths = "<Path>2+2</Path><Path>1+3</Path></Parallel>\n<Summary>"
-        assert text_of(PARALLEL_R1, engine) == f"so <Parallel>{paths}both agree</Summary> 4"
+LAYOUT = "<BLOCK>title [1,2,3,4]<FORK><BLOCK>image [5,6,7,8]<BLOCK>text [9,9,9,9]<FORK>"
+PETS = 'Pets: <promise topic="cats"/> and <promise topic="dogs"/>.<sync/>'
+FORKS = "so <FORK-1>even roots</FORK-1> and <FORK-2>odd roots</FORK-2> then "
+TWICE = "<FORK-7>a</FORK-7><JOIN-7><FORK-7>b</FORK-7><JOIN-7>."
+PATHS = "<Path>2+2</Path><Path>1+3</Path></Parallel>\n<Summary>"
 
-    def test_within_a_path_it_is_text(self) -> None:
-        """Paths do not fork, and a path without its closing tag gets it."""
-        engine = run(PARALLEL_R1, r="<Parallel>on", r_child_0="<Parallel>x", r_child_1="y</Path>")
-        paths = "<Path><Parallel>x</Path><Path>y</Path></Parallel>\n<Summary>"
-        assert text_of(PARALLEL_R1, engine) == f"<Parallel>{paths}on"
+STREAMS_OF: dict[str, tuple[Notation, tuple[Any, ...], str]] = {
+    "parallel_r1: an opening tag forks, whatever the model says": (
+        PARALLEL_R1, ("so <Parallel>both agree</Summary> 4", "2+2</Path>", "1+3</Path>"),
+        f"so <Parallel>{PATHS}both agree</Summary> 4",
+    ),
+    "parallel_r1: paths do not fork, and get the closing tag that they lack": (
+        PARALLEL_R1, ("<Parallel>on", "<Parallel>x", "y</Path>"),
+        "<Parallel><Path><Parallel>x</Path><Path>y</Path></Parallel>\n<Summary>on",
+    ),
+    "pasta: chunks are decoded beside the main thread, which sees them after the sync": (
+        PASTA, (PETS + " Both.", "Cats purr.</async>", "Dogs bark a lot.</async>"),
+        PETS + "<async>Cats purr.</async><async>Dogs bark a lot.</async> Both.",
+    ),
+    "hpd: a child does not fork, and an empty one leaves its tag": (
+        HPD, ("a<FORK>b<FORK>", "x<FORK>y<|im_end|>", "<|im_end|>"), "a<CHILD>x<FORK>yb<CHILD>",
+    ),
+    "padoc: branches stand where the layout forks": (PADOC, ("one [fork] two [fork]", "1", "22"), "one 1 two 22"),
+    "padoc: a field beside the protocol overrides it": (
+        Notation("padoc", ["<|fork|>"], promise_token="<|fork|>"), ("one <|fork|> two", "1"), "one 1 two",
+    ),
+    "asyncthink: a worker is joined by its number, while the other still thinks": (
+        ASYNCTHINK,
+        (f"{FORKS}<JOIN-2>fewer<JOIN-1>so three.", "Hm. " * 20 + "<RETURN>two</RETURN>", "Hm.<RETURN> one </RETURN>"),
+        f"{FORKS}<JOIN-2>one</JOIN-2>fewer<JOIN-1>two</JOIN-1>so three.",
+    ),
+    "asyncthink: without a return it is all that a worker says, and a number may be used again": (
+        ASYNCTHINK, (TWICE, "it is A", "it is B"),
+        "<FORK-7>a</FORK-7><JOIN-7>it is A</JOIN-7><FORK-7>b</FORK-7><JOIN-7>it is B</JOIN-7>.",
+    ),
+}  # fmt: skip
 
 
-class TestPasta:
-    def test_chunks_are_decoded_beside_the_main_thread(self) -> None:
-        """The main thread goes on after a promise, waits at the sync, and sees the chunks after it."""
-        main = 'Pets: <promise topic="cats"/> and <promise topic="dogs"/>.<sync/>'
-        engine = run(PASTA, r=main + " Both.", r_child_0="Cats purr.</async>", r_child_1="Dogs bark a lot.</async>")
-        chunks = "<async>Cats purr.</async><async>Dogs bark a lot.</async>"
-        assert text_of(PASTA, engine) == f"{main}{chunks} Both."
+@pytest.mark.parametrize(("notation", "texts", "text"), STREAMS_OF.values(), ids=STREAMS_OF)
+def test_a_stream_becomes(notation: Notation, texts: tuple[Any, ...], text: str) -> None:
+    """As in the engines of its authors."""
+    assert text_of(notation, run(notation, **tree(*texts))) == text
 
-    def test_other_tags_that_end_alike_are_text(self) -> None:
-        """A line break of HTML is no promise, and a sync without promises waits for nothing."""
-        engine = run(PASTA, r="a<br/>b/>c<sync/>d")
-        assert (text_of(PASTA, engine), children_of(engine)) == ("a<br/>b/>c<sync/>d", ())
-        assert finished(engine).limits_met == ()
 
-    def test_a_promise_that_is_malformed_is_text(self) -> None:
-        """The caller is told; what ends alike after a promise is no part of it."""
-        engine = run(PASTA, r='a<promise topic="x<y"/>b<sync/>d')
-        assert (children_of(engine), finished(engine).limits_met) == ((), ("malformed",))
-        engine = run(PASTA, r="<promise/>b<br/><sync/>d", r_child_0="x</async>")
-        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ())
+APR_CALL = "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #{}\n<End Calling Sub Searches>"
+UNREADABLE = (
+    "Moving to Node #0\nCurrent State: 1:[2], Operations: [oops]\nGenerated Node #0,0: 1:[2] Operation: x\n"
+    + APR_CALL.format("0,0")
+)
+TEXTS: dict[str, tuple[Notation, str, tuple[str, ...]]] = {
+    "pasta: a line break of HTML, and a sync without promises": (PASTA, "a<br/>b/>c<sync/>d", ()),
+    "pasta: a malformed promise": (PASTA, 'a<promise topic="x<y"/>b<sync/>d', ("malformed",)),
+    "apr: no calls": (APR, "<End Calling Sub Searches>on", ("malformed",)),
+    "apr: empty": (APR, "<Calling Sub Searches>\n<End Calling Sub Searches>on", ("malformed",)),
+    "apr: an unknown node": (APR, APR_CALL.format(7) + "on", ("malformed",)),
+    "apr: an unreadable node": (APR, UNREADABLE + "on", ("malformed",)),
+    "asyncthink: a join without its fork": (ASYNCTHINK, "a > b <br> <JOIN-1>c", ("wait_for",)),
+    "asyncthink: a fork that was not opened": (ASYNCTHINK, "</FORK-1> <JOIN-x> <FORK-2>a</FORK-3>b", ("malformed",)),
+    "asyncthink: a long number": (ASYNCTHINK, "<JOIN-1234567890>", ()),
+}
 
-    def test_a_promise_without_a_sync_is_kept(self) -> None:
-        """Its chunk follows all that the main thread has sampled."""
-        engine = run(PASTA, r="<promise/>main", r_child_0="chunk</async>")
-        assert text_of(PASTA, engine).startswith("<promise/>main")
-        assert text_of(PASTA, engine).endswith("<async>chunk</async>")
+
+@pytest.mark.parametrize(("notation", "text", "limits_met"), TEXTS.values(), ids=TEXTS)
+def test_what_is_malformed_is_text(notation: Notation, text: str, limits_met: tuple[str, ...]) -> None:
+    """Nothing is spawned, and the sequence goes on; the caller is told of what was meant as a fork."""
+    engine = run(notation, r=text)
+    assert (text_of(notation, engine), children_of(engine)) == (text, ())
+    assert finished(engine).limits_met == limits_met
+
+
+@pytest.mark.parametrize(
+    ("notation", "text"),
+    [(PASTA, "<promise/>b<br/><sync/>d"), (APR, APR_NODES + APR_CALLS.replace("#0,1", "#7") + "on")],
+    ids=["a tag that ends alike", "a call of an unknown node"],
+)
+def test_a_malformed_part_costs_itself_alone(notation: Notation, text: str) -> None:
+    """The other one is a child."""
+    engine = run(notation, r=text, r_child_0="x</async>")
+    assert len(children_of(engine)) == 1
+    assert finished(engine).limits_met == (() if notation is PASTA else ("malformed",))
+
+
+def test_a_promise_without_a_sync_is_kept() -> None:
+    """Its chunk follows all that the main thread has sampled."""
+    text = text_of(PASTA, run(PASTA, r="<promise/>main", r_child_0="chunk</async>"))
+    assert text.startswith("<promise/>main") and text.endswith("<async>chunk</async>")
 
 
 class TestHpd:
-    LAYOUT = "<BLOCK>title [1,2,3,4]<FORK><BLOCK>image [5,6,7,8]<BLOCK>text [9,9,9,9]<FORK>"
-
     def test_texts_stand_where_the_layout_forks(self) -> None:
         """The layout never waits: each fork is replaced by a child's tag and its text."""
-        engine = run(HPD, r=self.LAYOUT, r_child_0="A Title<|im_end|>", r_child_1="Much text.<|im_end|>")
-        expected = self.LAYOUT.replace("<FORK>", "<CHILD>A Title", 1).replace("<FORK>", "<CHILD>Much text.")
+        engine = run(HPD, r=LAYOUT, r_child_0="A Title<|im_end|>", r_child_1="Much text.<|im_end|>")
+        expected = LAYOUT.replace("<FORK>", "<CHILD>A Title", 1).replace("<FORK>", "<CHILD>Much text.")
         assert text_of(HPD, engine) == expected
         output = finished(engine)
-        assert output.sampled is not None and HPD.text(output.sampled.token_ids) == self.LAYOUT
+        assert output.sampled is not None and HPD.text(output.sampled.token_ids) == LAYOUT
 
     def test_a_child_sees_the_layout_before_its_fork(self) -> None:
         """With its own tag in place of the fork; forks before that one are in it."""
         prompts: Prompts = {}
         engine = HPD.engine(prompts)
-        engine.run(HPD.stream(r=self.LAYOUT, r_child_0="A<|im_end|>", r_child_1="B<|im_end|>"))
-        before = self.LAYOUT.rpartition("<FORK>")[0]
+        engine.run(HPD.stream(r=LAYOUT, r_child_0="A<|im_end|>", r_child_1="B<|im_end|>"))
+        before = LAYOUT.rpartition("<FORK>")[0]
         assert HPD.text(prompts["r_child_1"]).endswith(before + "<CHILD>")
         engine.assert_empty()
 
@@ -105,25 +149,6 @@ class TestHpd:
         slow = "".join(f"<CHILD>{number}{'x' * num_blocks}" for number in range(num_blocks))
         assert (text_of(HPD, engine), most, finished(engine).limits_met) == (slow, 64, ())
         engine.assert_empty()
-
-    def test_a_child_does_not_fork(self) -> None:
-        """Its fork is text, and an empty child leaves its tag."""
-        engine = run(HPD, r="a<FORK>b<FORK>", r_child_0="x<FORK>y<|im_end|>", r_child_1="<|im_end|>")
-        assert text_of(HPD, engine) == "a<CHILD>x<FORK>yb<CHILD>"
-        assert finished(engine).limits_met == ("max_child_depth",)
-
-
-class TestPadoc:
-    def test_branches_stand_where_the_layout_forks(self) -> None:
-        """A branch sees its fork token, and ends by EOS."""
-        engine = run(PADOC, r="one [fork] two [fork]", r_child_0="1", r_child_1="22")
-        assert text_of(PADOC, engine) == "one 1 two 22"
-
-    def test_the_fork_token_may_be_another(self) -> None:
-        """A field beside the protocol overrides it."""
-        notation = Notation("padoc", ["<|fork|>"], promise_token="<|fork|>")
-        engine = run(notation, r="one <|fork|> two", r_child_0="1")
-        assert text_of(notation, engine) == "one 1 two"
 
 
 class TestApr:
@@ -201,45 +226,13 @@ class TestApr:
         assert prompts["r_child_0"][:3] == [bos, bos, *APR_WITH_BOS.ids("M")]
         engine.assert_empty()
 
-    @pytest.mark.parametrize(
-        "malformed",
-        [
-            "<End Calling Sub Searches>",
-            "<Calling Sub Searches>\n<End Calling Sub Searches>",
-            "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #7\n<End Calling Sub Searches>",
-            "Moving to Node #0\nCurrent State: 1:[2], Operations: [oops]\nGenerated Node #0,0: 1:[2] Operation: x\n"
-            "<Calling Sub Searches>\n<Start Sub Search 0 at level 1> Moving to Node #0,0\n<End Calling Sub Searches>",
-        ],
-        ids=["no-calls", "empty", "unknown-node", "unreadable"],
-    )
-    def test_malformed_calls_are_text(self, malformed: str) -> None:
-        """Nothing is spawned, the search goes on, and the caller is told."""
-        engine = run(APR, r=malformed + "on")
-        assert (text_of(APR, engine), children_of(engine)) == (malformed + "on", ())
-        assert finished(engine).limits_met == ("malformed",)
-
-    def test_a_call_of_an_unknown_node_is_left_out(self) -> None:
-        """The other one is a child, and the caller is told."""
-        engine = run(APR, r=APR_NODES + APR_CALLS.replace("#0,1", "#7") + "on", r_child_0="x")
-        assert (len(children_of(engine)), finished(engine).limits_met) == (1, ("malformed",))
-
 
 class TestAsyncThink:
-    FORKS = "so <FORK-1>even roots</FORK-1> and <FORK-2>odd roots</FORK-2> then "
-
-    def test_a_worker_is_joined_by_its_number(self) -> None:
-        """The organizer gets what it returns while the other still thinks, whose turn comes with its own tag."""
-        slow = "Let me think. " * 20 + "<RETURN>two</RETURN>"
-        main = f"{self.FORKS}<JOIN-2>fewer<JOIN-1>so three."
-        engine = run(ASYNCTHINK, r=main, r_child_0=slow, r_child_1="Hm.<RETURN> one </RETURN>")
-        joined = f"{self.FORKS}<JOIN-2>one</JOIN-2>fewer<JOIN-1>two</JOIN-1>so three."
-        assert text_of(ASYNCTHINK, engine) == joined
-
     def test_a_worker_sees_its_query_alone(self) -> None:
         """Nothing of the organizer's context."""
         prompts: Prompts = {}
         engine = ASYNCTHINK.engine(prompts)
-        engine.run(ASYNCTHINK.stream(r=f"{self.FORKS}<JOIN-1>.", others="<RETURN>x</RETURN>"), MAX_STEPS)
+        engine.run(ASYNCTHINK.stream(r=f"{FORKS}<JOIN-1>.", others="<RETURN>x</RETURN>"), MAX_STEPS)
         assert [ASYNCTHINK.text(prompts[f"r_child_{each}"]) for each in (0, 1)] == ["even roots\n", "odd roots\n"]
 
     def test_it_is_asked_as_a_user_asks_where_there_is_a_template(self) -> None:
@@ -248,16 +241,8 @@ class TestAsyncThink:
         asked.tokenizer.chat_template = "U:{{ messages[0]['content'] }}{% if add_generation_prompt %} A:{% endif %}"
         prompts: Prompts = {}
         engine = asked.engine(prompts)
-        engine.run(asked.stream(r=f"{self.FORKS}.", others="<RETURN>x</RETURN>"), MAX_STEPS)
+        engine.run(asked.stream(r=f"{FORKS}.", others="<RETURN>x</RETURN>"), MAX_STEPS)
         assert asked.text(prompts["r_child_0"]) == "U:even roots A:"
-
-    def test_without_a_return_it_is_all_that_a_worker_says(self) -> None:
-        """A guess; and a number may be used again."""
-        main = "<FORK-7>a</FORK-7><JOIN-7><FORK-7>b</FORK-7><JOIN-7>."
-        engine = run(ASYNCTHINK, r=main, r_child_0="it is A", r_child_1="it is B")
-        assert text_of(ASYNCTHINK, engine) == main.replace("<JOIN-7><", "<JOIN-7>it is A</JOIN-7><").replace(
-            "<JOIN-7>.", "<JOIN-7>it is B</JOIN-7>."
-        )
 
     def test_of_two_with_one_number_the_later_is_meant(self) -> None:
         """The other is never joined, and its authors drop it."""
@@ -272,14 +257,6 @@ class TestAsyncThink:
         engine = run(ASYNCTHINK, r="<FORK-1>a</FORK-1>so two.", r_child_0="Let me think. " * 20)
         assert text_of(ASYNCTHINK, engine) == "<FORK-1>a</FORK-1>so two."
         assert [child.finish_reason for child in children_of(engine)] == ["cancelled"]
-
-    @pytest.mark.parametrize(
-        "text", ["a > b <br> <JOIN-1>c", "</FORK-1> <JOIN-x> <FORK-2>a</FORK-3>b", "<JOIN-1234567890>"]
-    )
-    def test_other_tags_that_end_alike_are_text(self, text: str) -> None:
-        """A join without its fork, and a fork that was not opened."""
-        engine = run(ASYNCTHINK, r=text)
-        assert (text_of(ASYNCTHINK, engine), children_of(engine)) == (text, ())
 
     def test_a_join_of_nobody_is_told(self) -> None:
         """It is an ordinary tag, and its caller learns of it."""

@@ -5,46 +5,41 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from mytests.harness.injecting import SYNC_INJECT
+from mytests.harness.installed import IS_V1
 from mytests.harness.recorded import ends, engine_recorded_to, only, recorded, told_by
-from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.trace import events
 from sequence_hooks.trace.build import picture_of
 from sequence_hooks.trace.reader import read
 from sequence_hooks.tree import events as tree
 
-INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
 TREE: dict[str, Any] = {"r": "a!b!.z", "r_child_0": "AB", "r_child_1": "CDEF"}
 
 
 class TestEvents:
     def test_a_fork_and_its_join(self, tmp_path: Path) -> None:
-        """Besides the steps these are all events, in order."""
+        """Besides the steps these are all events, in order, with what they tell of their sequences."""
         recording = recorded(tmp_path / "run.jsonl", **TREE)
         others = [type(told_by(line)).__name__ for line in recording.events if not isinstance(line, events.Step)]
         spawns, joined = ["Spawned", "Spawned", "Blocked"], ["Finished", "Finished", "Joined", "Finished"]
         assert others == ["SchedulerStarted", "Arrived", *spawns, *joined]
-
-    def test_a_request_arrives(self, tmp_path: Path) -> None:
-        """With the length of its prompt."""
-        (event,) = only(recorded(tmp_path / "run.jsonl", **TREE), events.Arrived)
-        assert (event.sequence, event.num_prompt_tokens) == ("r", 6)
-
-    def test_a_child_is_spawned_from_its_parent(self, tmp_path: Path) -> None:
-        """It starts after the promise, with the parent's context as its prompt."""
-        first, second = only(recorded(tmp_path / "run.jsonl", **TREE), tree.Spawned)
-        specs = first.spec, second.spec
+        assert [(each.sequence, each.num_prompt_tokens) for each in only(recording, events.Arrived)] == [("r", 6)]
+        specs = [event.spec for event in only(recording, tree.Spawned)]
         assert [(each.request_id, each.parent_id) for each in specs] == [("r_child_0", "r"), ("r_child_1", "r")]
         assert [(each.position, each.num_prompt_tokens) for each in specs] == [(2, 8), (4, 10)]
-
-    def test_a_join_counts_tokens(self, tmp_path: Path) -> None:
-        """Six tokens and a separator are merged; these and the sync token are prefilled."""
-        (join,) = only(recorded(tmp_path / "run.jsonl", **TREE), tree.Joined)
+        (join,) = only(recording, tree.Joined)
         assert (join.children, join.num_merged, join.num_prefill, join.num_cut) == (("r_child_0", "r_child_1"), 7, 8, 0)
         assert join.num_injected == 0
+        found = [(each.sequence, each.reason, each.text) for each in only(recording, events.Finished)]
+        assert sorted(found) == [
+            ("r", "stopped", "abAB\nCDEFz"), ("r_child_0", "stopped", "AB"), ("r_child_1", "stopped", "CDEF"),
+        ]  # fmt: skip
+        assert sorted(each.num_output_tokens for each in only(recording, events.Finished)) == [3, 5, 14]
 
     def test_a_join_counts_what_came_with_its_kv(self, tmp_path: Path) -> None:
         """All merged tokens but the separator and the last one are injected."""
-        recording = recorded(tmp_path / "run.jsonl", INJECT, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
+        recording = recorded(tmp_path / "run.jsonl", SYNC_INJECT, r="!!.z", r_child_0="ABCDE", r_child_1="VWXYZ")
         (join,) = only(recording, tree.Joined)
         assert (join.num_merged, join.num_injected, join.num_prefill) == (11, 9, 3)
 
@@ -54,13 +49,7 @@ class TestEvents:
         prefills = [chunk for step in steps for chunk in step.prefill]
         assert prefills == [("r", 6), ("r_child_0", 1), ("r_child_1", 1), ("r", 8)]
         assert {name for step in steps for name in step.decode} == set(TREE)
-
-    def test_a_sequence_alone_decodes_a_token_a_step(self, tmp_path: Path) -> None:
-        """After its prompt; the last step has none."""
-        first, *steps, last = only(recorded(tmp_path / "run.jsonl", r="ab"), events.Step)
-        assert (first.prefill, first.decode) == ([("r", 6)], [])
-        assert {(tuple(step.prefill), tuple(step.decode)) for step in steps} == {((), ("r",))}
-        assert (last.prefill, last.decode, last.num_used_blocks) == ([], [], 0)
+        assert (steps[-1].prefill, steps[-1].decode, steps[-1].num_used_blocks) == ([], [], 0)
 
     def test_a_step_counts_blocks_and_sequences(self, tmp_path: Path) -> None:
         """A child shares all full blocks of its parent; each has its own copy of the last one."""
@@ -69,17 +58,20 @@ class TestEvents:
         step = next(step for step in steps if step.num_blocked)
         assert (step.num_used_blocks, step.num_unshared_blocks, step.num_blocked, step.num_waiting) == (4, 6, 1, 0)
 
+    def test_who_waits_for_a_caller_says_so(self, tmp_path: Path) -> None:
+        """Its engine steps on or sleeps while it waits; at most one idle step is recorded."""
+        engine = engine_recorded_to(tmp_path / "run.jsonl", dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
+        engine.add()
+        for token in (SYNC, EOS, EOS, EOS):
+            engine.step({"r": token})
+        recording = read(tmp_path / "run.jsonl")
+        assert [event.waits_for for event in only(recording, tree.Blocked)] == ["caller"]
+        assert len(only(recording, events.Step)) == 1 + (not IS_V1)
+        engine.abort("r")
+        engine.assert_empty()
+
 
 class TestEnds:
-    def test_with_text(self, tmp_path: Path) -> None:
-        """The text includes merged tokens."""
-        found = only(recorded(tmp_path / "run.jsonl", **TREE), events.Finished)
-        assert {event.sequence: (event.reason, event.text, event.num_output_tokens) for event in found} == {
-            "r": ("stopped", "abAB\nCDEFz", 14),
-            "r_child_0": ("stopped", "AB", 3),
-            "r_child_1": ("stopped", "CDEF", 5),
-        }
-
     def test_by_length(self, tmp_path: Path) -> None:
         """The sequence reached a limit."""
         engine = engine_recorded_to(tmp_path / "run.jsonl")

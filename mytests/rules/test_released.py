@@ -8,7 +8,7 @@ import pytest
 
 from mytests.harness.injecting import INJECT, SYNC_INJECT
 from mytests.harness.released import assert_released
-from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, finished, plan
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, begun, finished, plan
 
 SCRIPT = {"r": "!.z", "r_child_0": "A!.B", "r_child_0_child_0": "CDEFGH"}
 
@@ -52,11 +52,7 @@ def test_an_aborted_child_releases_all_below_it() -> None:
 def test_a_child_whose_kv_is_kept_keeps_its_context_until_it_is_joined() -> None:
     """The context tells where each token of the result is."""
     engine = SurgicalEngine(SYNC_INJECT)
-    engine.add()
-    script = plan(r="!!.z", r_child_0="AB", r_child_1="C" * 9)
-    engine.run_until(lambda: bool(engine.scheduler._kept), script)
-    (root,) = engine.scheduler.trees.roots
-    assert root.children[0].sequence.prompt_token_ids[0] == ord("p")
-    engine.run(script)
+    with begun(engine, plan(r="!!.z", r_child_0="AB", r_child_1="C" * 9), lambda: bool(engine.scheduler._kept)):
+        (root,) = engine.scheduler.trees.roots
+        assert root.children[0].sequence.prompt_token_ids[0] == ord("p")
     assert_released(root.children[0])
-    engine.assert_empty()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mytests.harness.installed import IS_V1
+from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import (
     PROMISE,
     SYNC,
@@ -19,6 +20,7 @@ from mytests.harness.surgical import (
     finished,
     ids,
     plan,
+    tree,
 )
 from sequence_hooks.handlers import Actions, Merged, TokenEvent
 from sequence_hooks.results import ChildOutput, Segment
@@ -50,8 +52,8 @@ def hooks_with(**fields: Any) -> SpecialKwargs:
 
 class TestOutput:
     def test_a_caller_sees_what_was_replaced_and_what_came_in_its_place(self) -> None:
-        """The output only grows; its segments say what is not in the context any more."""
-        output = completed(SurgicalEngine(hooks_with()), r="a(bc*z")
+        """The output only grows; its segments say what is not in the context any more, and logprobs stay aligned."""
+        output = completed(SurgicalEngine(hooks_with()), params={"logprobs": 1}, r="a(bc*z")
         assert output.text == "a(bc*BCz"
         assert output.segments == (
             Segment(0, 1, "sampled"),
@@ -61,30 +63,24 @@ class TestOutput:
         )
         (join,) = output.joins
         assert (join.position, join.num_merged, join.num_replaced, join.num_context) == (5, 2, 4, len("promptaBC"))
+        assert all(token in entry for token, entry in zip(output.token_ids, output.logprobs, strict=True))
 
-    def test_the_model_sees_what_is_left(self) -> None:
-        """A child that is spawned after it has the context that it leaves."""
-        prompts: Prompts = {}
-        output = completed(SurgicalEngine(hooks_with(), prompts=prompts), r="a(bc*d!.z", r_child_0="x")
-        assert prompts["r_child_0"] == [*ids("promptaBCd"), PROMISE]
-        assert output.text == "a(bc*BCdxz"
-        assert (output.children[0].spawn_position, output.children[0].num_shared) == (9, len("promptaBCd!"))
-
-    def test_results_of_children_come_after_what_is_inserted(self) -> None:
-        """The children have seen what is replaced."""
-        prompts: Prompts = {}
-        output = completed(SurgicalEngine(hooks_with(), prompts=prompts), r="a(b!c*!.z", r_child_0="x", r_child_1="y")
-        assert prompts["r_child_0"] == [*ids("prompta(b"), PROMISE]
-        assert prompts["r_child_1"] == [*ids("promptaBCx"), PROMISE]
-        assert output.text == "a(bc*BCxyz"
-
-    def test_it_repeats_and_nests(self) -> None:
-        """A second one replaces what the first has inserted, and a child what it has sampled itself."""
-        hooks = hooks_with(max_child_depth=2)
-        output = completed(SurgicalEngine(hooks), r="(a(b*c*!.z", r_child_0="(d*!.e", r_child_0_child_0="(f*g")
-        assert output.text == "(a(b*Bc*AC" + "DFge" + "z"
-        assert output.children[0].text == "(d*D(f*Fge".replace("(f*", "")
-        assert output.children[0].children[0].text == "(f*Fg"
+    @pytest.mark.parametrize(
+        ("texts", "prompts", "text"),
+        [
+            (("a(bc*d!.z", "x"), {"r_child_0": "promptaBCd"}, "a(bc*BCdxz"),
+            (("a(b!c*!.z", "x", "y"), {"r_child_0": "prompta(b", "r_child_1": "promptaBCx"}, "a(bc*BCxyz"),
+        ],
+        ids=["spawned after it", "spawned before it"],
+    )
+    def test_the_model_sees_what_is_left(self, texts: tuple[str, ...], prompts: dict[str, str], text: str) -> None:
+        """A child that has seen what is replaced is merged after what is inserted."""
+        seen: Prompts = {}
+        output = completed(SurgicalEngine(hooks_with(), prompts=seen), **tree(*texts))
+        assert output.text == text
+        assert {name: seen[name] for name in prompts} == {
+            name: [*ids(given), PROMISE] for name, given in prompts.items()
+        }
 
     @pytest.mark.parametrize("kind", [RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE])
     def test_a_stream_takes_nothing_back(self, kind: RequestOutputKind) -> None:
@@ -99,47 +95,41 @@ class TestOutput:
         assert whole == "a(bc*BCz"
         assert kind == RequestOutputKind.DELTA or all(b.startswith(a) for a, b in pairwise(texts))
 
-    def test_logprobs_stay_aligned(self) -> None:
-        """Each token of the output has an entry of its own."""
-        output = completed(SurgicalEngine(hooks_with()), params={"logprobs": 1}, r="a(bc*z")
-        pairs = zip(output.token_ids, output.logprobs, strict=True)
-        assert [token_id in entry for token_id, entry in pairs] == [True] * len("a(bc*BCz$")
+
+FULL: dict[str, Any] = {"max_model_len": 20}
 
 
-class TestAccounting:
-    def test_max_tokens_counts_what_was_replaced(self) -> None:
-        """It was sampled; what is inserted was not."""
-        output = completed(SurgicalEngine(hooks_with()), params={"max_tokens": 7}, r="a(bc*zzzz")
-        assert (output.text, output.finish_reason) == ("a(bc*BCzz", "length")
-
-    def test_min_tokens_counts_it_too(self) -> None:
-        """An EOS after so many sampled tokens ends the sequence."""
-        output = completed(SurgicalEngine(hooks_with()), params={"min_tokens": 6}, r="a(bc*z")
-        assert output.finish_reason == "stop"
-
-    def test_the_models_length_counts_the_context(self) -> None:
-        """An output may be longer than the model's length."""
-        engine = SurgicalEngine(hooks_with(), max_model_len=16)
-        output = completed(engine, prompt="p", r="(abcd*(efg*y")
-        assert output.text == "(abcd*ABCD(efg*EFGy"
-        assert (len(output.token_ids), output.finish_reason) == (20, "stop")
-
-    def test_a_stop_string_does_not_begin_in_what_was_replaced(self) -> None:
-        """Not even if nothing comes in its place."""
-        output = completed(SurgicalEngine(hooks_with()), params={"stop": ["*z"]}, r="a(*zyz")
-        assert output.text == "a(*zyz"
-
-    def test_a_tree_budget_counts_it(self) -> None:
-        """What a tree has sampled is what its sequences have, whether it is still in a context or not."""
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=7)), r="a(bc*zzzz")
-        assert (output.text, output.finish_reason) == ("a(bc*BCzz", "length")
-
-    @pytest.mark.parametrize("max_tokens", [None, 1000])
-    def test_a_request_without_max_tokens_ends(self, max_tokens: int | None) -> None:
-        """It samples no more than the model's length leaves after its prompt, however often its context is cut."""
-        engine = SurgicalEngine(hooks_with(), max_model_len=20)
-        output = completed(engine, prompt="pp", params={"max_tokens": max_tokens}, r="(*" * 99)
-        assert (len(output.token_ids), output.finish_reason) == (18, "length")
+@rules(
+    {
+        "max_tokens": Case(
+            hooks_with(), "a(bc*zzzz", params={"max_tokens": 7}, text="a(bc*BCzz", finish_reason="length"
+        ),
+        "min_tokens": Case(hooks_with(), "a(bc*z", params={"min_tokens": 6}, finish_reason="stop"),
+        "the budget of a tree": Case(
+            hooks_with(max_tree_tokens=7), "a(bc*zzzz", text="a(bc*BCzz", finish_reason="length"
+        ),
+        "not the model's length": Case(
+            hooks_with(), "(abcd*(efg*y", prompt="p", sizes={"max_model_len": 16},
+            text="(abcd*ABCD(efg*EFGy", num_tokens=20, finish_reason="stop",
+        ),
+        "the model's length without max_tokens": Case(
+            hooks_with(), "(*" * 99, prompt="pp", params={"max_tokens": None}, sizes=FULL,
+            num_tokens=18, finish_reason="length",
+        ),
+        "the model's length with many": Case(
+            hooks_with(), "(*" * 99, prompt="pp", params={"max_tokens": 1000}, sizes=FULL,
+            num_tokens=18, finish_reason="length",
+        ),
+        "no stop string": Case(hooks_with(), "a(*zyz", params={"stop": ["*z"]}, text="a(*zyz"),
+        "the context of a second one, and of children": Case(
+            hooks_with(max_child_depth=2), "(a(b*c*!.z", ("(d*!.e", "(f*g"), text="(a(b*Bc*ACDFgez",
+            of_children=["(d*DFge"],
+        ),
+    }
+)  # fmt: skip
+def test_what_was_replaced_counts_for(case: Case) -> None:
+    """It was sampled, and what is inserted was not; an output may be longer than the model's length."""
+    case.check()
 
 
 class TestKV:
@@ -175,34 +165,22 @@ class TestKV:
     @pytest.mark.parametrize("num_blocks", [5, 6, 8])
     def test_with_few_blocks_all_come_to_their_end(self, num_blocks: int) -> None:
         """A context that gave up its KV while it waited is recomputed as it is after the cut."""
-        engine = SurgicalEngine(hooks_with(), num_blocks=num_blocks, max_model_len=20)
-        engine.add()
-        engine.run(plan(r="a(bb!!*zz", r_child_0="xyz", r_child_1="uvw"))
-        assert finished(engine).text == "a(bb*BBxyzuvwzz"
-        engine.assert_empty()
-
-    def test_a_preempted_sequence_recomputes_what_is_left(self) -> None:
-        """Its context, and not its output."""
-        engine = SurgicalEngine(hooks_with(), num_blocks=8, max_model_len=28, max_num_seqs=2)
-        for name in "rs":
-            engine.add(name, prompt="p")
-        engine.run(plan(r="a(bbbbb*zzzzzzzzz", s="y" * 20))
-        assert finished(engine).text == "a(bbbbb*BBBBBzzzzzzzzz"
-        engine.assert_empty()
+        sizes = {"num_blocks": num_blocks, "max_model_len": 20}
+        Case(hooks_with(), "a(bb!!*zz", "xyz", "uvw", sizes=sizes, text="a(bb*BBxyzuvwzz").check()
 
     @pytest.mark.parametrize("rule", ["sequential", "overlap"])
-    def test_what_was_injected_before_the_cut_stays(self, rule: str) -> None:
-        """The other results of the request are injected as ever, and what comes in the place of something is not."""
+    @pytest.mark.parametrize(
+        ("texts", "text"),
+        [
+            (("a!b.(c!d*e!f.z", "xxx", "yyy", "www"), "abxxx(cd*CDyyyefwwwz"),
+            (("a(b!c.d*e!f.z", "xxx", "www"), "a(bcxxxd*BCXXXDefwwwz"),
+        ],
+        ids=["before", "after"],
+    )
+    def test_what_was_injected_after_the_cut_goes(self, texts: tuple[str, ...], text: str, rule: str) -> None:
+        """What is left of it is recomputed; what was injected before stays, and what comes later is, as ever."""
         hooks = hooks_with(child_merge_strategy="kv_inject", position_rule=rule)
-        output = completed(SurgicalEngine(hooks), r="a!b.(c!d*e!f.z", r_child_0="xxx", r_child_1="yyy", r_child_2="www")
-        assert output.text == "abxxx(cd*CDyyyefwwwz"
-
-    @pytest.mark.parametrize("rule", ["sequential", "overlap"])
-    def test_what_was_injected_after_the_cut_goes(self, rule: str) -> None:
-        """What is left of it is recomputed."""
-        hooks = hooks_with(child_merge_strategy="kv_inject", position_rule=rule)
-        output = completed(SurgicalEngine(hooks), r="a(b!c.d*e!f.z", r_child_0="xxx", r_child_1="www")
-        assert output.text == "a(bcxxxd*BCXXXDefwwwz"
+        Case(hooks, *texts, text=text).check()
 
     def test_what_a_child_recomputes_is_not_written_where_others_have_it_injected(self) -> None:
         """Though its tokens are the same, and stand in the same blocks until it cuts its context."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, completed, finished, plan
+from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, plan
 from sequence_hooks.results import Segment, Waiting
 from vllm.sampling_params import RequestOutputKind
 
@@ -25,32 +25,39 @@ def waiting_engine(script: str = "a.z", max_model_len: int = 128, **texts: str) 
     return engine
 
 
+def resumed(*given: Any, script: str = "a.z", max_model_len: int = 128, **texts: str) -> Any:
+    """The completion of a request that is resumed with each of these; afterwards its engine is empty."""
+    engine = waiting_engine(script, max_model_len, **texts)
+    for each in given:
+        engine.resume("r", each)
+        for _ in range(3):
+            engine.step(plan(r=script, **texts))
+    engine.run(plan(r=script, **texts))
+    engine.assert_empty()
+    return finished(engine)
+
+
 class TestResume:
     def test_it_waits_without_an_end(self) -> None:
-        """The request is unfinished, nothing is scheduled, and a caller is awaited."""
+        """The request is unfinished, nothing is scheduled, and a caller is awaited; an abort ends it."""
         engine = waiting_engine()
         assert engine.awaiting() == ["r"]
         assert engine.is_waiting_for_callers()
         assert engine.step({}) == []
+        engine.abort("r")
+        engine.run({})
+        engine.assert_empty()
 
     @pytest.mark.parametrize(("given", "text"), [(None, "az"), ("tool", "atoolz"), ([ord("!")], "a!z"), ([], "az")])
     def test_it_goes_on_with_what_it_is_given(self, given: str | list[int] | None, text: str) -> None:
         """A caller gives a text, token ids, or nothing."""
-        engine = waiting_engine()
-        engine.resume("r", given)
-        assert not engine.is_waiting_for_callers()
-        engine.run(plan(r="a.z"))
-        assert finished(engine).text == text
-        engine.assert_empty()
+        assert resumed(given).text == text
 
     def test_what_it_is_given_stands_behind_its_childrens_results(self) -> None:
         """It is "inserted", since no sequence sampled it."""
-        engine = waiting_engine("!.z", r_child_0="BC")
-        engine.resume("r", "tool")
-        engine.run(plan(r="!.z"))
-        assert finished(engine).text == "BCtoolz"
-        assert finished(engine).segments[1:3] == (Segment(2, 4, "merged", "r_child_0"), Segment(4, 8, "inserted"))
-        engine.assert_empty()
+        output = resumed("tool", script="!.z", r_child_0="BC")
+        assert output.text == "BCtoolz"
+        assert output.segments[1:3] == (Segment(2, 4, "merged", "r_child_0"), Segment(4, 8, "inserted"))
 
     def test_resumed_early_it_still_waits_for_its_children(self) -> None:
         """The call and the children's results are both needed, in either order."""
@@ -76,27 +83,8 @@ class TestResume:
         engine.assert_empty()
 
     def test_it_waits_at_each_sync(self) -> None:
-        """Each sync token needs a call of its own."""
-        engine = waiting_engine("a.b.c")
-        for text in ("1", "2"):
-            engine.resume("r", text)
-            for _ in range(3):
-                engine.step(plan(r="a.b.c"))
-        engine.run(plan(r="a.b.c"))
-        assert finished(engine).text == "a1b2c"
-        engine.assert_empty()
-
-    def test_a_parent_at_its_end_waits_for_its_children_alone(self) -> None:
-        """Only a sync token waits for callers."""
-        output = completed(SurgicalEngine(MANUAL), r="!a", r_child_0="BCDEF")
-        assert output.text == "aBCDEF"
-
-    def test_an_abort_ends_the_wait(self) -> None:
-        """Nothing is left behind."""
-        engine = waiting_engine()
-        engine.abort("r")
-        engine.run({})
-        engine.assert_empty()
+        """Each sync token needs a call of its own; at its end a parent waits for its children alone."""
+        assert resumed("1", "2", script="a.b.!c", r_child_0="DEF").text == "a1b2cDEF"
 
 
 class TestWhatACallerLearns:
@@ -145,46 +133,45 @@ class TestWhatACallerLearns:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("request_id", ["s", "r_child_0"])
+    @pytest.mark.parametrize("request_id", ["s", "r_child_0", "a" * 10**6])
     def test_an_id_that_does_not_wait_is_refused(self, request_id: str) -> None:
-        """The error names the id, and those that wait."""
+        """The error names the id, and those that wait, however long they are; what an earlier call gave is not lost."""
         engine = waiting_engine()
-        with pytest.raises(ValueError, match=f"request_id is '{request_id}', .* those that wait are \\['r'\\]"):
+        with pytest.raises(
+            ValueError, match=f"request_id is '{request_id[:9]}.*those that wait are \\['r'\\]"
+        ) as raised:
             engine.resume(request_id, None)
-
-    def test_a_second_call_is_refused(self) -> None:
-        """What the first call gave is not lost."""
-        engine = waiting_engine()
+        assert len(str(raised.value)) < 400
         engine.resume("r", "one")
         with pytest.raises(ValueError, match=r"no such sequence waits .*those that wait are \[\]"):
             engine.resume("r", "two")
         engine.run(plan(r="a.z"))
         assert finished(engine).text == "aonez"
 
-    @pytest.mark.parametrize("given", [[-1], [0x11000], ["a"], 5, [1.5], [True], [2.0], "\ud800"])
+    @pytest.mark.parametrize(
+        "given",
+        [
+            [-1],
+            [0x11000],
+            ["a"],
+            5,
+            [1.5],
+            [True],
+            [2.0],
+            "\ud800",
+            [10**5000],
+            [*range(50), "a" * 5000],
+            {"a" * 5000: 1},
+        ],
+    )
     def test_what_is_no_token_is_refused(self, given: Any) -> None:
-        """The error names the argument, its value and the way out, and the sequence keeps waiting."""
+        """The short error names the argument, its value and the way out, and the sequence keeps waiting."""
         engine = waiting_engine()
         engine.tokenizer.encode = bytes_of
         with pytest.raises(ValueError, match=r"text_or_token_ids is .*; give a text, or a list of token ids") as raised:
             engine.resume("r", given)
-        assert repr(given) in str(raised.value)
+        assert repr_short(given) in str(raised.value) and len(str(raised.value)) < 400
         assert_waits(engine)
-
-    @pytest.mark.parametrize("given", [[10**5000], [*range(50), "a" * 5000], {"a" * 5000: 1}])
-    def test_an_error_repeats_no_long_input(self, given: Any) -> None:
-        """The error is short, whatever is given."""
-        engine = waiting_engine()
-        with pytest.raises(ValueError, match="text_or_token_ids") as raised:
-            engine.resume("r", given)
-        assert len(str(raised.value)) < 400
-        assert_waits(engine)
-
-    def test_no_long_id_is_repeated(self) -> None:
-        """The error does not list all that wait, either."""
-        with pytest.raises(ValueError, match=r"request_id is 'aaa") as raised:
-            waiting_engine().resume("a" * 10**6, None)
-        assert len(str(raised.value)) < 400
 
 
 class TestRoom:
@@ -193,11 +180,8 @@ class TestRoom:
     @pytest.mark.parametrize("given", ["b" * 12, [ord("b")] * 12])
     def test_what_fits_exactly_is_taken(self, given: str | list[int]) -> None:
         """The sequence then ends at the model's length."""
-        engine = waiting_engine(max_model_len=20)
-        engine.resume("r", given)
-        engine.run(plan(r="a.z"))
-        assert (finished(engine).text, finished(engine).finish_reason) == ("a" + "b" * 12, "length")
-        engine.assert_empty()
+        output = resumed(given, max_model_len=20)
+        assert (output.text, output.finish_reason) == ("a" + "b" * 12, "length")
 
     @pytest.mark.parametrize("given", ["b" * 13, [ord("b")] * 13])
     def test_what_does_not_fit_is_refused(self, given: str | list[int]) -> None:
@@ -223,6 +207,11 @@ class TestRoom:
         assert_waits(engine)
         engine.resume("r", "b" * 36)
         assert "b" * 36 in encoded and "b" * 37 not in encoded
+
+
+def repr_short(given: Any) -> str:
+    """What an error has of a value."""
+    return repr(given) if given != [10**5000] and len(repr(given)) < 100 else ""
 
 
 def bytes_of(text: str, add_special_tokens: bool) -> list[int]:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from mytests.harness.outcomes import Case, rules
 from mytests.harness.surgical import (
     EOS,
+    HOOKS,
     PROMISE,
     SYNC,
     SYNC_HOOKS,
     Prompts,
     SurgicalEngine,
+    begun,
     completed,
     finished,
     ids,
@@ -24,36 +27,59 @@ from sequence_hooks.results import ChildOutput
 NESTED = dataclasses.replace(SYNC_HOOKS, max_child_depth=3)
 
 
-class TestStopWinsOverAHook:
-    @pytest.mark.parametrize(
-        ("params", "reason"), [({"stop_token_ids": [PROMISE]}, "stop"), ({"max_tokens": 2}, "length")]
-    )
-    def test_a_promise_that_ends_its_sequence_spawns_nothing(self, params: dict[str, Any], reason: str) -> None:
-        """This holds whatever ended the sequence."""
-        output = completed(SurgicalEngine(SYNC_HOOKS), params=params, r="a!")
-        assert (output.children, output.finish_reason) == ((), reason)
+HASH = ord("#")
+
+
+@rules(
+    {
+        "a stop token": Case(SYNC_HOOKS, "a!", params={"stop_token_ids": [PROMISE]}, children=(), finish_reason="stop"),
+        "max_tokens": Case(SYNC_HOOKS, "a!", params={"max_tokens": 2}, children=(), finish_reason="length"),
+        "within a prompt": Case(HOOKS, "", prompt=f"p{chr(PROMISE)}{chr(SYNC)}", children=()),
+    }
+)
+def test_a_promise_that_ends_its_sequence_spawns_nothing(case: Case) -> None:
+    """Whatever ended the sequence: a stop wins over a hook; and hooks fire only on sampled tokens."""
+    case.check()
+
+
+@rules(
+    {
+        "eos": Case(SYNC_HOOKS, "!.z", "AB", ends="stop", text="ABz"),
+        "stop token": Case(SYNC_HOOKS, "!.z", "AB#", params={"stop_token_ids": [HASH]}, ends="stop", text="ABz"),
+        "stop string": Case(SYNC_HOOKS, "!.z", "AB##", params={"stop": ["##"]}, ends="stop", text="ABz"),
+        "max_tokens": Case(SYNC_HOOKS, "!.z", "ABCDEF", params={"max_tokens": 4}, ends="length", text="ABCDz"),
+        "eos as the last token": Case(SYNC_HOOKS, "!.z", "AB", params={"max_tokens": 3}, ends="stop", text="ABz"),
+        "without text": Case(SYNC_HOOKS, "!.z", "AB", params={"detokenize": False}, ends="stop", text=""),
+    }
+)
+def test_its_result_is_what_it_sampled_before_its_end(case: Case) -> None:
+    """A child's parent goes on, whatever ended the child; neither an EOS nor a stop token is merged."""
+    output = case.check()
+    text = output.text or "ABz"
+    assert list(output.token_ids[: 2 + len(text)]) == [PROMISE, SYNC, *ids(text)]
+
+
+@rules(
+    {
+        "max_tokens": Case(SYNC_HOOKS, "!aa", "BCD", params={"max_tokens": 3}, text="aaBCD", finish_reason="length"),
+        "a stop token": Case(
+            SYNC_HOOKS, "!a#", "BCD", params={"stop_token_ids": [HASH]}, text="aBCD", stop_reason=HASH
+        ),
+        "a sync as stop token": Case(
+            SYNC_HOOKS, "!a.", "BCD", params={"stop_token_ids": [SYNC]}, text="aBCD", stop_reason=SYNC
+        ),
+        "a stop string": Case(SYNC_HOOKS, "!a##", "BCD", params={"stop": ["##"]}, text="aBCD", stop_reason="##"),
+        "eos": Case(SYNC_HOOKS, "!!a", "BBBBBB", "C", text="aBBBBBB\nC", finish_reason="stop", stop_reason=None),
+        "a child's": Case(NESTED, "!.z", ("!a", "BBBBBB"), text="aBBBBBBz", ends="stop"),
+    }
+)
+def test_at_its_end_a_parent_gets_its_childrens_results(case: Case) -> None:
+    """After what it sampled; the reason is the one it ended with, and none of it is computed."""
+    output = case.check()
+    assert output.children[0].joins or output.joins[0].num_prefill == 0
 
 
 class TestTheEndsOfAChild:
-    @pytest.mark.parametrize(
-        ("params", "script", "reason", "text"),
-        [
-            ({}, "AB", "stop", "ABz"),
-            ({"stop_token_ids": [ord("#")]}, "AB#", "stop", "ABz"),
-            ({"stop": ["##"]}, "AB##", "stop", "ABz"),
-            ({"max_tokens": 4}, "ABCDEFG", "length", "ABCDz"),
-            ({"max_tokens": 3}, "AB", "stop", "ABz"),
-        ],
-        ids=["eos", "stop-token", "stop-string", "max-tokens", "eos-as-the-last-token"],
-    )
-    def test_its_result_is_what_it_sampled_before_its_end(
-        self, params: dict[str, Any], script: str, reason: str, text: str
-    ) -> None:
-        """Its parent goes on, whatever ended the child; neither an EOS nor a stop token is merged."""
-        output = completed(SurgicalEngine(SYNC_HOOKS), params=params, r="!.z", r_child_0=script)
-        assert (output.text, output.children[0].finish_reason) == (text, reason)
-        assert list(output.token_ids[: 2 + len(text)]) == [PROMISE, SYNC, *ids(text)]
-
     def test_a_child_may_fill_the_models_length(self) -> None:
         """It ends with "length"; its parent, which is shorter, gets what fits."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_prefix_token_ids=(4,) * 4), max_model_len=20)
@@ -68,6 +94,11 @@ class TestTheEndsOfAChild:
         output = completed(engine, params={"ignore_eos": True, "max_tokens": 3}, r="!.z", r_child_0=f"A{chr(EOS)}B")
         assert tuple(output.token_ids) == (PROMISE, SYNC, ord("A"), EOS, ord("B"), ord("z"))
 
+    def test_without_max_tokens_the_models_length_is_the_limit(self) -> None:
+        """Merged tokens count towards it."""
+        sizes, params = {"max_model_len": 20}, {"max_tokens": None}
+        Case(SYNC_HOOKS, "!." + "z" * 30, "BCD", sizes=sizes, params=params, text="BCD" + "z" * 9).check()
+
     @pytest.mark.parametrize("depth", [0, 1, 2, 3])
     def test_a_promise_spawns_down_to_max_child_depth(self, depth: int) -> None:
         """Each level joins the one below it; the last promise is an ordinary token of the output."""
@@ -81,55 +112,35 @@ class TestTheEndsOfAChild:
         engine.assert_empty()
 
 
-class TestTheImplicitJoin:
-    @pytest.mark.parametrize(
-        ("params", "script", "ended"),
-        [
-            ({"max_tokens": 3}, "!aa", ("aaBCD", "length", None)),
-            ({"stop_token_ids": [ord("#")]}, "!a#", ("aBCD", "stop", ord("#"))),
-            ({"stop_token_ids": [SYNC]}, "!a.", ("aBCD", "stop", SYNC)),
-            ({"stop": ["##"]}, "!a##", ("aBCD", "stop", "##")),
-        ],
-        ids=["max-tokens", "stop-token", "sync-as-stop-token", "stop-string"],
-    )
-    def test_the_reason_is_the_one_it_ended_with(
-        self, params: dict[str, Any], script: str, ended: tuple[str, str, object]
-    ) -> None:
-        """Its children's results come after what it sampled."""
-        completion = completed(SurgicalEngine(SYNC_HOOKS), params=params, r=script, r_child_0="BCD")
-        assert (completion.text, completion.finish_reason, completion.stop_reason) == ended
-        assert [(join.num_merged, join.num_prefill) for join in completion.joins] == [(3, 0)]
-
-
 class TestFailures:
     @pytest.mark.parametrize("status", ["WAITING", "RUNNING", "BLOCKED"])
     @pytest.mark.parametrize("target", ["r", "r_child_0", "r_child_0_child_0"])
     def test_an_abort_from_every_status_of_every_generation(self, status: str, target: str) -> None:
         """Aborting the root ends the whole tree; after a descendant's abort its ancestors go on with what they have."""
         engine = SurgicalEngine(NESTED)
-        engine.add()
-        script = plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9)
-        engine.run_until(lambda: engine.statuses().get(target) == status, script)
-        engine.abort(target)
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!.z", r_child_0="!.y", r_child_0_child_0="!.x", r_child_0_child_0_child_0="C" * 9),
+            lambda: engine.statuses().get(target) == status,
+        ):
+            engine.abort(target)
         if target != "r":
             assert below(finished(engine))[target].failed
             assert finished(engine).finish_reason == "stop"
-        engine.assert_empty()
 
     @pytest.mark.parametrize("block_on", ["promise", "sync"])
     def test_a_failed_child_is_marked_in_the_tree(self, block_on: Any) -> None:
         """It has no result, whatever it had sampled; its parent goes on."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, block_on=block_on))
-        engine.add()
-        script = plan(r="!.z", r_child_0="ABCDE")
-        engine.run_until(lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3, script)
-        engine.abort("r_child_0")
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!.z", r_child_0="ABCDE"),
+            lambda: "r_child_0" in engine.statuses() and engine.num_sampled("r_child_0") == 3,
+        ):
+            engine.abort("r_child_0")
         (child,) = finished(engine).children
         assert (child.failed, child.text, child.result_token_ids) == (True, "ABC", ())
         assert (finished(engine).text, child.finish_reason, child.finished_time is None) == ("z", "abort", False)
-        engine.assert_empty()
 
 
 def below(output: Any) -> dict[str, ChildOutput]:

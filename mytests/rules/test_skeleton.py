@@ -11,7 +11,7 @@ from mytests.harness.notations import AT_THE_MARK, SKELETON
 from mytests.harness.spoken import TOKENIZER
 from mytests.harness.surgical import Prompts, SurgicalEngine, finished
 from mytests.harness.tagged import MAX_STEPS, Notation, children_of
-from sequence_hooks.protocols.chat_turns import Turn, turn_of
+from sequence_hooks.protocols.chat_turns import turn_of
 
 OUTLINE = "1. Sleep\n2. Walk\n###"
 ANSWER = "1. Sleep: Long.\n\n2. Walk: Far."
@@ -94,22 +94,22 @@ class TestOutline:
 
 class TestOrdinaryAnswer:
     @pytest.mark.parametrize(
-        "text",
+        ("text", "met"),
         [
-            "Four.",
-            "### Title",
-            "1. Sleep\nor not\n###",
-            "2. Walk\n###",
-            "1. a\n3. b\n###",
-            "1. Sleep",
-            "So 1. Sleep\n###",
+            *((text, ()) for text in ("Four.", "### Title", "1. Sleep\nor not\n###", "2. Walk\n###")),
+            *((text, ()) for text in ("1. a\n3. b\n###", "1. Sleep", "So 1. Sleep\n###")),
+            ("".join(f"{number}. x{number}\n" for number in range(1, 12)) + "###", ("max_children",)),
+            (f"1. {'x' * 201}\n###", ("malformed",)),
+            ("1. ...\n2. --\n###", ("malformed",)),
+            ("1. <|im_end|>\n2. Walk\n###", ("malformed",)),
+            ("1. Say <|im_start|>system\n###", ("malformed",)),
         ],
     )
-    def test_what_is_no_outline_is_text(self, text: str) -> None:
-        """And no error."""
+    def test_what_is_no_outline_is_text(self, text: str, met: tuple[str, ...]) -> None:
+        """And no error. A bad one is not cut, nor has one of its points a turn; its caller is told."""
         engine = played(notation=AT_THE_MARK, r=text)
         assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
-        assert finished(engine).limits_met == ()
+        assert finished(engine).limits_met == met
 
     def test_only_who_asks_has_an_outline(self) -> None:
         """Of another request it is text."""
@@ -117,23 +117,6 @@ class TestOrdinaryAnswer:
         engine.run(SKELETON.stream(r=OUTLINE))
         assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (OUTLINE, ())
         engine.assert_empty()
-
-    @pytest.mark.parametrize(
-        ("text", "met"),
-        [
-            ("".join(f"{number}. x{number}\n" for number in range(1, 12)) + "###", "max_children"),
-            (f"1. {'x' * 201}\n###", "malformed"),
-            ("1. ...\n2. --\n###", "malformed"),
-            ("1. <|im_end|>\n2. Walk\n###", "malformed"),
-            ("1. Say <|im_start|>system\n###", "malformed"),
-        ],
-        ids=["more-than-allowed", "long", "empty", "ends-the-turn", "another-turn"],
-    )
-    def test_a_bad_outline_is_text_and_the_caller_is_told(self, text: str, met: str) -> None:
-        """It is not cut, and none of its points gets a turn that it could end itself."""
-        engine = played(notation=AT_THE_MARK, r=text)
-        assert (SKELETON.text(finished(engine).token_ids), children_of(engine)) == (text, ())
-        assert finished(engine).limits_met == (met,)
 
     @pytest.mark.parametrize("more", ["\n2. Walk: Far.", "\n\nAnd so on.", "###", "<eos>"])
     def test_an_expansion_ends_at_another_point(self, more: str) -> None:
@@ -177,15 +160,13 @@ class TestTemplates:
         """Of the control tokens of each family; nothing is to be thought of a point."""
         assert turn_of(with_template(FAMILIES[name].template)).asking("Q") == FAMILIES[name].turn
 
-    @pytest.mark.parametrize("name", THINKING)
-    def test_a_template_that_opens_the_thinking_is_refused(self, name: str) -> None:
-        """An expansion would be thought, and never said."""
-        with pytest.raises(ValueError, match=r"begins the next answer with an open '<think>'.*enable_thinking"):
-            turn_of(with_template(THINKING[name]))
-
     @pytest.mark.parametrize(
         ("template", "message"),
         [
+            *(
+                (template, r"begins the next answer with an open '<think>'.*enable_thinking")
+                for template in THINKING.values()
+            ),
             (None, "has no chat template, so no turn can be made for a point; use a chat model"),
             ("{{ raise_exception('roles') }}", "cannot express a user's question .*: it raises .*roles"),
             ("{{ messages[0].content }}", "it has 'the-first-answer' other than once"),
@@ -199,27 +180,22 @@ class TestTemplates:
         with pytest.raises(ValueError, match=message):
             turn_of(with_template(template))
 
+    @pytest.mark.parametrize(
+        ("template", "message"),
+        [
+            (None, r"handlers has 'sequence_hooks.protocols.skeleton.handler', .* no chat temp"),
+            *((template, "open '<think>'") for template in THINKING.values()),
+        ],
+    )
+    def test_an_engine_is_not_started_with_it(self, template: str | None, message: str) -> None:
+        """The error names the handler's reason."""
+        notation = Notation("skeleton", [])
+        notation.tokenizer.chat_template = template
+        with pytest.raises(ValueError, match=message):
+            notation.engine()
+
     def test_a_template_that_makes_no_text_is_refused(self) -> None:
         """As some tokenizers of another kind do."""
         tokenizer = SimpleNamespace(chat_template="x", name_or_path="m", apply_chat_template=lambda *_, **__: [1, 2])
         with pytest.raises(ValueError, match="the tokenizer 'm' cannot express"):
             turn_of(tokenizer)
-
-    def test_an_engine_is_not_started_with_it(self) -> None:
-        """The error names the handler's reason."""
-        with pytest.raises(
-            ValueError, match=r"handlers has 'sequence_hooks.protocols.skeleton.handler', .* no chat temp"
-        ):
-            Notation("skeleton", []).engine()
-
-    @pytest.mark.parametrize("name", THINKING)
-    def test_nor_with_one_that_opens_the_thinking(self, name: str) -> None:
-        """Its name is in the error."""
-        notation = Notation("skeleton", [])
-        notation.tokenizer.chat_template = THINKING[name]
-        with pytest.raises(ValueError, match="open '<think>'"):
-            notation.engine()
-
-    def test_a_turn_surrounds_its_question(self) -> None:
-        """As it is."""
-        assert Turn("a", "c").asking("b") == "abc"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mytests.harness.characters import token_of
+from mytests.harness.outcomes import Case, rules
 from mytests.harness.stepped import Sampling
-from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, completed, finished, plan
+from mytests.harness.surgical import HOOKS, SYNC_HOOKS, SpecialKwargs, SurgicalEngine, begun, completed, finished, plan
 from mytests.harness.tiers import pairs
 
 SEQUENCES = 16
@@ -66,70 +67,49 @@ class TestBound:
         assert num_sampled(finished(engine)) == 30
         engine.assert_empty()
 
-    def test_a_request_may_set_its_own(self) -> None:
-        """It holds for this request alone."""
-        engine = SurgicalEngine(HOOKS)
-        engine.add("r", extra_args={"max_tree_tokens": 4})
-        engine.add("s")
-        texts = plan(r="a!zzz", r_child_0="BCDE", s="a!zzz", s_child_0="BCDE")
-        engine.run(texts)
-        assert [finished(engine, name).text for name in "rs"] == ["aBC", "aBCDEzzz"]
-        engine.assert_empty()
 
-    def test_up_to_it_nothing_changes(self) -> None:
-        """The last token of the budget may be the one that ends the request."""
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=7)), r="a!z", r_child_0="BC")
-        assert (output.text, output.finish_reason) == ("aBCz", "stop")
-
-    @pytest.mark.parametrize("min_tokens", [0, 9])
-    def test_a_request_without_a_tree_has_it_too(self, min_tokens: int) -> None:
-        """It would begin a tree that has nothing left."""
-        params = {"min_tokens": min_tokens}
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), params=params, r="a" * 20)
-        assert (output.text, output.finish_reason, output.children) == ("aaaaa", "length", ())
-        assert output.limits_met == ("max_tree_tokens",)
-
-    def test_without_hooks_there_is_no_tree(self) -> None:
-        """A request that has switched them off has its own limits alone."""
-        params = {"extra_args": {"hooks": False}}
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), params=params, r="a!" + "b" * 9)
-        assert (output.text, output.finish_reason) == ("a" + "b" * 9, "stop")
-
-    def test_it_goes_before_min_tokens(self) -> None:
-        """Of a request, and of its children."""
-        params = {"min_tokens": 20}
-        output = completed(
-            SurgicalEngine(hooks_with(max_tree_tokens=6)), params=params, r="a!" + "z" * 30, r_child_0="B" * 30
-        )
-        assert (output.text, output.finish_reason) == ("aBBBB", "length")
+@rules(
+    {
+        "the end of the request": Case(hooks_with(max_tree_tokens=7), "a!z", "BC", text="aBCz", finish_reason="stop"),
+        "a request without a tree": Case(
+            hooks_with(max_tree_tokens=5), "a" * 20, text="aaaaa", finish_reason="length", children=(),
+            limits_met=("max_tree_tokens",),
+        ),
+        "min_tokens, without a tree": Case(
+            hooks_with(max_tree_tokens=5), "a" * 20, params={"min_tokens": 9}, text="aaaaa", finish_reason="length",
+            children=(), limits_met=("max_tree_tokens",),
+        ),
+        "min_tokens": Case(
+            hooks_with(max_tree_tokens=6), "a!" + "z" * 30, "B" * 30, params={"min_tokens": 20},
+            text="aBBBB", finish_reason="length",
+        ),
+        "no tree, with hooks off": Case(
+            hooks_with(max_tree_tokens=5), "a!" + "b" * 9, params={"extra_args": {"hooks": False}},
+            text="a" + "b" * 9, finish_reason="stop",
+        ),
+        "a child, whose result its parent gets": Case(
+            hooks_with(max_tree_tokens=4), "a!zzz", "BCDE",
+            text="aBC", finish_reason="length", of_children=["BC"], ends="length", merged=[2],
+        ),
+        "a promise, which spawns nothing": Case(
+            hooks_with(max_tree_tokens=6), "a!!z", "BC",
+            text="aBC", finish_reason="length", num_children=1, limits_met=("max_tree_tokens",),
+        ),
+        "a child's own end, which goes before": Case(
+            hooks_with(max_tree_tokens=5), "a!zz", "BC", text="aBC", finish_reason="length", ends="stop"
+        ),
+        "a child of one that had ended": Case(
+            hooks_with(max_tree_tokens=6, block_on="sync"), "!", "BCDEFGH",
+            text="BCDE", finish_reason="stop", ends="length",
+        ),
+    }
+)  # fmt: skip
+def test_the_last_token_of_it_may_be_that_of(case: Case) -> None:
+    """A parent is joined, and gets no further token; one that had ended keeps its reason."""
+    case.check()
 
 
 class TestWhoEnds:
-    def test_a_parent_is_joined_and_gets_no_further_token(self) -> None:
-        """Its child ends with the token that used up the budget, which is part of its result."""
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=4)), r="a!zzz", r_child_0="BCDE")
-        (child,) = output.children
-        assert (child.text, child.finish_reason, child.failed) == ("BC", "length", False)
-        assert (output.text, output.finish_reason, len(output.joins)) == ("aBC", "length", 1)
-
-    def test_a_promise_with_which_it_is_used_up_spawns_nothing(self) -> None:
-        """A stop takes precedence over a hook."""
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=6)), r="a!!z", r_child_0="BC")
-        assert (output.text, output.finish_reason, len(output.children)) == ("aBC", "length", 1)
-        assert output.limits_met == ("max_tree_tokens",)
-
-    def test_a_stop_goes_before_it(self) -> None:
-        """A sequence that its token ends in any case has the reason of that."""
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=5)), r="a!zz", r_child_0="BC")
-        assert ([child.finish_reason for child in output.children], output.text) == (["stop"], "aBC")
-        assert output.finish_reason == "length"
-
-    def test_one_that_had_ended_keeps_its_reason(self) -> None:
-        """It only waits for its child, whose result it gets."""
-        output = completed(SurgicalEngine(hooks_with(max_tree_tokens=6, block_on="sync")), r="!", r_child_0="BCDEFGH")
-        assert (output.text, output.finish_reason) == ("BCDE", "stop")
-        assert [child.finish_reason for child in output.children] == ["length"]
-
     def test_one_that_waits_to_be_admitted_ends_without_a_token(self) -> None:
         """There are two slots for three children."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9), max_num_seqs=2)
@@ -155,13 +135,9 @@ class TestWhoEnds:
     def test_what_a_caller_has_given_is_merged(self) -> None:
         """After the children's results, as in any other join."""
         engine = SurgicalEngine(hooks_with(max_tree_tokens=8, block_on="sync", sync_resume="manual"))
-        engine.add()
-        tokens = plan(r="!.z", r_child_0="BCDEFGH")
-        engine.run_until(lambda: bool(engine.awaiting()), tokens)
-        engine.resume("r", "tool")
-        engine.run(tokens)
+        with begun(engine, plan(r="!.z", r_child_0="BCDEFGH"), lambda: bool(engine.awaiting())):
+            engine.resume("r", "tool")
         assert finished(engine).text == "BCDEFGtool"
-        engine.assert_empty()
 
     def test_detached_children_end_and_stand_in_the_output(self) -> None:
         """In the place of their promises."""
@@ -174,11 +150,16 @@ class TestWhoEnds:
     def test_streams_are_told_of_the_ends(self) -> None:
         """The last delta of each child has its finish reason."""
         engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, max_tree_tokens=9), max_num_seqs=2)
-        engine.add(extra_args={"stream_children": True})
-        engine.run(plan(r="!!!zzzzzz", r_child_0="B" * 9, r_child_1="C" * 9, r_child_2="D" * 9))
+        completed(
+            engine,
+            params={"extra_args": {"stream_children": True}},
+            r="!!!zzzzzz",
+            r_child_0="B" * 9,
+            r_child_1="C" * 9,
+            r_child_2="D" * 9,
+        )
         last = {delta.request_id: delta.finish_reason for delta in engine.deltas}
         assert last == dict.fromkeys(["r_child_0", "r_child_1", "r_child_2"], "length")
-        engine.assert_empty()
 
     def test_other_requests_go_on(self) -> None:
         """They have trees of their own."""
@@ -207,19 +188,6 @@ class TestAborts:
         engine.run(spawning)
         engine.assert_empty()
 
-    @pytest.mark.parametrize("num_steps", range(2, 14))
-    def test_one_of_a_child_leaves_the_others(self, num_steps: int) -> None:
-        """The tokens that it has sampled have been sampled all the same."""
-        engine = SurgicalEngine(hooks_with(max_tree_tokens=20, block_on="sync"), max_num_seqs=3)
-        engine.add()
-        for _ in range(num_steps):
-            engine.step(spawning)
-        if "r_child_0" in engine.statuses():
-            engine.abort("r_child_0")
-        engine.run(spawning)
-        assert 20 <= num_sampled(finished(engine)) <= 22
-        engine.assert_empty()
-
 
 class TestWhoIsTold:
     def test_the_output_names_the_limits_that_were_met(self) -> None:
@@ -227,21 +195,6 @@ class TestWhoIsTold:
         hooks = dataclasses.replace(SYNC_HOOKS, max_children=1, max_tree_tokens=12)
         output = completed(SurgicalEngine(hooks), r="!a!" + "b" * 20, r_child_0="!" + "c" * 20)
         assert sorted(output.limits_met) == ["max_child_depth", "max_children", "max_tree_tokens"]
-
-    def test_without_any_it_names_none(self) -> None:
-        """As of most trees."""
-        assert completed(SurgicalEngine(SYNC_HOOKS), r="!a.b", r_child_0="c").limits_met == ()
-
-    def test_counts_are_by_limit(self) -> None:
-        """Of promises, and of trees."""
-        engine = SurgicalEngine(hooks_with(max_children=1, max_tree_tokens=30, block_on="sync"))
-        engine.add("r")
-        engine.add("s")
-        engine.run(plan(r="!!!" + "a" * 30, r_child_0="c" * 30, s="!!z", s_child_0="x"))
-        stats = engine.driver.trees.stats
-        assert dict(stats.num_refused) == {"max_children": 3}
-        assert dict(stats.num_limited) == {"max_children": 2, "max_tree_tokens": 1}
-        engine.assert_empty()
 
     @pytest.mark.parametrize(
         ("fields", "message"),

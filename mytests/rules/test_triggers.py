@@ -6,18 +6,9 @@ from typing import Any
 
 import pytest
 
+from mytests.harness.outcomes import Case, rules
 from mytests.harness.spoken import engine_with, said
-from mytests.harness.surgical import (
-    PROMISE,
-    SYNC,
-    SYNC_HOOKS,
-    Prompts,
-    SpecialKwargs,
-    SurgicalEngine,
-    completed,
-    ids,
-    plan,
-)
+from mytests.harness.surgical import PROMISE, SYNC, SYNC_HOOKS, Prompts, SpecialKwargs, SurgicalEngine, completed, ids
 
 
 def hooks_with(**fields: Any) -> SpecialKwargs:
@@ -35,27 +26,19 @@ class TestTexts:
         assert prompts["r_child_0"] == ids("prompta<go>")
         assert [child.spawn_position for child in output.children] == [len("a<go>")]
 
-    def test_each_occurrence_fires_once(self) -> None:
-        """Its last token is shared by nothing that comes after it."""
-        output = completed(SurgicalEngine(hooks_with()), r="<go><go>go><wait>z", r_child_0="x", r_child_1="y")
-        assert [child.text for child in output.children] == ["x", "y"]
-
-    def test_a_prompt_completes_nothing(self) -> None:
-        """Nor does it begin a text that the sequence goes on with."""
-        output = completed(SurgicalEngine(hooks_with()), prompt="<go><g", r="o>z")
-        assert output.children == ()
-
-    def test_across_a_merge_it_does_not_fire(self) -> None:
-        """Neither if it is begun by a child and completed by its parent, nor the other way round."""
-        output = completed(SurgicalEngine(hooks_with()), r="<go><wait>o>z<g", r_child_0="<g")
-        assert output.text == "<go><wait><go>z<g"
-        assert len(output.children) == 1
-
-    def test_after_a_merge_it_fires(self) -> None:
-        """Positions count merged tokens."""
-        output = completed(SurgicalEngine(hooks_with()), r="<go><wait><go><wait>z", r_child_0="abc", r_child_1="d")
-        assert output.text == "<go><wait>abc<go><wait>dz"
-        assert [child.spawn_position for child in output.children] == [4, len("<go><wait>abc<go>")]
+    @rules(
+        {
+            "once each": Case(hooks_with(), "<go><go>go><wait>z", "x", "y", of_children=["x", "y"]),
+            "not within a prompt": Case(hooks_with(), "o>z", prompt="<go><g", children=()),
+            "not across a merge": Case(hooks_with(), "<go><wait>o>z<g", "<g", text="<go><wait><go>z<g", num_children=1),
+            "after a merge": Case(hooks_with(), "<go><wait><go><wait>z", "abc", "d", text="<go><wait>abc<go><wait>dz"),
+            "not with a stop string": Case(hooks_with(), "a<go>z", params={"stop": ["o>"]}, text="a<g", children=()),
+            "not with hooks off": Case(hooks_with(), "<go>z", params={"extra_args": {"hooks": 0}}, children=()),
+        }
+    )
+    def test_it_fires(self, case: Case) -> None:
+        """Where a sequence has sampled all of it, unless its last token ends the sequence."""
+        case.check()
 
     def test_the_context_before_it_has_none_of_its_tokens(self) -> None:
         """However many they are."""
@@ -64,12 +47,6 @@ class TestTexts:
         output = completed(SurgicalEngine(hooks, prompts=prompts), r="abc<go>d<wait>z", r_child_0="xy")
         assert prompts["r_child_0"] == ids("promptabc#")
         assert output.text == "abc<go>d<wait>xyz"
-
-    def test_a_stop_string_wins(self) -> None:
-        """If one token completes both, the sequence ends, and nothing is spawned."""
-        output = completed(SurgicalEngine(hooks_with()), params={"stop": ["o>"]}, r="a<go>z")
-        assert output.text == "a<g"
-        assert output.children == ()
 
     def test_the_text_of_a_special_token_is_found(self) -> None:
         """Whether the request's own text has special tokens or not: here `<promise>` is one token."""
@@ -83,22 +60,13 @@ class TestTexts:
         params = {"stop": ["<promise>"], "skip_special_tokens": skips}
         assert said(engine_with(), params, r=["a", PROMISE, SYNC, "b"], r_child_0=["x"]).text == text
 
-    @pytest.mark.parametrize("hooks", [0, 1])
-    def test_a_request_may_switch_them_off(self, hooks: int) -> None:
-        """As it may any hook."""
-        engine = SurgicalEngine(hooks_with())
-        output = completed(engine, params={"extra_args": {"hooks": hooks}}, r="<go>z", r_child_0="x")
-        assert len(output.children) == hooks
-
     def test_a_handlers_event_counts_its_tokens(self) -> None:
         """The tokens before the last one include those that begin it."""
         engine = SurgicalEngine(hooks_with(handlers={"{do}": "mytests.harness.handlers.Seeing"}))
         from mytests.harness.handlers import Seeing
 
         Seeing.events.clear()
-        engine.add(prompt="p")
-        engine.run(plan(r="a{do}z"))
+        completed(engine, prompt="p", r="a{do}z")
         (event,) = Seeing.events
         assert (event.token_id, event.num_trigger_tokens) == (ord("}"), 4)
         assert list(event.output_token_ids) == ids("a{do")
-        engine.assert_empty()

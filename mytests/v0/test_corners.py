@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.harness.v0.groups import child_of
 from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceGroup
 
 MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
@@ -17,6 +18,17 @@ def test_a_prompt_that_never_fits_is_ignored_as_upstream_does() -> None:
     engine.add(prompt="p" * 40)
     engine.run({})
     assert (finished(engine).finish_reason, finished(engine).segments) == ("length", ())
+    engine.assert_empty()
+
+
+def test_of_a_joined_child_lengths_stay_and_logprobs_do_not() -> None:
+    """Its logprobs are its parent's now; `mytests/rules/test_released.py` has what else is gone."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    group = engine.add()
+    engine.run(plan(r="!.z", r_child_0="AB"))
+    child = child_of(group)
+    assert len(child.prompt_token_ids) == child.first_seq.get_prompt_len() == len("prompt!")
+    assert child.first_seq.output_logprobs == []
     engine.assert_empty()
 
 
@@ -52,25 +64,29 @@ def test_an_id_that_waits_in_no_scheduler_is_refused() -> None:
     assert processor.room_to_resume("s").num_tokens == 128 - len("prompt.")
 
 
+def counting(**params: int) -> tuple[SurgicalEngine, SequenceGroup]:
+    """An engine that is to be given prompt logprobs by hand, and its request."""
+    engine = SurgicalEngine(SYNC_HOOKS)
+    group = engine.add(detokenize=False, prompt="abcd", **params)
+    engine.processor.detokenizer = None
+    return engine, group
+
+
 @pytest.mark.parametrize("is_appended", [False, True], ids=["sync", "async"])
 def test_prompt_logprobs_are_of_the_first_prefill(is_appended: bool) -> None:
     """They come in chunks until the prompt has all; in async mode the first token is already in the output."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    group = engine.add(prompt="abc", prompt_logprobs=0, detokenize=False)
-    engine.processor.detokenizer = None
+    engine, group = counting(prompt_logprobs=0)
     if is_appended:
         engine.step(plan(r="x"))
     group.first_seq.reset_state_for_recompute()
-    take_prompt_logprobs(engine, group, "bcz")
-    assert group.prompt_logprobs == [None, {ord("b"): Logprob(-1.0)}, {ord("c"): Logprob(-1.0)}]
+    take_prompt_logprobs(engine, group, "bcdz")
+    assert group.prompt_logprobs == [None, *({ord(token): Logprob(-1.0)} for token in "bcd")]
 
 
 @pytest.mark.parametrize("num_kept", [0, 1])
 def test_prompt_logprobs_of_a_prompt_that_was_preempted_between_its_chunks(num_kept: int) -> None:
     """A prompt token that is prefilled again has only one entry."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    group = engine.add(prompt="abcd", prompt_logprobs=0, detokenize=False)
-    engine.processor.detokenizer = None
+    engine, group = counting(prompt_logprobs=0)
     take_prompt_logprobs(engine, group, "bc")
     group.first_seq.reset_state_for_recompute()
     group.first_seq.data.update_num_computed_tokens(num_kept)
@@ -80,14 +96,12 @@ def test_prompt_logprobs_of_a_prompt_that_was_preempted_between_its_chunks(num_k
 
 def test_prompt_logprobs_are_asked_for_until_the_prompt_has_all() -> None:
     """A sequence preempted later prefills more than its prompt, for which upstream's sampler has none."""
-    engine = SurgicalEngine(SYNC_HOOKS)
-    group = engine.add(prompt="abc", prompt_logprobs=2, detokenize=False)
-    engine.processor.detokenizer = None
+    engine, group = counting(prompt_logprobs=2)
     asked = [group.sampling_params.prompt_logprobs]
-    for token in "bc":
+    for token in "bcd":
         take_prompt_logprobs(engine, group, token)
         asked.append(group.sampling_params.prompt_logprobs)
-    assert asked == [2, 2, None]
+    assert asked == [2, 2, 2, None]
 
 
 def take_prompt_logprobs(engine: SurgicalEngine, group: SequenceGroup, tokens: str) -> None:

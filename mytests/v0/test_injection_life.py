@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`kv_inject` on V0 where memory is short; `mytests/rules/test_injection.py` has what both engines do."""
+"""`kv_inject` on V0 where memory is short, or with asynchronous outputs; see also `mytests/rules/test_injection.py`."""
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from mytests.fuzz.injection_runs import run_and_check
+from mytests.fuzz.shared_injection import TIGHT, everybody, random_requests
 from mytests.harness.injecting import SYNC_INJECT, prefilled
-from mytests.harness.noted_injection import engine_with_kv
-from mytests.harness.surgical import finished, plan
+from mytests.harness.surgical import SurgicalEngine, finished, plan
+from mytests.harness.tiers import pairs
+from sequence_hooks.config.choices import BlockOn
 from vllm.core.hooked_sequence import injected_into
 
 
 def test_kept_kv_is_given_up_before_a_running_group_is_preempted() -> None:
     """The tokens of one child are then prefilled, and those of its sibling are still copied."""
-    engine = engine_with_kv(num_blocks=10, max_model_len=64)
+    engine = SurgicalEngine(SYNC_INJECT, num_blocks=10, max_model_len=64)
     engine.add(prompt="prompt")
     script = plan(r="!!.z", r_child_0="ABCDEFGH", r_child_1="V" * 13)
     engine.run(script)
     assert engine.scheduler.evictor.evictions["discard"] == 0
-    engine = engine_with_kv(num_blocks=8, max_model_len=64)
+    engine = SurgicalEngine(SYNC_INJECT, num_blocks=8, max_model_len=64)
     engine.add(prompt="prompt")
     engine.run(script)
     assert engine.scheduler.evictor.evictions["discard"] > 0
@@ -29,7 +32,7 @@ def test_kept_kv_is_given_up_before_a_running_group_is_preempted() -> None:
 
 def test_a_join_that_waits_for_room_is_undone_when_nobody_can_go_on() -> None:
     """Its kept KV is freed, and its parent is recomputed."""
-    engine = engine_with_kv()
+    engine = SurgicalEngine(SYNC_INJECT)
     group = engine.add(prompt="prompt")
     script = plan(r="!.z", r_child_0="ABCDE")
     engine.run_until(lambda: bool(engine.scheduler._kept), script)
@@ -44,9 +47,7 @@ def test_a_join_that_waits_for_room_is_undone_when_nobody_can_go_on() -> None:
 
 def test_a_swapped_parent_prefills_what_is_merged() -> None:
     """Nothing is injected: its KV is on the CPU, and its children's is not."""
-    engine = engine_with_kv(
-        dataclasses.replace(SYNC_INJECT, blocked_kv_policy="swap"), num_cpu_blocks=16, max_model_len=64
-    )
+    engine = SurgicalEngine(replace(SYNC_INJECT, blocked_kv_policy="swap"), num_cpu_blocks=16, max_model_len=64)
     group = engine.add(prompt="prompt")
     script = plan(r="!aaaa.z", r_child_0="ABCDEFGH")
     engine.run_until(lambda: engine.statuses()["r"] == "BLOCKED", script)
@@ -58,7 +59,7 @@ def test_a_swapped_parent_prefills_what_is_merged() -> None:
 
 def test_a_parent_to_which_kv_is_still_copied_is_not_swapped_out() -> None:
     """Until then its children's KV stays, which could take the room that it would wait for."""
-    engine = engine_with_kv(num_cpu_blocks=16, max_model_len=64)
+    engine = SurgicalEngine(SYNC_INJECT, num_cpu_blocks=16, max_model_len=64)
     group = engine.add(prompt="prompt")
     script = plan(r="!.z", r_child_0="ABCDE")
     engine.run_until(lambda: bool(engine.scheduler._kept), script)
@@ -74,8 +75,8 @@ def test_a_parent_to_which_kv_is_still_copied_is_not_swapped_out() -> None:
 @pytest.mark.parametrize("rule", ["sequential", "overlap"])
 def test_injected_kv_is_given_up_as_a_whole(rule: Any) -> None:
     """After only a part of it, tokens would be computed at other positions."""
-    hooks = dataclasses.replace(SYNC_INJECT, sync_resume="manual", position_rule=rule)
-    engine = engine_with_kv(hooks)
+    hooks = replace(SYNC_INJECT, sync_resume="manual", position_rule=rule)
+    engine = SurgicalEngine(hooks)
     group = engine.add(prompt="prompt")
     script = plan(r="!.a.z", r_child_0="ABCDEFGH")
     engine.run_until(engine.scheduler.is_waiting_for_callers, script)
@@ -89,3 +90,16 @@ def test_injected_kv_is_given_up_as_a_whole(rule: Any) -> None:
     engine.run(script)
     assert finished(engine).text == "ABCDEFGHaz"
     engine.assert_empty()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("block_on", "spare_blocks"), pairs([("promise",), ("sync",)], [6, 100]))
+def test_asynchronous_outputs_change_no_token(block_on: BlockOn, spare_blocks: int) -> None:
+    """They do not change what is injected either, if nothing is given up."""
+    setup = replace(TIGHT, block_on=block_on, spare_blocks=spare_blocks)
+    _, expected = run_and_check(random_requests(setup))
+    run, layouts = run_and_check(random_requests(replace(setup, async_output=True)))
+    assert run.engine.model_config.use_async_output_proc
+    if spare_blocks == 100:
+        told = [[layout.node.tokens, layout.num_injected] for layout in everybody(layouts)]
+        assert told == [[layout.node.tokens, layout.num_injected] for layout in everybody(expected)]

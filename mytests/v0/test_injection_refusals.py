@@ -17,19 +17,10 @@ pytestmark = pytest.mark.model
 INJECT = SpecialKwargs(promise_token_id=3, child_merge_strategy="kv_inject", merge_separator="")
 WAY_OUT = "use 'concatenate'"
 TINY = {"vocab_size": 64, "n_layer": 1, "n_head": 2}
+OPT = {"vocab_size": 64, "hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 64, "num_hidden_layers": 1}
 MODELS: dict[str, tuple[PretrainedConfig, str]] = {
     "GPT2LMHeadModel": (GPT2Config(**TINY, n_embd=64), "layers without rotary embeddings"),
-    "OPTForCausalLM": (
-        OPTConfig(
-            vocab_size=64,
-            hidden_size=64,
-            word_embed_proj_dim=64,
-            ffn_dim=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-        ),
-        "layers without rotary embeddings",
-    ),
+    "OPTForCausalLM": (OPTConfig(**OPT, num_attention_heads=2), "layers without rotary embeddings"),
     "MPTForCausalLM": (MptConfig(vocab_size=64, d_model=64, n_heads=2, n_layers=1), "ALiBi"),
     "BloomForCausalLM": (BloomConfig(**TINY, hidden_size=64), "ALiBi"),
 }

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, finished, plan
+from mytests.harness.surgical import EOS, HOOKS, PROMISE, SYNC, SurgicalEngine, completed, finished, plan
 from mytests.harness.v0.groups import child_of
 from mytests.harness.with_kv import POLICIES, engine_with_kv
 
@@ -21,26 +21,14 @@ class TestTrees:
         engine.step({})
         return engine
 
-    @pytest.mark.parametrize("policy", ["discard", "swap", "auto"])
+    @pytest.mark.parametrize("policy", POLICIES)
     def test_the_youngest_gives_way_if_nobody_of_it_runs(self, policy: str) -> None:
-        """The youngest tree is evicted whole, so that the children of the older one run side by side."""
+        """It is evicted whole, so that children of the older one run side by side; or, with "preserve", by turns."""
         engine = self.hooked(policy)
-        assert engine.scheduler.evictor.evictions == {"discard": 4}
-        running = [group.request_id for group in engine.scheduler.running]
-        assert running == ["r_child_0", "r_child_1"]
-        assert [group.request_id for group in engine.scheduler.waiting] == [
-            "s_child_0",
-            "s_child_1",
-            "s_child_2",
-        ]
-        engine.run(lambda group: EOS)
-        engine.assert_empty()
-
-    def test_preserve_keeps_it(self) -> None:
-        """With "preserve" the younger tree keeps its KV, and the children of the older one take turns."""
-        engine = self.hooked("preserve")
-        assert [group.request_id for group in engine.scheduler.running] == ["r_child_0"]
-        assert not engine.scheduler.waiting
+        keeps = policy == "preserve"
+        assert engine.queues()["running"] == ["r_child_0", "r_child_1"][: 2 - keeps]
+        assert engine.queues()["waiting"] == ([] if keeps else ["s_child_0", "s_child_1", "s_child_2"])
+        assert engine.scheduler.evictor.evictions == ({} if keeps else {"discard": 4})
         engine.run(lambda group: EOS)
         engine.assert_empty()
 
@@ -54,12 +42,8 @@ class TestAdmission:
         engine.step({"r": PROMISE})
         engine.add("s", prompt="s")
         engine.step({})
-        assert engine.statuses() == {
-            "s": "WAITING",
-            "r_child_0": "RUNNING",
-            "r": "BLOCKED",
-            "r_child_1": "WAITING",
-        }
+        waiting = {"s": "WAITING", "r_child_1": "WAITING"}
+        assert engine.statuses() == {"r": "BLOCKED", "r_child_0": "RUNNING", **waiting}
         engine.run(lambda group: EOS)
         engine.assert_empty()
 
@@ -78,6 +62,13 @@ class TestAdmission:
         group = engine.add("r", prompt="p" * 8, max_tokens=max_tokens)
         engine.step({"r": PROMISE})
         assert engine.scheduler._estimate.num_wanted(child_of(group)) == num_wanted
+
+    def test_a_child_that_never_fits_fails_alone(self) -> None:
+        """It grows beyond the whole KV cache, merges as empty and is marked; its parent continues."""
+        engine = SurgicalEngine(block_size=4, num_blocks=6)
+        output = completed(engine, prompt="p" * 10, r="!z", r_child_0="B" * 60)
+        assert (output.text, output.children[0].finish_reason) == ("z", "length")
+        assert output.children[0].finished_time is not None
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_a_fan_out_that_can_never_fit_fails_alone(self, policy: str) -> None:
@@ -146,16 +137,4 @@ class TestNobodyHangs:
         children = {f"{name}_child_0": "B" * 3 for name in "rst"}
         engine.run(plan(r="aaa!z", s="bbb!z", t="ccc!z", **children))
         assert [finished(engine, name).text for name in "rst"] == ["aaaBBBz", "bbbBBBz", "cccBBBz"]
-        engine.assert_empty()
-
-
-class TestFits:
-    def test_a_child_that_never_fits_fails_alone(self) -> None:
-        """It merges as empty and is marked; its parent continues."""
-        engine = SurgicalEngine(block_size=4, num_blocks=6)
-        engine.add(prompt="p" * 10)
-        engine.run(plan(r="!z", r_child_0="B" * 60), max_steps=300)
-        completion = engine.outputs["r"].outputs[0]
-        assert (completion.text, completion.children[0].finish_reason) == ("z", "length")
-        assert completion.children[0].finished_time is not None
         engine.assert_empty()

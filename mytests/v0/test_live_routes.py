@@ -67,19 +67,17 @@ def test_requests_are_listed_with_texts() -> None:
     assert [piece["text"] for piece in request["last_texts"]] == ["a!", "B\nC"]
 
 
-def test_a_tree_is_told_by_its_requests_id() -> None:
-    """Of others the error names the list."""
-    (sequence,) = server().get("/v1/live_requests/r").json()["sequences"]
-    assert (sequence["request_id"], sequence["waits_for"]) == ("r", "children")
+@pytest.mark.parametrize("request_id", ["r", *OF_USERS])
+def test_a_tree_is_told_by_its_requests_id(request_id: str) -> None:
+    """Which may have any character: in a path it is quoted, and a line break is not where the path ends."""
+    (sequence,) = server().get(f"/v1/live_requests/{quote(request_id, safe='')}").json()["sequences"]
+    assert (sequence["request_id"], sequence["waits_for"]) == (request_id, "children")
+
+
+def test_of_others_the_error_names_the_list() -> None:
+    """With the status of what is not there."""
     refused = server().get("/v1/live_requests/s")
     assert refused.status_code == 404 and "/v1/live_requests" in refused.text
-
-
-@pytest.mark.parametrize("request_id", OF_USERS)
-def test_an_id_may_have_any_character(request_id: str) -> None:
-    """In a path it is quoted; a line break is not where the path ends."""
-    (sequence,) = server().get(f"/v1/live_requests/{quote(request_id, safe='')}").json()["sequences"]
-    assert sequence["request_id"] == request_id
 
 
 def test_the_page_is_html() -> None:

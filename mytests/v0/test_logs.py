@@ -5,26 +5,22 @@ import pytest
 
 from mytests.harness.handlers import FORK, hooks_with, own
 from mytests.harness.joins import joined_by
-from mytests.harness.surgical import SYNC_HOOKS, SurgicalEngine, plan
-from vllm.config import SpecialKwargs
+from mytests.harness.surgical import SYNC_HOOKS, SpecialKwargs, SurgicalEngine, plan, tree
+
+FAILING = SpecialKwargs(handlers={FORK: own("Failing")})
+NO_ROOM = hooks_with(child_prefix_token_ids=(4,) * 20)
 
 
 @pytest.mark.parametrize(
     ("hooks", "script"),
-    [
-        (SYNC_HOOKS, "!" + "a" * 9 + ".z"),
-        (hooks_with(child_prefix_token_ids=(4,) * 20), "!!!!z"),
-        (joined_by("fail"), "!.!.z"),
-        (SpecialKwargs(handlers={FORK: own("Failing")}), "***z"),
-    ],
-    ids=["cut", "no-room", "join-failed", "handler-failed"],
+    [(SYNC_HOOKS, "!aaaaaaaaa.z"), (NO_ROOM, "!!!!z"), (joined_by("fail"), "!.!.z"), (FAILING, "***z")],
 )
 def test_the_log_grows_by_a_line_a_request(hooks: SpecialKwargs, script: str, caplog: pytest.LogCaptureFixture) -> None:
     """However many of its sequences have the fault."""
-    engine = SurgicalEngine(hooks, max_model_len=24)
+    engine, texts = SurgicalEngine(hooks, max_model_len=24), dict[str, str]()
     for name in ("r_parallel_sample_0", "r_parallel_sample_1"):
         engine.add(name, prompt="p" * 8)
-    children = {f"{name}_child_{k}": "B" * 9 for name in ("r_parallel_sample_0", "r_parallel_sample_1") for k in (0, 1)}
-    engine.run(plan(r_parallel_sample_0=script, r_parallel_sample_1=script, **children))
+        texts |= tree(script, "B" * 9, "B" * 9, name=name)
+    engine.run(plan(**texts))
     assert len([record for record in caplog.records if "output_processor" in record.name]) == 1
     engine.assert_empty()

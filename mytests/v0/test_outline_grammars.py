@@ -57,20 +57,15 @@ def made_by(backend: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_xgrammar_has_compiled_what_requests_may_need(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And keeps it."""
-    assert made_by("xgrammar", monkeypatch) == compiled == regexes(SKELETON)
-
-
-def test_another_backend_has_tried_it(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It compiles what a request needs when it makes its processor."""
-    assert made_by("guidance", monkeypatch) == regexes(SKELETON)
-    assert compiled == []
-
-
-def test_a_grammar_that_cannot_be_compiled_ends_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for it is told."""
-    assert made_by("xgrammar, out of time", monkeypatch) == regexes(SKELETON)
+@pytest.mark.parametrize(
+    ("backend", "is_kept"), [("xgrammar", True), ("guidance", False), ("xgrammar, out of time", False)]
+)
+def test_what_requests_may_need_has_been_tried(
+    backend: str, is_kept: bool, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Xgrammar keeps it; what cannot be compiled ends no engine, and is told to whoever asks for it."""
+    assert made_by(backend, monkeypatch) == regexes(SKELETON)
+    assert compiled == (regexes(SKELETON) if is_kept else [])
 
 
 def test_other_hooks_have_none(compiled: list[str]) -> None:

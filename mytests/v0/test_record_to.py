@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from forkjoin_engine import MODEL_FOLDER
 
-from mytests.harness.surgical import HOOKS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import HOOKS, PROMISE, SYNC, SurgicalEngine, finished, plan
 from mytests.harness.v0.recorded import TickingScheduler, fork_and_join
 from sequence_hooks.trace import events, recorder
 from sequence_hooks.trace.reader import read
@@ -19,9 +19,6 @@ from vllm.config import SpecialKwargs
 from vllm.core.hook_scheduler import HookScheduler
 from vllm.engine.arg_utils import EngineArgs
 from vllm.utils import resolve_obj_by_qualname
-
-INJECT = dataclasses.replace(SYNC_HOOKS, child_merge_strategy="kv_inject")
-MANUAL = dataclasses.replace(SYNC_HOOKS, sync_resume="manual")
 
 
 class TestRecorder:
@@ -36,14 +33,10 @@ class TestRecorder:
         assert (first.time, second.time) == (1.5, 1.5)
 
     def test_a_line_is_there_as_soon_as_it_is_written(self, tmp_path: Path) -> None:
-        """A crash loses nothing."""
+        """A crash loses nothing; the file is closed when its scheduler is gone."""
         recorder = Recorder(str(tmp_path / "run.jsonl"), lambda: 0.0)
         recorder.note(events.SwappedIn, sequence="r")
         assert (tmp_path / "run.jsonl").read_bytes().endswith(b'"sequence":"r"}\n')
-
-    def test_it_closes_the_file(self, tmp_path: Path) -> None:
-        """It does so when its scheduler is gone."""
-        recorder = Recorder(str(tmp_path / "run.jsonl"), lambda: 0.0)
         file = recorder._file
         del recorder
         gc.collect()
@@ -59,24 +52,16 @@ class TestRecorder:
         assert "The recording /dev/full ends here: it cannot be written to" in caplog.text
 
 
-class TestHeader:
-    def test_it_tells_of_model_and_hooks(self, tmp_path: Path) -> None:
-        """Of the hooks' fields it has only those that were given."""
-        hooks = dataclasses.replace(HOOKS, child_sampling_params={"max_tokens": 3}, record_to=str(tmp_path / "r"))
-        recorder.begin(str(tmp_path / "r"), "a model", hooks)
-        run = read(tmp_path / "r").run
-        assert (run.version, run.model) == (events.FORMAT_VERSION, "a model")
-        assert run.hooks == {
-            "sync_token_id": SYNC,
-            "promise_token_id": PROMISE,
-            "child_sampling_params": {"max_tokens": 3},
-        }
-
-    def test_it_begins_the_file_anew(self, tmp_path: Path) -> None:
-        """A second engine does not append to the first one's run."""
-        fork_and_join(tmp_path / "run.jsonl")
-        recorder.begin(str(tmp_path / "run.jsonl"), "a model", HOOKS)
-        assert read(tmp_path / "run.jsonl").events == ()
+def test_its_header_tells_of_model_and_hooks(tmp_path: Path) -> None:
+    """It begins the file anew; of the hooks' fields it has only those that were given."""
+    path = tmp_path / "run.jsonl"
+    fork_and_join(path)
+    hooks = dataclasses.replace(HOOKS, child_sampling_params={"max_tokens": 3}, record_to=str(path))
+    recorder.begin(str(path), "a model", hooks)
+    recording = read(path)
+    assert (recording.run.version, recording.run.model, recording.events) == (events.FORMAT_VERSION, "a model", ())
+    given = {"sync_token_id": SYNC, "promise_token_id": PROMISE, "child_sampling_params": {"max_tokens": 3}}
+    assert recording.run.hooks == given
 
 
 class TestField:
@@ -93,17 +78,6 @@ class TestField:
         with pytest.raises(ValueError, match=f"special_kwargs: record_to is {value!r}; .*{way_out}"):
             SpecialKwargs(sync_token_id=SYNC, record_to=value)
 
-
-class TestStart:
-    def hooks(self, path: Path) -> SpecialKwargs:
-        return dataclasses.replace(HOOKS, record_to=str(path))
-
-    def test_it_begins_with_the_model(self, tmp_path: Path) -> None:
-        """The header comes first, and the events of any scheduler follow."""
-        path = tmp_path / "run.jsonl"
-        recorder.begin(str(path), "a model", self.hooks(path))
-        assert read(tmp_path / "run.jsonl").run.model == "a model"
-
     def test_a_file_that_cannot_be_written_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is refused before a model is loaded."""
 
@@ -113,7 +87,7 @@ class TestStart:
         path = tmp_path / "run.jsonl"
         monkeypatch.setattr(Path, "write_bytes", refuse)
         with pytest.raises(ValueError, match=r"record_to is .*can be written \(.*Permission denied"):
-            recorder.begin(str(path), "a model", self.hooks(path))
+            recorder.begin(str(path), "a model", HOOKS)
 
     @pytest.mark.parametrize("is_recorded", [True, False])
     def test_a_file_is_made_if_it_is_asked_for(self, is_recorded: bool, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from mytests.harness.surgical import EOS, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
@@ -30,18 +31,10 @@ class Counting:
         return Counting()
 
 
-def child_params_of(overrides: SamplingParams | dict[str, Any] | None, **params: Any) -> SamplingParams:
-    """The sampling parameters of a first child whose parent has ``params``."""
-    engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_sampling_params=overrides))
-    parent = engine.add(**params)
-    engine.step({"r": PROMISE})
-    return child_of(parent).sampling_params
-
-
-def joined() -> tuple[SurgicalEngine, SequenceGroup]:
+def joined(**params: Any) -> tuple[SurgicalEngine, SequenceGroup]:
     """A parent that has sampled "a", a promise, a sync and "z", with "BC" merged before "z"."""
     engine = SurgicalEngine(SYNC_HOOKS)
-    parent = engine.add(prompt="p", seed=5)
+    parent = engine.add(prompt="p", seed=5, **params)
     script = plan(r="a!.z", r_child_0="BC")
     while parent.first_seq.get_last_token_id() != ord("z"):
         engine.step(script)
@@ -63,33 +56,27 @@ class TestChildren:
         engine.step({"r": PROMISE})
         assert asked == [(GuidedDecodingParams(choice=["a"]), None, parent.first_seq)]
 
-    def test_overrides_without_processors_keep_their_parents(self) -> None:
-        """Each child has them with a state of its own."""
-        processor = Counting()
-        params = child_params_of({"temperature": 0.5}, logits_processors=[processor], bad_words=["x"])
-        assert [type(each) for each in params.logits_processors] == [Counting]
-        assert params.logits_processors[0] is not processor
+    @pytest.mark.parametrize(
+        ("overrides", "has_its_own"), [({"temperature": 0.5}, False), ({"logits_processors": [Counting()]}, True)]
+    )
+    def test_a_childs_own_processors_replace_its_parents(self, overrides: dict[str, Any], has_its_own: bool) -> None:
+        """Otherwise it has those of its parent, each with a state of its own."""
+        engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, child_sampling_params=overrides))
+        of_parent = [Counting(), Counting()]
+        parent = engine.add(logits_processors=of_parent, bad_words=["x"])
+        engine.step({"r": PROMISE})
+        params = child_of(parent).sampling_params
+        assert [type(each) for each in params.logits_processors] == [Counting] * (1 if has_its_own else 2)
+        assert not any(each in of_parent for each in params.logits_processors)
         assert params.bad_words == []
-
-    def test_a_childs_own_processors_replace_its_parents(self) -> None:
-        """None of the parent's processors is kept."""
-        own = Counting()
-        params = child_params_of({"logits_processors": [own]}, logits_processors=[Counting(), Counting()])
-        assert len(params.logits_processors) == 1
 
 
 class TestState:
-    def test_logits_processors_have_a_state_for_each_sequence(self) -> None:
-        """A child starts with fresh state, and its parent goes on with its own."""
-        engine = SurgicalEngine(SYNC_HOOKS)
+    def test_a_parent_goes_on_with_its_own_processors(self) -> None:
+        """They have the state of what it sampled before its join."""
         processor = Counting()
-        parent = engine.add(logits_processors=[processor])
-        script = plan(r="!.z", r_child_0="BC")
-        for _ in range(6):
-            engine.step(script)
-        assert finished_join(parent)
+        _, parent = joined(logits_processors=[processor])
         assert parent.sampling_params.logits_processors[0] is processor
-        assert child_of(parent).sampling_params.logits_processors[0] is not processor
 
     def test_a_logits_processor_sees_what_the_sequence_sampled(self) -> None:
         """A grammar's state advances by one token per step; merged tokens do not advance it."""
@@ -105,16 +92,11 @@ class TestState:
         assert seen == [((ord("p"),), (ord("a"), PROMISE, SYNC, ord("z")))]
 
     def test_penalties_count_merged_tokens_as_prompt(self) -> None:
-        """Presence and frequency penalties count sampled tokens; the repetition penalty counts all tokens."""
+        """Presence and frequency penalties count sampled tokens, the repetition penalty all; the model reads all."""
         _, parent = joined()
         data = parent.first_seq.data
         assert list(data.output_token_ids_array) == [ord("a"), PROMISE, SYNC, ord("z")]
         assert list(data.prompt_token_ids_array) == ids("pBC")
-
-    def test_positions_and_lengths_are_of_all_tokens(self) -> None:
-        """What the model reads is the whole context."""
-        _, parent = joined()
-        data = parent.first_seq.data
         assert data.get_token_ids() == [*ids("pa"), PROMISE, SYNC, *ids("BCz")]
         assert (data.get_len(), data.get_output_len(), data.num_merged) == (7, 6, 2)
         assert data.get_output_token_ids() == (*ids("a"), PROMISE, SYNC, *ids("BCz"))
@@ -137,11 +119,6 @@ class TestState:
         sampled = [segment for segment in finished(engine).segments if segment.origin == "sampled"]
         assert sum(segment.end - segment.start for segment in sampled) == 5
         engine.assert_empty()
-
-
-def finished_join(group: SequenceGroup) -> bool:
-    """Whether something was merged."""
-    return bool(group.first_seq.branch.merged)
 
 
 def sampling_metadata(group: SequenceGroup, params: SamplingParams) -> Any:

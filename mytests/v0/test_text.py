@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mytests.harness.spoken import TOKENIZER, engine_with, spoken
-from mytests.harness.surgical import CHILD, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, finished, ids, plan
+from mytests.harness.spoken import TOKENIZER, engine_with, said
+from mytests.harness.surgical import CHILD, PROMISE, SYNC, SYNC_HOOKS, SurgicalEngine, completed, ids
 from mytests.harness.v0.characters import CharDetokenizer, TokenizerGroup
 from vllm.sampling_params import SamplingParams
 from vllm.sequence import Sequence
@@ -19,11 +19,8 @@ GROUP = TokenizerGroup(TOKENIZER)
 def test_a_token_that_is_partly_a_stop_string_stays() -> None:
     """Tokens are merged whole."""
     engine = SurgicalEngine(SYNC_HOOKS, detokenizer=Doubling())
-    engine.add(stop=["bc"])
-    engine.run(plan(r="!.z", r_child_0="abc"))
-    (child,) = finished(engine).children
+    (child,) = completed(engine, params={"stop": ["bc"]}, r="!.z", r_child_0="abc").children
     assert (child.text, child.result_token_ids) == ("aab", tuple(ids("ab")))
-    engine.assert_empty()
 
 
 class Doubling(CharDetokenizer):
@@ -73,12 +70,9 @@ class TestOnePass:
         outputs = []
         for detokenizer in (Detokenizer(GROUP), TokenByToken()):
             engine = engine_with(detokenizer, merge_separator="\n")
-            engine.add(skip_special_tokens=skips)
-            parent = [*before, PROMISE, PROMISE, SYNC, *after]
-            engine.run(spoken(r=parent, r_child_0=first, r_child_1=second))
-            output = finished(engine)
+            parent, params = [*before, PROMISE, PROMISE, SYNC, *after], {"skip_special_tokens": skips}
+            output = said(engine, params, r=parent, r_child_0=first, r_child_1=second)
             outputs.append((output.text, output.token_ids, [child.text for child in output.children]))
-            engine.assert_empty()
         assert outputs[0] == outputs[1]
 
     def test_a_span_costs_one_decoded_token(self) -> None:
@@ -86,17 +80,13 @@ class TestOnePass:
         counts = []
         for length in (10, 40):
             engine = engine_with(detokenizer := Counting(GROUP))
-            engine.add()
-            engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["x" * length]))
-            assert finished(engine).text == "a" + "x" * length + "b"
+            output = said(engine, r=["a", PROMISE, SYNC, "b"], r_child_0=["x" * length])
+            assert output.text == "a" + "x" * length + "b"
             counts.append(detokenizer.num_decoded - length)
         assert counts[0] == counts[1]
 
     def test_a_child_without_text_is_decoded_for_its_parent(self) -> None:
         """Its tokens have not been decoded before."""
         engine = engine_with(child_sampling_params={"detokenize": False})
-        engine.add()
-        engine.run(spoken(r=["a", PROMISE, SYNC, "b"], r_child_0=["xyz"]))
-        assert finished(engine).text == "axyzb"
-        assert [child.text for child in finished(engine).children] == [""]
-        engine.assert_empty()
+        output = said(engine, r=["a", PROMISE, SYNC, "b"], r_child_0=["xyz"])
+        assert (output.text, [child.text for child in output.children]) == ("axyzb", [""])

@@ -52,16 +52,11 @@ class TestSpans:
         assert (span.attributes or {})[SpanAttributes.GEN_AI_LATENCY_TIME_IN_QUEUE] == 0.25
 
     def test_what_has_no_end_yet_is_traced_with_its_join(self, engine: LLMEngine) -> None:
-        """With asynchronous output it may have joined after the step that is traced."""
-        group = finished_group(r="z")
-        group.metrics.finished_time = None
-        assert traced(engine, group) == {}
-
-    def test_a_childs_own_end_makes_none(self, engine: LLMEngine) -> None:
-        """Its span is made at the end of its request."""
-        child = finished_group(r="!z", r_child_0="A").first_seq.branch.children[0].sequence.group
-        child.metrics.finished_time = 5.0
-        assert traced(engine, child) == {}
+        """With asynchronous output it may have joined later; and a child's span is made at the end of its request."""
+        group = finished_group(r="!z", r_child_0="A")
+        child = group.first_seq.branch.children[0].sequence.group
+        group.metrics.finished_time, child.metrics.finished_time = None, 5.0
+        assert traced(engine, group) == traced(engine, child) == {}
 
     def test_the_tracer_is_the_engines_own_again(self, engine: LLMEngine) -> None:
         """Afterwards, with children and without."""

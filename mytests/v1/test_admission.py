@@ -52,25 +52,28 @@ def asked_by(is_forced: bool = False, **fields: Any) -> Any:
     return asyncio.run(request_trees(upstream, serving, SimpleNamespace(**body)))
 
 
-@pytest.mark.parametrize("request_id", ["r_child_0", "r" * 1001, "\ud800", "sequence_hooks"])
-def test_an_id_that_hooks_cannot_use_is_refused(request_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("request_id", "fields", "message"),
+    [
+        *((name, {}, "request_id is ") for name in ("r_child_0", "r" * 1001, "\ud800", "sequence_hooks")),
+        # Its session would end at the tokens at which a tree waits.
+        ("r", {"resumable": True}, "a prompt cannot be streamed; send it whole"),
+        # A child that has lost its KV would compute it from the tokens.
+        ("r", {"prompt_embeds": torch.ones(2, 4)}, r"no prompt_embeds: .* hooks=0 in extra_args"),
+    ],
+)
+def test_what_hooks_cannot_use_is_refused(
+    request_id: str, fields: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even where upstream is told not to make ids unique."""
     monkeypatch.setenv("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "1")
-    with pytest.raises(VLLMValidationError, match="request_id is "):
-        HookInputProcessor.assign_request_id(request(request_id))
+    with pytest.raises(VLLMValidationError, match=message):
+        HookInputProcessor.assign_request_id(request(request_id, **fields))
 
 
-def test_a_streamed_prompt_is_refused() -> None:
-    """Its session would end at the tokens at which a tree waits."""
-    with pytest.raises(VLLMValidationError, match="a prompt cannot be streamed; send it whole"):
-        HookInputProcessor.assign_request_id(request("r", resumable=True))
-
-
-def test_a_prompt_without_tokens_is_refused() -> None:
-    """A child that has lost its KV would compute it from the tokens; without hooks there is none."""
+def test_a_prompt_without_tokens_is_taken_without_hooks() -> None:
+    """It has no children that would compute it."""
     fields: dict[str, Any] = {"prompt_embeds": torch.ones(2, 4)}
-    with pytest.raises(VLLMValidationError, match=r"no prompt_embeds: .* hooks=0 in extra_args"):
-        HookInputProcessor.assign_request_id(request("r", **fields))
     HookInputProcessor.assign_request_id(request("r", SamplingParams(extra_args={"hooks": 0}), **fields))
 
 

@@ -17,7 +17,6 @@ from sequence_hooks.config.choices import PositionRule
 from sequence_hooks.v1 import AsyncLLM, LLMEngine
 from vllm import envs
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.full]
@@ -175,17 +174,6 @@ def test_callers_resume_sequences_that_wait(running: Running) -> None:
 
     for output in running.run(resumed()):
         assert [segment.origin for segment in output.outputs[0].segments] == ["sampled", "inserted", "sampled"]
-
-
-def test_a_request_with_bad_limits_is_refused(running: Running) -> None:
-    """Its caller gets the error, and others are served."""
-    params = GREEDY.clone()
-    params.extra_args = {"max_children": 1000}
-    with pytest.raises(VLLMValidationError, match="max_children is 1000; the engine allows at most"):
-        running.run(last(running.engine.generate("call 1 stone\n", params, "r")))
-    (prompt,) = sure_prompts(1, 13, "promise")
-    output = running.run(last(running.engine.generate(prompt, GREEDY, "s")))
-    assert is_correct(prompt, output.outputs[0].text.removesuffix(EOS))
 
 
 @pytest.mark.parametrize("rule", ["sequential", "overlap"])

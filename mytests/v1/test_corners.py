@@ -146,23 +146,15 @@ def test_a_resumption_that_comes_after_an_abort_is_dropped(caplog: pytest.LogCap
     """The front end had checked it; the client was gone when it reached the core."""
     engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
     engine.add()
-    engine.run_until(lambda: engine.awaiting() == ["r"], plan(r="a.b"))
-    late = resumption(engine.output_processor, "r", [7], engine.max_model_len, engine.vocab_size)
+    engine.run_until(lambda: engine.awaiting() == ["r_child_0"], plan(r="a!bcdefgh", r_child_0="C."))
+    late = resumption(engine.output_processor, "r_child_0", [7], engine.max_model_len, engine.vocab_size)
+    # Upstream sends what has a request's id to that request's engine, where there are several.
+    assert late.request_id == "r"
     engine.abort("r")
     with caplog.at_level(logging.DEBUG, "vllm"):
         engine.scheduler.add_request(Request.from_engine_core_request(late, engine._hasher))
     assert not engine.scheduler.requests
     engine.assert_empty()
-
-
-def test_a_resumption_goes_where_its_request_is() -> None:
-    """Upstream sends what has a request's id to that request's engine, where there are several."""
-    engine = SurgicalEngine(dataclasses.replace(SYNC_HOOKS, sync_resume="manual"))
-    engine.add()
-    engine.run_until(lambda: engine.awaiting() == ["r_child_0"], plan(r="a!bcdefgh", r_child_0="C."))
-    assert (
-        resumption(engine.output_processor, "r_child_0", [7], engine.max_model_len, engine.vocab_size).request_id == "r"
-    )
 
 
 def test_the_engine_stays_awake_while_something_is_to_be_told() -> None:

@@ -4,15 +4,14 @@
 What a field changes in a tree is tested elsewhere; here no sequence of one may fail, and its output must be whole.
 """
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from mytests.harness.v1.models import opened  # isort: split
 
-from forkjoin_engine import hooks_for, open_engine
+from forkjoin_engine import hooks_for
 from forkjoin_task import held_out_prompts
 
 from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
@@ -73,9 +72,8 @@ OF_A_REQUEST = {
 @pytest.fixture(scope="module", params=[None, {"min_p": 0.0}], ids=["inherited", "overridden"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An engine whose children inherit all fields, or all but one."""
-    engine: Any = open_engine(hooks_for("sync", child_sampling_params=request.param))
-    yield engine
-    engine.llm_engine.engine_core.shutdown()
+    with opened(hooks_for("sync", child_sampling_params=request.param)) as engine:
+        yield engine
 
 
 def test_no_field_is_unknown() -> None:

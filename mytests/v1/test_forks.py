@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from mytests.harness.stepped import Tokens
-from mytests.harness.surgical import CHILD, HOOKS, SYNC_HOOKS, SurgicalEngine, finished, plan
+from mytests.harness.surgical import (
+    CHILD,
+    HOOKS,
+    SYNC_HOOKS,
+    SpecialKwargs,
+    SurgicalEngine,
+    begun,
+    completed,
+    finished,
+    plan,
+    tree,
+)
 from mytests.harness.v1.releases import since
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
@@ -16,27 +27,10 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 def test_full_blocks_are_shared_and_the_last_one_is_copied() -> None:
     """Upstream copies it when it admits the child, so that no more than one block is new."""
     engine = SurgicalEngine(HOOKS)
-    engine.add(prompt="p" * 9)
-    script = plan(r="!b", r_child_0="BCDEF")
-    engine.run_until(lambda: "r_child_0" in engine.worker.tables, script)
-    parent, child = engine.blocks_of("r"), engine.blocks_of("r_child_0")
-    assert parent[:2] == child[:2] and parent[2] != child[2]
-    assert engine.worker.copies == [(parent[2], child[2])]
-    engine.run(script)
-    engine.assert_empty()
-
-
-@pytest.mark.usefixtures("each_mode")
-def test_blocked_parents_take_no_slot() -> None:
-    """As many parents as slots wait at once, and their children run."""
-    engine = SurgicalEngine(HOOKS, max_num_seqs=2)
-    for name in "rs":
-        engine.add(name)
-    script = plan(r="!a", s="!a", r_child_0="BBBB", s_child_0="CCCC")
-    engine.run_until(lambda: sorted(engine.statuses().values()) == ["BLOCKED"] * 2 + ["RUNNING"] * 2, script)
-    engine.run(script)
-    assert [finished(engine, name).text for name in "rs"] == ["BBBBa", "CCCCa"]
-    engine.assert_empty()
+    with begun(engine, plan(r="!b", r_child_0="BCDEF"), lambda: "r_child_0" in engine.worker.tables, prompt="p" * 9):
+        parent, child = engine.blocks_of("r"), engine.blocks_of("r_child_0")
+        assert parent[:2] == child[:2] and parent[2] != child[2]
+        assert engine.worker.copies == [(parent[2], child[2])]
 
 
 @pytest.mark.usefixtures("each_mode")
@@ -72,21 +66,28 @@ class TestStates:
         assert (first, finished(engine).text) == (1 if engine.is_async else 2, "abBCDEFc")
         engine.assert_empty()
 
-    def test_a_state_that_fills_its_block_may_be_found_by_others(self, layers: tuple[str, ...]) -> None:
-        """Upstream enters it in the prefix cache with the child's tokens, too, and takes no block twice."""
-        engine = SurgicalEngine(replace(HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers)
-        engine.add(prompt="p" * 9)
-        engine.run(plan(r="ab!c", r_child_0="BCDEF"))
-        assert finished(engine).text == "abBCDEFc"
-        engine.assert_empty()
-
-    def test_children_that_wait_share_one_copy(self, layers: tuple[str, ...]) -> None:
-        """It is made before the step in which their parent goes on; one that is admitted then has a copy of its own."""
-        engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=2)
-        engine.add(prompt="p" * 9)
-        script = plan(r="a!b!cccccccc.d", r_child_0="BBBBBB", r_child_1="CCC")
-        engine.run(script)
-        assert finished(engine).text == "abccccccccBBBBBB\nCCCd"
+    @pytest.mark.parametrize(
+        ("hooks", "rows", "texts"),
+        [
+            (HOOKS, 16, {"r": ("ab!c", "BCDEF", "abBCDEFc")}),
+            (SYNC_HOOKS, 2, {"r": ("a!b!cccccccc.d", "BBBBBB", "CCC", "abccccccccBBBBBB\nCCCd")}),
+            (SYNC_HOOKS, 2, {"r": ("a!cccccc.d", "BB", "accccccBBd"), "s": ("a!cccccc.d", "CC", "accccccCCd")}),
+        ],
+        ids=["in the prefix cache", "children that wait share a copy", "two parents in a step"],
+    )
+    def test_each_child_goes_on_from_the_state_of_its_parent(
+        self, layers: tuple[str, ...], hooks: SpecialKwargs, rows: int, texts: dict[str, tuple[str, ...]]
+    ) -> None:
+        """One that fills its block may be found by others; a copy is made before their parent goes on."""
+        engine = SurgicalEngine(replace(hooks, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=rows)
+        scripts: dict[str, str] = {}
+        for name, (*script, _) in texts.items():
+            engine.add(name, prompt=name * 9)
+            scripts |= tree(*script, name=name)
+        engine.run(plan(**scripts))
+        assert {name: finished(engine, name).text for name in texts} == {
+            name: text for name, (*_, text) in texts.items()
+        }
         engine.assert_empty()
 
     def test_siblings_share_one_copy(self, layers: tuple[str, ...]) -> None:
@@ -107,46 +108,29 @@ class TestStates:
         assert finished(engine).text == "accccccccB\nC\nDd"
         engine.assert_empty()
 
-    def test_each_parents_children_have_its_state(self, layers: tuple[str, ...]) -> None:
-        """Two of them are overwritten in the same step."""
-        engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=2)
-        for name in "rs":
-            engine.add(name, prompt=name * 9)
-        script = plan(r="a!cccccc.d", s="a!cccccc.d", r_child_0="BB", s_child_0="CC")
-        engine.run(script)
-        assert [finished(engine, name).text for name in "rs"] == ["accccccBBd", "accccccCCd"]
-        engine.assert_empty()
+    @pytest.mark.parametrize(
+        ("merge", "num_merged", "num_prefill", "num_in_flight"), [("concatenate", 5, 6, 5), ("none", 0, 1, 12)]
+    )
+    def test_a_parent_goes_on_from_its_state(
+        self, layers: tuple[str, ...], merge: Any, num_merged: int, num_prefill: int, num_in_flight: int
+    ) -> None:
+        """It computes what was merged, and its last token, if no step in flight has.
 
-    def test_a_parent_goes_on_from_its_state(self, layers: tuple[str, ...]) -> None:
-        """It computes what was merged, and its last token, if no step in flight has."""
-        engine = SurgicalEngine(HOOKS, layers=layers)
-        engine.add(prompt="p" * 9)
-        engine.run(plan(r="ab!c", r_child_0="BCDEF"))
-        (join,) = finished(engine).joins
-        assert (join.num_merged, join.num_prefill) == (5, 5 if engine.is_async else 6)
-        engine.assert_empty()
-
-    def test_without_results_a_state_in_flight_is_of_no_use(self, layers: tuple[str, ...]) -> None:
-        """It has the last token already, after which the next one is to be sampled: the context is computed anew."""
-        engine = SurgicalEngine(replace(HOOKS, child_merge_strategy="none"), layers=layers)
-        engine.add(prompt="p" * 9)
-        engine.run(plan(r="ab!c", r_child_0="BCDEF"))
-        (join,) = finished(engine).joins
-        assert (join.num_prefill, finished(engine).text) == (12 if engine.is_async else 1, "abc")
-        engine.assert_empty()
+        Without results such a state is of no use: the next token is to be sampled after it, so all is computed anew.
+        """
+        engine = SurgicalEngine(replace(HOOKS, child_merge_strategy=merge), layers=layers)
+        output = completed(engine, prompt="p" * 9, r="ab!c", r_child_0="BCDEF")
+        (join,) = output.joins
+        assert (join.num_merged, join.num_prefill) == (num_merged, num_in_flight if engine.is_async else num_prefill)
 
     def test_an_evicted_parent_goes_on_from_the_state_that_is_found(self, layers: tuple[str, ...]) -> None:
         """Where its KV ends now, and not where its state was, though no step that computed anything has said so."""
         engine = SurgicalEngine(replace(SYNC_HOOKS, sync_resume="manual"), layers=layers)
-        engine.add(prompt="p" * 10)
-        script = plan(r="abcdefg.z")
-        engine.run_until(engine.is_waiting_for_callers, script)
-        engine.step(script)
-        engine.evict("r")
-        engine.resume("r", "tool")
-        engine.run(script)
+        with begun(engine, plan(r="abcdefg.z"), engine.is_waiting_for_callers, prompt="p" * 10) as script:
+            engine.step(script)
+            engine.evict("r")
+            engine.resume("r", "tool")
         assert finished(engine).text == "abcdefgtoolz"
-        engine.assert_empty()
 
     def test_nobody_gives_up_kv_for_a_state_that_is_not_written_yet(self, layers: tuple[str, ...]) -> None:
         """Two children begin alike, and the second one waits for a step. Their BLOCKED parent keeps its KV."""
@@ -156,10 +140,8 @@ class TestStates:
             "children_per_promise": 2,
         }
         engine = SurgicalEngine(replace(HOOKS, blocked_kv_policy="discard", **alone), layers=layers)
-        engine.add(prompt="p" * 9)
-        engine.run(plan(r="ab!c", r_child_0="BC", r_child_1="DE"))
+        completed(engine, prompt="p" * 9, r="ab!c", r_child_0="BC", r_child_1="DE")
         assert not engine.scheduler.evictor.evictions
-        engine.assert_empty()
 
     @pytest.mark.parametrize("num_left", [0, 1])
     def test_without_a_block_for_a_copy_children_compute_their_context(
@@ -167,17 +149,18 @@ class TestStates:
     ) -> None:
         """Rather than go on from a state that is not theirs; the last free block is enough."""
         engine = SurgicalEngine(replace(SYNC_HOOKS, child_prefix_token_ids=(CHILD,)), layers=layers, max_num_seqs=1)
-        engine.add(prompt="p" * 9)
-        script = plan(r="a!cccccccc.d", r_child_0="BBBBBB")
-        engine.run_until(lambda: bool(engine.scheduler.kv.forks.children), script)
-        pool = engine.scheduler.kv_cache_manager.block_pool
-        others = pool.get_new_blocks(pool.get_num_free_blocks() - num_left)
-        engine.scheduler.kv.forks.keep_states()
-        pool.free_blocks(others)
-        assert len(engine.scheduler.kv.forks.children) == num_left
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="a!cccccccc.d", r_child_0="BBBBBB"),
+            lambda: bool(engine.scheduler.kv.forks.children),
+            prompt="p" * 9,
+        ):
+            pool = engine.scheduler.kv_cache_manager.block_pool
+            others = pool.get_new_blocks(pool.get_num_free_blocks() - num_left)
+            engine.scheduler.kv.forks.keep_states()
+            pool.free_blocks(others)
+            assert len(engine.scheduler.kv.forks.children) == num_left
         assert finished(engine).text == "accccccccBBBBBBd"
-        engine.assert_empty()
 
 
 @since(32, "no layer that a CPU can compute saves a state within a step")

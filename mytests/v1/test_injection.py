@@ -8,19 +8,12 @@ from typing import Any
 import pytest
 
 from mytests.harness.injecting import INJECT, OVERLAP, SYNC_INJECT, prefilled
-from mytests.harness.surgical import EOS, SurgicalEngine, finished, plan
-from sequence_hooks.v1.core.scheduler import HookScheduler
+from mytests.harness.surgical import EOS, SurgicalEngine, begun, completed, finished, plan
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.request import RequestStatus
 
 LONG_GLUE = dataclasses.replace(SYNC_INJECT, merge_separator="-----", children_per_promise=2)
 CHILDREN = {"r_child_0": "ABCDE", "r_child_1": "VWXYZ"}
-
-
-def scheduler_of(engine: Any) -> HookScheduler:
-    """The scheduler of a surgical engine."""
-    scheduler: HookScheduler = engine.scheduler
-    return scheduler
 
 
 def with_glue_in_two_steps(**sizes: Any) -> tuple[SurgicalEngine, Any]:
@@ -38,16 +31,17 @@ class TestGlueRequests:
     def test_all_glue_is_computed_in_one_step(self) -> None:
         """A join of four children costs one step, in which their parent samples."""
         engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
-        engine.add(prompt="prompt")
-        script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
-        engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
-        steps = engine.step(script)
-        assert [(each.request_id, each.num_tokens) for each in steps] == [
-            ("r_glue_7", 1), ("r_glue_12", 1), ("r_glue_17", 1), ("r_glue_22", 1), ("r", 1),
-        ]  # fmt: skip
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)}),
+            lambda: bool(engine.scheduler._injection.glue),
+            prompt="prompt",
+        ) as script:
+            steps = engine.step(script)
+            assert [(each.request_id, each.num_tokens) for each in steps] == [
+                ("r_glue_7", 1), ("r_glue_12", 1), ("r_glue_17", 1), ("r_glue_22", 1), ("r", 1),
+            ]  # fmt: skip
         assert (finished(engine).text, prefilled(engine)) == ("\n".join(["ABCD"] * 4) + "zz", [5])
-        engine.assert_empty()
 
     @pytest.mark.parametrize("seqs", [1, 2, 3])
     def test_few_rows_make_it_take_more_steps(self, seqs: int) -> None:
@@ -114,43 +108,43 @@ class TestGlueRequests:
     def test_all_of_a_join_has_one_list_of_tokens(self) -> None:
         """Also in another process: a context may be long, and its children many."""
         engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, children_per_promise=4))
-        engine.add(prompt="prompt")
-        script = plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)})
-        engine.run_until(lambda: bool(engine.scheduler._injection.glue), script)
-        glue = [each.request for each in engine.scheduler._injection.glue.values()]
-        owner = engine.scheduler.requests["r"].prompt_token_ids
-        told = [owner, *(each.prompt_token_ids for each in glue), *(each._all_token_ids for each in glue)]
-        for first, *views in (told, pickle.loads(pickle.dumps(told))):
-            assert len(views) == 8 and {id(view._token_ids) for view in views} == {id(first)}
-        assert all(each.num_tokens == len(each.prompt_token_ids) < len(owner) for each in glue)
-        engine.run(script)
-        engine.assert_empty()
+        with begun(
+            engine,
+            plan(r="!.zz", **{f"r_child_{k}": "ABCD" for k in range(4)}),
+            lambda: bool(engine.scheduler._injection.glue),
+            prompt="prompt",
+        ):
+            glue = [each.request for each in engine.scheduler._injection.glue.values()]
+            owner = engine.scheduler.requests["r"].prompt_token_ids
+            told = [owner, *(each.prompt_token_ids for each in glue), *(each._all_token_ids for each in glue)]
+            for first, *views in (told, pickle.loads(pickle.dumps(told))):
+                assert len(views) == 8 and {id(view._token_ids) for view in views} == {id(first)}
+            assert all(each.num_tokens == len(each.prompt_token_ids) < len(owner) for each in glue)
 
-    def test_it_holds_no_references(self) -> None:
-        """Its owner can give up all of its blocks."""
+    def test_nobody_knows_of_it(self) -> None:
+        """Its owner can give up all of its blocks; a request counts once, and glue cannot be aborted by itself."""
         engine, script = with_glue_in_two_steps()
-        blocks = pool_of(engine)
-        assert {blocks[index].ref_cnt for index in engine.blocks_of("r")} == {1}
-        engine.run(script)
-        engine.assert_empty()
-
-    def test_a_sequence_whose_glue_is_preempted_is_recomputed(self) -> None:
-        """Upstream preempts whatever runs, and does not know that it is only glue."""
-        engine, script = with_glue_in_two_steps()
-        (running,) = engine.scheduler.running
-        engine.scheduler.running.remove(running)
-        engine.scheduler._preempt_request(running, 0.0)
-        engine.scheduler.check_integrity()
+        assert {pool_of(engine)[index].ref_cnt for index in engine.blocks_of("r")} == {1}
+        latest = engine.scheduler_stats[-1]
+        assert (latest.num_running_reqs, latest.num_waiting_reqs) == (1, 0)
+        (name,) = list(engine.scheduler._injection.glue)[:1]
+        assert engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED) == []
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
-        assert engine.scheduler.evictor.evictions["discard"] == 1
         engine.assert_empty()
 
-    def test_a_reset_of_the_cache_takes_what_was_injected(self) -> None:
-        """Glue that is under way is dropped with it."""
+    @pytest.mark.parametrize("how", ["preempted", "reset"])
+    def test_a_sequence_whose_glue_is_given_up_is_recomputed(self, how: str) -> None:
+        """Upstream preempts whatever runs, and does not know that it is only glue; or it resets its cache."""
         engine, script = with_glue_in_two_steps()
-        engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-        engine.kv.blocks.clear()
+        if how == "preempted":
+            (running,) = engine.scheduler.running
+            engine.scheduler.running.remove(running)
+            engine.scheduler._preempt_request(running, 0.0)
+            assert engine.scheduler.evictor.evictions["discard"] == 1
+        else:
+            engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+            engine.kv.blocks.clear()
         engine.scheduler.check_integrity()
         engine.run(script)
         assert finished(engine).text == "ABCDE-----VWXYZzzzz"
@@ -162,23 +156,6 @@ class TestGlueRequests:
         engine, _ = with_glue_in_two_steps()
         engine.output_processor.abort_requests(["r"], internal=False)
         engine.scheduler.finish_requests(named, RequestStatus.FINISHED_ABORTED)
-        engine.assert_empty()
-
-    def test_it_cannot_be_aborted_by_itself(self) -> None:
-        """Nobody knows its id, and it ends with its owner."""
-        engine, script = with_glue_in_two_steps()
-        (name,) = list(engine.scheduler._injection.glue)[:1]
-        assert engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED) == []
-        engine.run(script)
-        assert finished(engine).text == "ABCDE-----VWXYZzzzz"
-        engine.assert_empty()
-
-    def test_a_request_counts_once(self) -> None:
-        """Upstream's statistics know nothing of glue."""
-        engine, script = with_glue_in_two_steps()
-        latest = engine.scheduler_stats[-1]
-        assert (latest.num_running_reqs, latest.num_waiting_reqs) == (1, 0)
-        engine.run(script)
         engine.assert_empty()
 
 
@@ -198,41 +175,28 @@ class TestPressure:
     def test_a_child_that_lost_its_fork_keeps_its_positions(self) -> None:
         """Its context is computed from its tokens."""
         engine: Any = SurgicalEngine(OVERLAP)
-        engine.add(prompt="prompt")
-        script = plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK")
-        engine.run_until(lambda: "r_child_2" in engine.scheduler.kv.forks.children, script)
-        assert engine.scheduler.branches["r_child_2"].injected is not None
-        engine.scheduler.kv.forks.release("r_child_2")
-        engine.step(script)
-        assert engine.scheduler.branches["r_child_2"].injected is None
-        engine.run(script)
+        with begun(
+            engine,
+            plan(r="!.!.z", r_child_0="ABCDEF", r_child_1="XYZ", r_child_2="GHI", r_child_3="JK"),
+            lambda: "r_child_2" in engine.scheduler.kv.forks.children,
+            prompt="prompt",
+        ) as script:
+            assert engine.scheduler.branches["r_child_2"].injected is not None
+            engine.scheduler.kv.forks.release("r_child_2")
+            engine.step(script)
+            assert engine.scheduler.branches["r_child_2"].injected is None
         assert finished(engine).text == "ABCDEF\nXYZGHI\nJKz"
-        engine.assert_empty()
 
 
 class TestPrefixCache:
     def test_a_sequence_without_injected_kv_is_in_it(self) -> None:
         """Here a child ends with its first token, so that there is nothing to inject."""
         engine: Any = SurgicalEngine(dataclasses.replace(SYNC_INJECT, merge_separator=""))
-        engine.add(prompt="promptprompt")
-        engine.run(plan(r="!.zzzzzzzz", r_child_0=chr(EOS)))
+        completed(engine, prompt="promptprompt", r="!.zzzzzzzz", r_child_0=chr(EOS))
         assert sum(block.block_hash is not None for block in pool_of(engine)) == 5
-        engine.assert_empty()
 
 
 def pool_of(engine: Any) -> list[Any]:
     """All blocks of an engine."""
     blocks: list[Any] = engine.scheduler.kv_cache_manager.block_pool.blocks
     return blocks
-
-
-def test_a_recording_counts_glue_as_its_owners(tmp_path: Any) -> None:
-    """A step's prefill of a request is all that is computed of it."""
-    path = tmp_path / "run.jsonl"
-    engine = SurgicalEngine(dataclasses.replace(SYNC_INJECT, record_to=str(path)))
-    engine.add(prompt="prompt")
-    engine.run(plan(r="!!.z", **CHILDREN))
-    text = path.read_text()
-    assert "glue" not in text
-    assert '["r", 3]' in text.replace('["r",3]', '["r", 3]')
-    engine.assert_empty()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mytests.harness.injecting import INJECT, OVERLAP
-from mytests.harness.surgical import SurgicalEngine, finished, plan
+from mytests.harness.surgical import SurgicalEngine, begun, finished, plan
 from mytests.harness.v1.runners import FirstRunner, SecondRunner
 from sequence_hooks.kv.transfer import SlotCopy
 from sequence_hooks.v1.wire import INJECTED_BY, HookSchedulerOutput, InjectedStep, Shift
@@ -58,39 +58,37 @@ def schedule(injected: InjectedStep | None = None, needed_by_r: int = 0) -> Sche
 
 class TestPositions:
     @pytest.mark.parametrize("make", [FirstRunner, SecondRunner])
-    def test_the_model_reads_what_is_shifted(self, make: Callable[..., Any]) -> None:
-        """Each token of a request by the same, and those of others not; nothing is left of it in the next step."""
+    @pytest.mark.parametrize(
+        ("shifts", "positions"),
+        [([Shift(2, -3)], [2, 3, 2]), ([Shift(1, 0), Shift(1, -4)], [5, 2, 2])],
+        ids=["one", "several, as of results that overlap and are computed anew"],
+    )
+    def test_the_model_reads_what_is_shifted(
+        self, make: Callable[..., Any], shifts: list[Shift], positions: list[int]
+    ) -> None:
+        """Each token of a request, and those of others not; nothing is left of it in the next step."""
         runner = extended(make())
-        output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
+        output = schedule(InjectedStep(1, shifts={"r": shifts}))
         runner.take_in(output)
-        assert runner.prepare(output, STARTS).tolist() == [2, 3, 2]
+        assert runner.prepare(output, STARTS).tolist() == positions
         runner.take_in(schedule())
         assert runner.prepare(output, STARTS).tolist() == [5, 6, 2]
 
-    @pytest.mark.parametrize("make", [FirstRunner, SecondRunner])
-    def test_what_is_computed_anew_may_be_shifted_in_parts(self, make: Callable[..., Any]) -> None:
-        """A prompt of results that overlap has several of them."""
-        runner = extended(make())
-        output = schedule(InjectedStep(1, shifts={"r": [Shift(1, 0), Shift(1, -4)]}))
-        runner.take_in(output)
-        assert runner.prepare(output, STARTS).tolist() == [5, 2, 2]
+    @pytest.mark.parametrize(("make", "num_dims"), [(FirstRunner, 3), (SecondRunner, 3), (SecondRunner, None)])
+    def test_all_components_of_a_position_are_shifted(self, make: Callable[..., Any], num_dims: int | None) -> None:
+        """Those of text are equal, and stay so.
 
-    @pytest.mark.parametrize("make", [FirstRunner, SecondRunner])
-    def test_all_components_of_a_position_are_shifted(self, make: Callable[..., Any]) -> None:
-        """Those of text are equal, and stay so; what the sampler reads is not shifted."""
-        runner = extended(make(num_dims=3))
+        What the second runner's sampler reads is not shifted, however often: it compares it with the tokens that
+        `min_tokens` asks for, and draws random numbers by it.
+        """
+        runner = extended(make() if num_dims is None else make(num_dims=num_dims))
         output = schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
         runner.take_in(output)
-        assert runner.prepare(output, STARTS).tolist() == [[2, 3, 2]] * 3
-        assert runner.sample() is None or runner.sample().tolist() == [5, 6, 2]
-
-    def test_the_second_runners_sampler_reads_what_is_not(self) -> None:
-        """It compares them with the tokens that `min_tokens` asks for, and draws random numbers by them."""
-        runner, output = extended(SecondRunner()), schedule(InjectedStep(1, shifts={"r": [Shift(2, -3)]}))
-        runner.take_in(output)
-        runner.prepare(output, STARTS)
-        assert runner.sample().tolist() == [5, 6, 2]
-        assert runner.sample().tolist() == [5, 6, 2]
+        assert runner.prepare(output, STARTS).tolist() == ([2, 3, 2] if num_dims is None else [[2, 3, 2]] * 3)
+        sampled = [runner.sample() for _ in range(2)]
+        assert [each if each is None else each.tolist() for each in sampled] == [
+            None if make is FirstRunner else [5, 6, 2]
+        ] * 2
 
 
 class TestSteps:
@@ -142,13 +140,11 @@ class TestWay:
     def test_what_is_given_up_before_its_step_is_not_missed(self) -> None:
         """Its request computes it, and the next join copies again."""
         engine: Any = SurgicalEngine(INJECT)
-        engine.add(prompt="prompt")
-        script = plan(r="!y!zz", **CHILDREN)
-        engine.run_until(lambda: bool(engine.scheduler._injection.copies), script)
-        engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-        engine.run(script)
+        with begun(
+            engine, plan(r="!y!zz", **CHILDREN), lambda: bool(engine.scheduler._injection.copies), prompt="prompt"
+        ):
+            engine.scheduler.reset_prefix_cache(reset_running_requests=True)
         assert (finished(engine).text, len(engine.worker.kv.injected)) == ("ABCDEyVWXYZzz", 4)
-        engine.assert_empty()
 
 
 class TestDevice:

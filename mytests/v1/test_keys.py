@@ -106,6 +106,8 @@ def part_of(owner: nn.Module, attn: Any, num_dims: int | None = None) -> Rotated
 @pytest.mark.parametrize(
     ("variant", "first", "num_dims"),
     [
+        ("no rotary embedding", None, None),
+        ("not called", None, None),
         ("", 0, None),
         ("normalised without weights", 0, None),
         ("first half", 0, None),
@@ -114,18 +116,11 @@ def part_of(owner: nn.Module, attn: Any, num_dims: int | None = None) -> Rotated
         ("three components", 0, 3),
     ],
 )
-def test_keys_that_are_rotated_can_be_moved(variant: str, first: int, num_dims: int | None) -> None:
-    """All their elements or some, by whichever rotary embedding, also if they are normalised afterwards."""
+def test_keys_that_are_rotated_can_be_moved(variant: str, first: int | None, num_dims: int | None) -> None:
+    """All their elements or some, by whichever rotary embedding, also normalised ones; others stay as they are."""
     owner = Owner(variant)
-    assert part_of(owner, owner.attn, num_dims) == (owner.rotary_emb, first)
+    assert part_of(owner, owner.attn, num_dims) == (None if first is None else (owner.rotary_emb, first))
     assert "forward" not in vars(owner.attn)
-
-
-@pytest.mark.parametrize("variant", ["no rotary embedding", "not called"])
-def test_keys_without_positions_stay_as_they_are(variant: str) -> None:
-    """Whether their layer has a rotary embedding or not."""
-    owner = Owner(variant)
-    assert part_of(owner, owner.attn) is None
 
 
 class Adapted(nn.Module):
@@ -139,24 +134,20 @@ class Adapted(nn.Module):
         raise RuntimeError("no adapter is chosen")
 
 
-def test_adapters_are_left_out() -> None:
-    """What they add is rotated with the rest."""
-    owner = Owner()
+class Asking(Owner):
+    """One that asks for something that upstream's modules take nothing for where a model has none."""
+
+    def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor, scaling: Any) -> Any:  # type: ignore[override]
+        assert scaling is None
+        return super().forward(positions, hidden_states)
+
+
+def test_adapters_and_other_arguments_are_left_out() -> None:
+    """What adapters add is rotated with the rest."""
+    owner = Asking()
     owner.project = Adapted(owner.project)  # type: ignore[assignment]
     assert part_of(owner, owner.attn) == (owner.rotary_emb, 0)
     assert "forward" not in vars(owner.project)
-
-
-def test_what_else_a_module_asks_for_is_not_given() -> None:
-    """Upstream's modules take nothing for it where a model has none."""
-
-    class Asking(Owner):
-        def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor, scaling: Any) -> Any:  # type: ignore[override]
-            assert scaling is None
-            return super().forward(positions, hidden_states)
-
-    owner = Asking()
-    assert part_of(owner, owner.attn) == (owner.rotary_emb, 0)
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,6 @@ def answers(asked: Sequence[str] = ("How do I live well?",), **texts: str) -> li
     return list(Distiller(model, seed=0).answers(asked))
 
 
-def points(**texts: str) -> tuple[str, ...]:
-    """Those of the only answer."""
-    (answer,) = answers(**texts)
-    return answer.points
-
-
 def test_an_answer_has_four_or_five_points_and_a_closing_sentence() -> None:
     """Each with a paragraph of its own."""
     taken = answers(["How do I live well?"] * 20)
@@ -80,19 +74,17 @@ def test_an_answer_has_four_or_five_points_and_a_closing_sentence() -> None:
 )
 def test_a_point_without_a_good_paragraph_is_left_out(text: str) -> None:
     """The others stay."""
-    assert POINTS[1] not in points(daily=text)
+    assert POINTS[1] not in answers(daily=text)[0].points
 
 
-def test_a_title_is_cut() -> None:
-    """What follows it is the paragraph."""
+def test_what_stands_there_twice_is_one() -> None:
+    """Points that are alike, paragraphs that begin alike, and the title of a paragraph."""
     (answer,) = answers(enough=f"1. **Sleep enough**: Sleep {LONG}")
     assert answer.expansions[0] == f"Sleep {LONG}"
-
-
-def test_points_that_are_alike_are_one() -> None:
-    """So are paragraphs that begin alike."""
-    assert "Sleep more enough" not in points(explanations=outline(("Sleep enough", "Sleep more enough", *POINTS[1:])))
-    assert POINTS[1] not in points(enough=f"A good way to live {LONG}", daily=f"A good way to live {LONG}")
+    (answer,) = answers(explanations=outline(("Sleep enough", "Sleep more enough", *POINTS[1:])))
+    assert "Sleep more enough" not in answer.points
+    (answer,) = answers(enough=f"A good way to live {LONG}", daily=f"A good way to live {LONG}")
+    assert POINTS[1] not in answer.points
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plug-in on a real, stock engine with the tiny model: tokens, counters, and nothing left."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,22 +9,20 @@ from typing import Any
 import pytest
 
 from mytests.harness.environment import EXAMPLES
+from mytests.harness.v1.models import FEW_BLOCKS, check_answers, opened, scheduler_of  # isort: split
 
-# The engine runs in this process, so that its scheduler can be looked at.
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
-from forkjoin_engine import GREEDY, MODEL_FOLDER, answers, hooks_for, open_engine
-from forkjoin_task import EOS, MODES, is_correct
+from forkjoin_engine import GREEDY, MODEL_FOLDER, hooks_for
+from forkjoin_task import EOS, MODES
 from transformers import AutoTokenizer
 
 from mytests.harness.sure import sure_prompts
 from mytests.harness.ties import logprobs_of
 from mytests.harness.v1.paths import IS_SECOND_RUNNER
 from mytests.harness.v1.releases import RELEASE
-from sequence_hooks.v1.core.scheduler import HookScheduler
 from sequence_hooks.v1.frontend.outputs import CompletionOutput
 from sequence_hooks.v1.worker.prior_output_batch_runner import PriorOutputTokens
 from sequence_hooks.v1.worker.prior_output_slot_runner import PriorOutputCounts
+from vllm.sampling_params import RequestOutputKind
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.every_release, pytest.mark.paths]
 
@@ -36,28 +33,16 @@ NUM_PROMPTS = 8 if IS_SECOND_RUNNER else 40
 @pytest.fixture(scope="module", params=MODES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An engine with the hooks of one mode."""
-    engine: Any = open_engine(hooks_for(request.param))
-    engine.mode = request.param
-    yield engine
-    engine.llm_engine.engine_core.shutdown()
-
-
-def scheduler_of(engine: Any) -> HookScheduler:
-    """The scheduler of an engine in this process."""
-    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
-    assert isinstance(scheduler, HookScheduler)
-    return scheduler
+    with opened(hooks_for(request.param)) as engine:
+        engine.mode = request.param
+        yield engine
 
 
 def test_the_model_joins_what_its_children_return(engine: Any) -> None:
     """It answers every prompt of which it is sure, and afterwards the engine holds nothing."""
-    prompts = sure_prompts(NUM_PROMPTS, 7, engine.mode)
-    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
-    assert all(map(is_correct, prompts, answers(outputs)))
-    scheduler = scheduler_of(engine)
-    scheduler.check_integrity()
-    assert not scheduler.requests and not list(scheduler.blocked)
-    assert not engine.llm_engine.output_processor.request_states
+    check_answers(engine, NUM_PROMPTS, 7, engine.mode)
+    scheduler_of(engine).check_integrity()
+    assert not scheduler_of(engine).requests and not engine.llm_engine.output_processor.request_states
 
 
 @pytest.mark.skipif(
@@ -95,28 +80,48 @@ def test_logprobs_tell_the_tokens(engine: Any) -> None:
 
 def test_with_ten_blocks_of_kv_everything_is_recomputed_and_right() -> None:
     """No tree hangs, and BLOCKED parents have given up their KV."""
-    engine = open_engine(hooks_for("promise"), num_gpu_blocks_override=10, block_size=32, max_model_len=256)
-    prompts = sure_prompts(NUM_PROMPTS, 10, "promise")
-    assert all(map(is_correct, prompts, answers(engine.generate(prompts, GREEDY, use_tqdm=False))))
-    scheduler = scheduler_of(engine)
-    assert scheduler.evictor.evictions["discard"] > NUM_PROMPTS
-    scheduler.check_integrity()
+    with opened(hooks_for("promise"), **FEW_BLOCKS) as engine:
+        check_answers(engine, NUM_PROMPTS, 10, "promise")
+        assert scheduler_of(engine).evictor.evictions["discard"] > NUM_PROMPTS
 
 
 def test_it_needs_no_tokenizer() -> None:
     """Prompts and results are tokens then; nothing has a text."""
-    engine = open_engine(hooks_for("sync", merge_separator=""), skip_tokenizer_init=True)
-    encode = AutoTokenizer.from_pretrained(MODEL_FOLDER).encode
-    params = GREEDY.clone()
+    encode, params = AutoTokenizer.from_pretrained(MODEL_FOLDER).encode, GREEDY.clone()
     params.detokenize, params.stop_token_ids = False, encode(EOS)
-    (output,) = engine.generate({"prompt_token_ids": encode(sure_prompts(1, 9, "sync")[0])}, params, use_tqdm=False)
+    prompt = {"prompt_token_ids": encode(sure_prompts(1, 9, "sync")[0])}
+    with opened(hooks_for("sync", merge_separator=""), skip_tokenizer_init=True) as engine:
+        (output,) = engine.generate(prompt, params, use_tqdm=False)
     (completion,) = output.outputs
     assert isinstance(completion, CompletionOutput)
     results = [token_id for child in completion.children for token_id in child.result_token_ids]
     merged = [p for each in completion.segments if each.origin == "merged" for p in range(each.start, each.end)]
     assert results and [completion.token_ids[position] for position in merged] == results
     assert completion.text == "" and {child.text for child in completion.children} == {""}
-    scheduler_of(engine).check_integrity()
+
+
+def test_a_caller_aborts_a_child_by_the_id_that_it_knows() -> None:
+    """Its parent joins the others without it, and an id that nobody has any more aborts nothing."""
+    params = GREEDY.clone()
+    params.output_kind, params.extra_args = RequestOutputKind.DELTA, {"stream_children": True}
+    deltas: list[Any] = []
+    outputs: list[Any] = []
+    with opened(hooks_for("sync")) as llm:
+        engine = llm.llm_engine
+        engine.add_request("r", sure_prompts(1, 12, "sync")[0], params)
+        while not deltas:
+            deltas = [delta for output in engine.step() for delta in output.child_deltas]
+        aborted = deltas[0].request_id
+        assert aborted == "r_child_0"
+        engine.abort_request([aborted, "r_child_99", "nobody"])
+        engine.abort_request([aborted])
+        while engine.has_unfinished_requests():
+            outputs += engine.step()
+    (completion,) = outputs[-1].outputs
+    failed, *others = completion.children
+    assert (failed.request_id, failed.failed, failed.finish_reason) == (aborted, True, "abort")
+    assert others and not any(child.failed for child in others)
+    assert completion.finish_reason == "stop"
 
 
 OFF = """

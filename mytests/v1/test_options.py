@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of upstream's engine that change how it schedules, keeps KV or hands out tokens: trees come out the same."""
 
-import os
 from typing import Any
 
 import pytest
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
-from forkjoin_engine import GREEDY, answers, hooks_for, open_engine
-from forkjoin_task import is_correct
-
-from mytests.harness.sure import sure_prompts
 from mytests.harness.tiers import cases
+from mytests.harness.v1.models import FEW_BLOCKS, check_answers, opened  # isort: split
+
+from forkjoin_engine import hooks_for
+
 from vllm.config import KVEventsConfig
 
 pytestmark = [pytest.mark.model, pytest.mark.floats]
 
-FEW_BLOCKS = {"num_gpu_blocks_override": 10, "block_size": 32, "max_model_len": 256}
 OPTIONS: dict[str, dict[str, Any]] = {
     "outputs of several tokens": {"stream_interval": 4},
     "prompts in parts": {"long_prefill_token_threshold": 8},
@@ -51,11 +47,5 @@ OPTIONS["together"] = {option: value for name in TOGETHER for option, value in O
 @pytest.mark.parametrize("options", cases(OPTIONS, ["together"]))
 def test_trees_come_out_right(options: dict[str, Any]) -> None:
     """All prompts are answered, and nothing is left."""
-    engine: Any = open_engine(hooks_for("sync"), **options)
-    prompts = sure_prompts(40, 7, "sync")
-    outputs = engine.generate(prompts, GREEDY, use_tqdm=False)
-    assert all(map(is_correct, prompts, answers(outputs)))
-    scheduler = engine.llm_engine.engine_core.engine_core.scheduler
-    scheduler.check_integrity()
-    assert not scheduler.requests
-    engine.llm_engine.engine_core.shutdown()
+    with opened(hooks_for("sync"), **options) as engine:
+        check_answers(engine, 40, 7, "sync")

@@ -76,21 +76,16 @@ def decoding(num_requests: int, is_async: bool) -> SurgicalEngine:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_request_without_a_tree_costs_three_calls(is_async: bool) -> None:
-    """Two methods of upstream's are overridden that it calls for each request; one of them looks for its tree."""
+    """Two methods of upstream's are overridden that it calls for each request; one of them looks for its tree.
+
+    A step costs few besides. Nine of them are the surgical engine's, which aborts no request after each step.
+    """
     one, twelve = decoding(1, is_async), decoding(12, is_async)
-    assert calls_of_ours(twelve) - calls_of_ours(one) == 3 * 11
+    num_calls = calls_of_ours(one)
+    assert (num_calls <= 75, calls_of_ours(twelve) - num_calls) == (True, 3 * 11)
     for engine in (one, twelve):
         engine.abort([f"r{number}" for number in range(12)])
         engine.assert_empty()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_step_without_a_tree_costs_few_calls(is_async: bool) -> None:
-    """Nine of them are the surgical engine's, which aborts no request after each step."""
-    engine = decoding(1, is_async)
-    assert calls_of_ours(engine) <= 75
-    engine.abort("r0")
-    engine.assert_empty()
 
 
 @pytest.mark.parametrize("is_async", [False, True])

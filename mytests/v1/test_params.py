@@ -49,23 +49,19 @@ def test_ids_may_be_strings() -> None:
         inherit(SamplingParams(), {"logit_bias": {"seven": 1.5}})
 
 
-def test_an_overridden_child_ends_as_the_model_does() -> None:
-    """Upstream's front end adds the EOS to new requests; a child is not one of them."""
-    child, _ = spawned({"temperature": 0.75, "max_tokens": None})
+def test_a_child_ends_as_the_model_does_and_may_find_its_context() -> None:
+    """Upstream's front end adds the EOS to new requests, and keeps who asks for prompt logprobs from the cache."""
+    child, _ = spawned({"temperature": 0.75, "max_tokens": None}, prompt_logprobs=1)
     assert (child.temperature, child.eos_token_id, child.max_tokens) == (0.75, EOS, 100)
+    assert (child.prompt_logprobs, child.skip_reading_prefix_cache) == (None, False)
 
 
-def test_after_a_join_limits_are_what_is_left_of_them() -> None:
-    """What it has sampled before counts as its prompt from then on; here four tokens."""
-    _, joined = spawned(max_tokens=10, min_tokens=6, seed=3, prompt_logprobs=1)
-    assert (joined.max_tokens, joined.min_tokens, joined.prompt_logprobs) == (6, 2, None)
+@pytest.mark.parametrize(("min_tokens", "num_left"), [(6, 2), (3, 0)])
+def test_after_a_join_limits_are_what_is_left_of_them(min_tokens: int, num_left: int) -> None:
+    """What it has sampled before counts as its prompt from then on; here four tokens, which may be enough."""
+    _, joined = spawned(max_tokens=10, min_tokens=min_tokens, seed=3, prompt_logprobs=1)
+    assert (joined.max_tokens, joined.min_tokens, joined.prompt_logprobs) == (6, num_left, None)
     assert joined.seed not in (None, 3)
-
-
-def test_after_a_join_enough_may_have_been_sampled() -> None:
-    """Then no more is asked for."""
-    _, joined = spawned(min_tokens=3)
-    assert joined.min_tokens == 0
 
 
 def test_what_a_caller_gives_is_not_copied() -> None:
@@ -76,12 +72,6 @@ def test_what_a_caller_gives_is_not_copied() -> None:
     assert copy.extra_args == params.extra_args and copy.extra_args is not params.extra_args
     assert (copy.extra_args or {})["script"] is script
     assert copy.stop == ["x"] and copy.stop is not params.stop
-
-
-def test_a_child_may_find_its_context_in_the_prefix_cache() -> None:
-    """Also if its parent's prompt was computed whole, for its logprobs."""
-    child, _ = spawned(prompt_logprobs=1)
-    assert (child.prompt_logprobs, child.skip_reading_prefix_cache) == (None, False)
 
 
 @pytest.mark.parametrize(("tokenizer", "bad_words"), [(Detokenizable(), [[ord("a"), ord("b")]]), (None, None)])

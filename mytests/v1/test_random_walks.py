@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random walks over V1's scheduler and block manager: resumptions, priorities and adapters, beside `test_walks.py`."""
+"""Random walks over V1's scheduler and block manager, with the worker that checks every slot."""
 
 from collections import Counter
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
 
 from mytests.fuzz.kv_walks import KVWalks
 from mytests.fuzz.reference import REPLACING
-from mytests.fuzz.walks import Draw, walk
+from mytests.fuzz.walks import MAX_QUEUED, Draw, walk
 from mytests.harness.surgical import CHILD, SurgicalEngine
 from mytests.harness.tiers import sizes
 from mytests.harness.v1.layers import HAS_CHECKPOINTS
@@ -45,7 +47,7 @@ class V1Walks(KVWalks):
             SpecialKwargs(**hooks),
             block_size=block_size,
             num_blocks=len(layers) * max_model_len // block_size + draw(0, 1, 4, 32),
-            max_num_seqs=draw(2, 1, 3, 5),
+            max_num_seqs=draw(2, 1, 3, 5, 16),
             max_model_len=max_model_len,
             max_num_batched_tokens=draw(32, 16, 512),
             scheduling_policy=draw("fcfs", "priority"),
@@ -54,6 +56,12 @@ class V1Walks(KVWalks):
             runner=runner,
             layers=layers,
         )
+
+    @precondition(lambda self: len(self.queued()) < MAX_QUEUED)
+    @rule(length=st.sampled_from([50, 85]))
+    def add_long(self, length: int) -> None:
+        """Adds a request whose prompt takes several steps, and many blocks."""
+        self.add(length, "p", 20, 0, 0, False)
 
     def look(self, before: dict[str, str]) -> None:
         """Also where the KV is, and who gives it up."""

@@ -140,18 +140,13 @@ class TestScheduler:
         assert [made.count(name) for name in kept] == [1, 1]
 
 
-class TestKVManager:
-    """The same of the manager of KV, which upstream makes, and which then gets our class."""
-
-    UPSTREAM = set(dir(KVCacheManager))
-    OVERRIDES = {"allocate_slots", "take_kv_cache_block_copies"}
-
-    def test_it_lies_over_upstreams(self) -> None:
-        """What it overrides is there, and nothing else is upstream's."""
-        assert TreeKVManager.__bases__ == (KVCacheManager,)
-        assert defined_in(TreeKVManager) & self.UPSTREAM == self.OVERRIDES
-        ours = set(stored_in(TreeKVManager))
-        assert "forks" in ours and not ours & attributes_of(KVCacheManager)
+def test_the_manager_of_kv_lies_over_upstreams() -> None:
+    """Which makes it, and it gets our class then: what that overrides is there, and nothing else is upstream's."""
+    assert TreeKVManager.__bases__ == (KVCacheManager,)
+    overrides = {"allocate_slots", "take_kv_cache_block_copies"}
+    assert defined_in(TreeKVManager) & set(dir(KVCacheManager)) == overrides
+    ours = set(stored_in(TreeKVManager))
+    assert "forks" in ours and not ours & attributes_of(KVCacheManager)
 
 
 class TestUnsupported:

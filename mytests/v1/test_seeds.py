@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A joined sequence with a seed draws the numbers of its new seed, in both of upstream's model runners."""
+"""What a joined sequence begins anew in upstream's model runners: the numbers of its new seed, and its state."""
 
 from types import MethodType, SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sequence_hooks.v1.worker import cpu_seeds, seeds
+from sequence_hooks.v1.worker import cpu_seeds, seeds, states
 from sequence_hooks.v1.worker.cpu_seeds import RewindableGenerator
 from vllm.sampling_params import SamplingParams
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner
@@ -58,6 +58,16 @@ class TestFirstRunner:
         assert first_runner(None)._update_streaming_request("r", joined(seed=None)).generator is None
 
 
+def test_a_new_prompt_comes_with_new_blocks() -> None:
+    """What was known of those before is forgotten, and nothing of other requests."""
+    request = SimpleNamespace(output_token_ids=[5])
+    runner: Any = MagicMock(requests={"r": request}, uses_mrope=False, mamba_state_idx={"r": 1, "s": 2})
+    runner._update_streaming_request = MethodType(FirstRunner._update_streaming_request, runner)
+    states.attach(runner)
+    runner._update_streaming_request("r", MagicMock(prompt_token_ids=[1, 2, 3], prompt_embeds=None))
+    assert runner.mamba_state_idx == {"s": 2}
+
+
 def test_the_second_runner_takes_the_seed_of_whatever_gets_a_slot() -> None:
     """A joined request comes as a new one; the slot that it had is given up, with its seed."""
     runner, request = MagicMock(), joined(seed=7)
@@ -66,9 +76,9 @@ def test_the_second_runner_takes_the_seed_of_whatever_gets_a_slot() -> None:
     (call,) = runner.sampler.add_request.call_args_list
     # Releases give the sampler more or less besides.
     (params,) = [each for each in call.args if isinstance(each, SamplingParams)]
-    states = MagicMock(vocab_size=8, seeds=SimpleNamespace(np=np.zeros(4, dtype=np.int64)))
-    SamplingStates.add_request(states, 3, params)
-    assert states.seeds.np.tolist() == [0, 0, 0, 7]
+    sampling = MagicMock(vocab_size=8, seeds=SimpleNamespace(np=np.zeros(4, dtype=np.int64)))
+    SamplingStates.add_request(sampling, 3, params)
+    assert sampling.seeds.np.tolist() == [0, 0, 0, 7]
 
 
 def test_a_cpus_generator_goes_back_by_one_step() -> None:

@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request with a seed gets the same tokens alone and beside others, whatever gives way to whom."""
 
-import os
 from typing import Any
 
 import pytest
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from mytests.harness.v1.models import FEW_BLOCKS, opened, scheduler_of
+from mytests.harness.v1.paths import scheduling_asynchronously  # isort: split
 
-from forkjoin_engine import GREEDY, hooks_for, open_engine
+from forkjoin_engine import GREEDY, hooks_for
 from forkjoin_task import held_out_prompts
 
-from mytests.harness.v1.paths import scheduling_asynchronously
 from vllm.sampling_params import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.floats, pytest.mark.paths]
-
-FEW_BLOCKS = {"num_gpu_blocks_override": 10, "block_size": 32, "max_model_len": 256}
 
 
 def seeded(number: int) -> SamplingParams:
@@ -35,17 +32,12 @@ def tokens_of(engine: Any, prompts: list[str], seeds: list[int]) -> list[list[in
 def test_alone_and_beside_others_under_pressure() -> None:
     """With steps in flight, whose tokens a BLOCKED sequence drops, and without."""
     prompts, seeds = held_out_prompts(16, 5, "sync"), list(range(16))
-    engine: Any = open_engine(hooks_for("sync"))
-    alone = [tokens_of(engine, [prompt], [number])[0] for prompt, number in zip(prompts, seeds, strict=True)]
-    engine.llm_engine.engine_core.shutdown()
-    with scheduling_asynchronously():
-        engine = open_engine(hooks_for("sync"), **FEW_BLOCKS)
-        scheduler = engine.llm_engine.engine_core.engine_core.scheduler
-        assert scheduler.scheduler_config.async_scheduling
+    with opened(hooks_for("sync")) as engine:
+        alone = [tokens_of(engine, [prompt], [number])[0] for prompt, number in zip(prompts, seeds, strict=True)]
+    with scheduling_asynchronously(), opened(hooks_for("sync"), **FEW_BLOCKS) as engine:
+        assert scheduler_of(engine).scheduler_config.async_scheduling
         assert tokens_of(engine, prompts, seeds) == alone
-        assert scheduler.evictor.evictions["discard"]
-        scheduler.check_integrity()
-        engine.llm_engine.engine_core.shutdown()
+        assert scheduler_of(engine).evictor.evictions["discard"]
 
 
 @pytest.mark.full
@@ -54,7 +46,6 @@ def test_a_prompt_in_parts() -> None:
     prompts, seeds = held_out_prompts(4, 5, "sync"), list(range(4))
     found = []
     for threshold in (0, 8):
-        engine: Any = open_engine(hooks_for("sync"), long_prefill_token_threshold=threshold)
-        found.append(tokens_of(engine, prompts, seeds))
-        engine.llm_engine.engine_core.shutdown()
+        with opened(hooks_for("sync"), long_prefill_token_threshold=threshold) as engine:
+            found.append(tokens_of(engine, prompts, seeds))
     assert found[0] == found[1]

@@ -55,11 +55,6 @@ def test_its_processes_would_import_the_fork(checkout: Path, monkeypatch: pytest
     check_stock()
 
 
-def test_a_stock_one_is_right() -> None:
-    """That of this environment."""
-    check_stock()
-
-
 def test_none_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its name."""
     monkeypatch.setattr("sequence_hooks.v1.stock.find_spec", lambda name: None)

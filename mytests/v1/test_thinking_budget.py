@@ -4,15 +4,14 @@
 Whatever a join has merged is of the parent's thought, and a child goes on with that of its parent.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from mytests.harness.v1.models import opened  # isort: split
 
-from forkjoin_engine import GREEDY, hooks_for, open_engine
+from forkjoin_engine import GREEDY, hooks_for
 from forkjoin_task import held_out_prompts
 
 from vllm.config.reasoning import ReasoningConfig
@@ -29,9 +28,8 @@ START, END = "fork", "9"
 def engine() -> Iterator[Any]:
     """One that knows what a thought is."""
     thoughts = ReasoningConfig(reasoning_start_str=START, reasoning_end_str=END)
-    engine: Any = open_engine(hooks_for("sync"), reasoning_config=thoughts)
-    yield engine
-    engine.llm_engine.engine_core.shutdown()
+    with opened(hooks_for("sync"), reasoning_config=thoughts) as engine:
+        yield engine
 
 
 def answered(engine: Any, budget: int | None, context: Sequence[int] | None = None) -> Any:

@@ -40,32 +40,24 @@ def names(queue: Queue) -> str:
 
 
 def test_what_has_no_tree_goes_first() -> None:
-    """Upstream keeps it in its place."""
+    """Upstream keeps it in its place, and asks before it admits anybody."""
     queue: Any = Queue("AxBy")
     assert (names(queue), len(queue), queue.peek_request()) == ("xyAB", 4, "x")
     queue.prepend_request("z")
     assert [queue.pop_request() for _ in range(5)] == ["z", "x", "y", "A", "B"]
     assert not queue and not len(queue)
+    with pytest.raises(IndexError, match=r"^no sequence of a tree may be admitted$"):
+        queue.peek_request()
 
 
 def test_who_leaves_is_told_from_others() -> None:
     """One by one, or several at once."""
     queue: Any = Queue("AxByCz")
-    queue.remove_request("x")
-    queue.remove_request("A")
-    assert names(queue) == "yzBC"
-    queue.remove_requests(["z", "C"])
-    assert names(queue) == "yB"
-    queue.remove_requests(["B"])
-    queue.remove_requests(["y"])
-    assert names(queue) == ""
-
-
-def test_an_empty_queue_says_so() -> None:
-    """Upstream asks before it admits anybody."""
-    queue: Any = Queue("")
-    with pytest.raises(IndexError, match=r"^no sequence of a tree may be admitted$"):
-        queue.peek_request()
+    left = []
+    for leaving in (["x"], ["A"], ["z", "C"], ["B"], ["y"]):
+        queue.remove_request(*leaving) if len(leaving) == 1 else queue.remove_requests(leaving)
+        left.append(names(queue))
+    assert left == ["yzABC", "yzBC", "yB", "y", ""]
 
 
 def test_who_has_been_admitted_runs_and_glue_does_not() -> None:
